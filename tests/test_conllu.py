@@ -1,0 +1,305 @@
+"""The CoNLL-U reader and writer: round trips, the conventions of the format, and every kind of bad file."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.conllu import (
+    ParsedLine,
+    Token,
+    flatten,
+    format_conllu,
+    owner,
+    parse_conllu_block,
+    read_conllu,
+    text_of,
+    unflatten,
+    write_conllu,
+)
+
+CAPTION = """# text = A man sees.
+1	A	a	DET	DT	_	2	det	_	_
+2	man	man	NOUN	NN	Number=Sing	3	nsubj	_	Arcs=3:nsubj:0.9,3:nsubj:pass:0.05,0:root:0.01
+3	sees	see	VERB	VBZ	_	0	root	_	SpaceAfter=No
+4	.	.	PUNCT	.	_	3	punct	_	_
+
+"""
+
+# German "zum" = "zu" + "dem", an empty node, and two sentences in the second line.
+RANGES = """# line = 2
+1	Er	er	PRON	PPER	_	2	nsubj	_	_
+2	geht	gehen	VERB	VVFIN	_	0	root	_	_
+3-4	zum	_	_	_	_	_	_	_	SpaceAfter=No|Pieces=2
+3	zu	zu	ADP	APPR	_	5	case	_	SpaceAfter=No
+4	dem	der	DET	ART	_	5	det	_	_
+4.1	fehlt	_	_	_	_	_	_	5:dep	_
+5	Haus	Haus	NOUN	NN	_	2	obl	_	Pieces=1
+
+# line = 2
+1	Gut	gut	ADJ	ADJD	_	0	root	_	_
+
+# line = 4
+1	Ja	ja	INTJ	ITJ	_	0	root	_	_
+"""
+
+
+def rows(*heads: int | str, misc: str = "_") -> str:
+    return "".join(f"{i}\tw{i}\t_\t_\t_\t_\t{head}\tdep\t_\t{misc}\n" for i, head in enumerate(heads, start=1)) + "\n"
+
+
+def read(text: str, **kwargs) -> list[ParsedLine]:
+    return list(read_conllu(io.BytesIO(text.encode()), **kwargs))
+
+
+def test_reads_words_heads_tokens_and_arcs():
+    (line,) = read(CAPTION)
+    assert line.words == ["A", "man", "sees", "."]
+    assert line.heads == [1, 2, 2, 2]
+    assert line.deprels == ["det", "nsubj", "root", "punct"]
+    assert line.upos[2] == "VERB" and line.xpos[2] == "VBZ"
+    assert line.arcs == [(1, 2, "nsubj", 0.9), (1, 2, "nsubj:pass", 0.05), (1, 1, "root", 0.01)]
+    assert line.sentences == [(0, 4)]
+    assert (line.line_number, line.file_line) == (0, 1)
+    assert text_of(line) == "A man sees."
+
+
+def test_ranges_empty_nodes_empty_lines_and_several_sentences():
+    first, second, third, fourth = read(RANGES)
+    assert first.words == third.words == [] and [first.line_number, third.line_number] == [0, 2]
+    assert second.words == ["Er", "geht", "zu", "dem", "Haus", "Gut"]
+    assert second.heads == [1, 1, 4, 4, 1, 5]
+    assert second.sentences == [(0, 5), (5, 6)]
+    assert second.tokens[2] == Token("zum", False, 2, 3, 2, 2)
+    assert [token.form for token in second.tokens] == ["Er", "geht", "zum", "Haus", "Gut"]
+    assert text_of(second) == "Er geht zumHaus Gut"
+    assert second.arcs is None
+    assert fourth.words == ["Ja"] and fourth.file_line == 13
+
+
+def test_trailing_empty_lines_are_known_only_from_the_count():
+    assert len(read(RANGES)) == 4
+    assert len(read(RANGES, n_lines=6)) == 6
+    assert len(read("# lines = 6\n" + RANGES)) == 6
+    assert [line.words for line in read("# lines = 2\n\n")] == [[], []]
+    assert read("") == [] and read("", n_lines=0) == []
+
+
+def test_owner_is_the_first_word_whose_head_lies_outside():
+    assert owner(1, 2, [1, 2, 0]) == 2
+    assert owner(0, 2, [1, 1, 0]) == 1  # the root is its own head, and counts as outside
+    assert owner(0, 1, [2, 2, 2]) == 0
+
+
+def test_a_file_without_line_comments_has_a_sentence_per_line(tmp_path):
+    path = tmp_path / "foreign.conllu.gz"
+    path.write_bytes(gzip.compress((rows(0) + rows(2, 0)).encode()))
+    lines = list(read_conllu(path, n_lines=2))
+    assert [line.words for line in lines] == [["w1"], ["w1", "w2"]]
+    with pytest.raises(SyntaxDataError, match="holds 2 sentences, but the text has 3 lines"):
+        list(read_conllu(path, n_lines=3))
+    with pytest.raises(SyntaxDataError, match="of line 2, but the text has 1"):
+        list(read_conllu(path, n_lines=1))
+
+
+def test_line_ends_and_the_byte_order_mark_do_not_matter():
+    assert read("\ufeff" + CAPTION.replace("\n", "\r\n"))[0].words == read(CAPTION)[0].words
+    assert list(read_conllu(io.StringIO(CAPTION))) == read(CAPTION) == list(read_conllu(CAPTION.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line"),
+    [
+        (rows(0, 3), "head '3' of word 2", 2),
+        (rows(0, "x"), "head 'x' of word 2", 2),
+        (rows(0, "_"), "not parsed", 2),
+        (rows(0, 0), "words 1 and 2 are both roots", 2),
+        (rows(0, 3, 2), "cycle through word 2", 2),
+        (rows(2, 1), "cycle", 1),
+        (rows(0, 2), "cycle", 2),
+        (rows(0).replace("1\tw1", "one\tw1"), "id 'one' where 1 is due", 1),
+        (rows(0, 1).replace("2\tw2", "3\tw2"), "id '3' where 2 is due", 2),
+        (rows(0) + rows(0).replace("1\tw1", "2\tw1"), "id '2' where 1 is due", 3),
+        (rows(0).replace("\tdep", ""), "9 columns where ten are due", 1),
+        (rows(0).replace("w1", ""), "an empty column where ten are due", 1),
+        (rows(0).replace("\t", " "), "1 columns where ten are due", 1),
+        ("1-2\tab" + "\t_" * 8 + "\n" + rows(0), "range 1-2 ends after the sentence", 1),
+        (rows(0, 1).replace("2\tw2", "3-4\tx" + "\t_" * 8 + "\n2\tw2"), "does not begin with the next word, 2", 2),
+        ("1-2\tab" + "\t_" * 8 + "\n1-2\tab" + "\t_" * 8 + "\n" + rows(0, 1), "does not begin", 2),
+        ("# line = 1\n" + rows(0) + rows(0), "has no '# line = N'", 4),
+        (rows(0) + "# line = 2\n" + rows(0), "has a '# line = N'", 3),
+        ("# line = 2\n" + rows(0) + "# line = 1\n" + rows(0), "'# line = 1' comes after '# line = 2'", 4),
+        ("# line = 0\n" + rows(0), "not a number of lines", 1),
+        ("# line = \n" + rows(0), "not a number of lines", 1),
+        ("# line = 3\n\n" + rows(0), "has no sentence", 1),
+        (rows(0).rstrip("\n") + "\n# line = 2\n" + rows(0), "in the middle of a sentence", 2),
+        ("# lines = 1\n# line = 2\n" + rows(0), "of line 2, but the text has 1 lines", 1),
+        (rows(0, 1, misc="Arcs=3:dep:0.5"), "leaves the sentence", 1),
+        (rows(0, misc="Arcs=1:dep:0.5"), "leaves the sentence or is a loop", 1),
+        (rows(0, misc="Arcs=0:dep:1.5"), r"not in \[0, 1\]", 1),
+        (rows(0, misc="Arcs=0:dep:-0.5"), r"not in \[0, 1\]", 1),
+        (rows(0, misc="Arcs=0:dep:nan"), r"not in \[0, 1\]", 1),
+        (rows(0, misc="Arcs=0:dep:"), r"not in \[0, 1\]", 1),
+        (rows(0, misc="Arcs=0:0.5"), "not an arc HEAD:LABEL:P", 1),
+        (rows(0, misc="Arcs=x:dep:0.5"), "not an arc HEAD:LABEL:P", 1),
+        (rows(0, misc="Arcs=0:a:0.6,0:b:0.5"), "mass of 1.1000, above 1", 1),
+        (rows(0, misc="Pieces=0"), "not a number of pieces", 1),
+        (rows(0, misc="Pieces=many"), "not a number of pieces", 1),
+    ],
+)
+def test_bad_files_are_refused_with_the_line(text, message, line):
+    with pytest.raises(SyntaxDataError, match=message) as caught:
+        read(text)
+    assert caught.value.line == line
+
+
+def test_broken_utf8_names_line_and_byte(tmp_path):
+    path = tmp_path / "broken.conllu"
+    path.write_bytes(rows(0).encode() + b"1\tM\xe4dchen\t_\n")
+    with pytest.raises(SyntaxDataError, match=r"broken.conllu:3: not UTF-8: .* at byte 4 of the line") as caught:
+        list(read_conllu(path))
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.conllu", "missing.conllu.gz", "."])
+def test_files_that_cannot_be_opened(tmp_path, name):
+    with pytest.raises(SyntaxDataError, match="cannot be read"):
+        list(read_conllu(tmp_path / name))
+
+
+@pytest.mark.parametrize("cut", [20, -1])
+def test_a_damaged_gzip_file_is_refused(tmp_path, cut):
+    path = tmp_path / "cut.conllu.gz"
+    path.write_bytes(gzip.compress(CAPTION.encode())[:cut])
+    with pytest.raises(SyntaxDataError, match="cannot be read"):
+        list(read_conllu(path))
+
+
+def test_a_count_that_contradicts_the_file_is_refused():
+    with pytest.raises(SyntaxDataError, match="parse of 6 lines, but the text has 5"):
+        read("# lines = 6\n" + RANGES, n_lines=5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400), st.one_of(st.none(), st.integers(0, 5)))
+def test_arbitrary_bytes_raise_nothing_else(content, n_lines):
+    with contextlib.suppress(SyntaxDataError):
+        list(read_conllu(io.BytesIO(content), n_lines=n_lines))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_damaged_files_raise_nothing_else(data):
+    content = bytearray((RANGES + CAPTION).encode())
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        patch = data.draw(
+            st.sampled_from([b"", b"\t", b"\n", b"#", b"-", b"9", b"0", b"\xff", b":", b"|", b"\\", b"_"])
+        )
+        content[at : at + data.draw(st.integers(0, 3))] = patch
+    for n_lines in (None, 2):
+        try:
+            for line in read_conllu(io.BytesIO(bytes(content)), n_lines=n_lines):
+                assert all(0 <= head < len(line.words) for head in line.heads)
+        except SyntaxDataError:
+            pass
+    with contextlib.suppress(SyntaxDataError):
+        parse_conllu_block(bytes(content).decode("utf-8", "replace"))
+
+
+column = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\n"), min_size=1, max_size=6)
+
+
+@st.composite
+def parsed_lines(draw, line_number: int = 0) -> ParsedLine:
+    line = ParsedLine(line_number=line_number)
+    for _ in range(draw(st.integers(0, 3))):
+        start, n = len(line.words), draw(st.integers(1, 6))
+        order = draw(st.permutations(range(n)))
+        heads = [0] * n
+        for place, word in enumerate(order):
+            heads[word] = start + (word if place == 0 else order[draw(st.integers(0, place - 1))])
+        line.heads += heads
+        for name in ("words", "deprels", "upos", "xpos"):
+            getattr(line, name).extend(draw(st.lists(column, min_size=n, max_size=n)))
+        index = start
+        while index < start + n:
+            last = draw(st.integers(index, min(index + 2, start + n - 1)))
+            form = line.words[index] if last == index and draw(st.booleans()) else draw(column)
+            pieces = draw(st.one_of(st.none(), st.integers(1, 99)))
+            line.tokens.append(Token(form, draw(st.booleans()), index, last, owner(index, last, line.heads), pieces))
+            index = last + 1
+        line.sentences.append((start, start + n))
+    if line.words and draw(st.booleans()):
+        line.arcs = []
+        for start, end in line.sentences:
+            for word in range(start, end):
+                for head in draw(st.lists(st.integers(start, end - 1), max_size=3)):
+                    p = float(f"{draw(st.floats(0, 0.33)):.4g}")
+                    line.arcs.append((word, head, draw(column), p))
+    return line
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=4).flatmap(lambda gaps: st.tuples(*(parsed_lines() for _ in gaps))))
+def test_what_is_written_is_read_again(lines):
+    file = io.StringIO(newline="")
+    file.write(f"# lines = {len(lines)}\n\n")
+    for number, line in enumerate(lines):
+        line.line_number = number
+        write_conllu(file, line)
+    found = list(read_conllu(io.BytesIO(file.getvalue().encode())))
+    assert len(found) == len(lines)
+    for got, line in zip(found, lines):
+        got.file_line = line.file_line
+        assert got == line
+
+
+@settings(max_examples=200, deadline=None)
+@given(parsed_lines())
+def test_a_flattened_line_is_one_line_and_comes_back(line):
+    flat = flatten(line)
+    assert "\n" not in flat
+    assert unflatten(flat) == format_conllu(line, comments=False).rstrip("\n")
+    got = parse_conllu_block(flat)
+    got.file_line = line.file_line
+    assert got == line
+    again = parse_conllu_block(format_conllu(line))
+    again.file_line = line.file_line
+    assert again == line
+
+
+def test_a_block_keeps_all_its_sentences_in_one_line():
+    line = parse_conllu_block(RANGES)
+    assert line.sentences == [(0, 5), (5, 6), (6, 7)]
+    assert line.heads[-2:] == [5, 6]
+    with pytest.raises(SyntaxDataError, match="cycle") as caught:
+        parse_conllu_block("# a comment\n" + rows(2, 1))
+    assert caught.value.line == 2
+
+
+@pytest.mark.parametrize("form", ["", "a\tb", "a\nb"])
+def test_a_word_that_cannot_be_written_is_refused(form):
+    line = ParsedLine([form], [0], ["root"], ["_"], ["_"], [Token(form or "x", True, 0, 0, 0)], None, [(0, 1)])
+    with pytest.raises(SyntaxDataError, match="cannot stand in a column"):
+        format_conllu(line)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["A", "man", ".", "zum", "'s"]), max_size=6), st.data())
+def test_the_text_of_a_line_has_single_spaces_where_there_are_spaces(forms, data):
+    spaces = [data.draw(st.booleans()) for _ in forms]
+    line = ParsedLine(tokens=[Token(form, space, i, i, i) for i, (form, space) in enumerate(zip(forms, spaces))])
+    expected = ""
+    for i, form in enumerate(forms):
+        expected += form
+        if spaces[i] and i + 1 < len(forms):
+            expected += " "
+    assert text_of(line) == expected
