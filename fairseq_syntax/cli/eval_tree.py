@@ -1,0 +1,35 @@
+"""`fairseq-syntax eval-tree`: UAS and LAS of a CoNLL-U file against another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "eval-tree",
+        help="UAS and LAS of predicted trees against a CoNLL-U file",
+        description="UAS and LAS in the way of the CoNLL 2018 shared task: the files hold the same text, and may cut "
+        "it into tokens, words and sentences differently.  LAS is reported where both files have relations.",
+    )
+    parser.add_argument("gold", help="CoNLL-U file of the trees to compare with (.gz is unpacked)")
+    parser.add_argument("system", help="CoNLL-U file of the predicted trees (.gz is unpacked)")
+    parser.add_argument("--json", action="store_true", help="print fractions as JSON, not a table")
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.evaluation.tree_eval import collect_words, evaluate
+    from fairseq_syntax.text.conllu import read_conllu
+
+    scores = evaluate(*(collect_words(read_conllu(path), path) for path in (args.gold, args.system)))
+    if args.json:
+        fields = ("precision", "recall", "f1", "aligned_accuracy", "correct", "gold", "system", "aligned")
+        print(json.dumps({name: {f: getattr(s, f) for f in fields} for name, s in scores.items()}, indent=1))
+        return 0
+    print("Metric | Precision |    Recall |  F1 Score | AlignedAcc")
+    for name, s in scores.items():
+        values = (s.precision, s.recall, s.f1, s.aligned_accuracy)
+        print(f"{name:<6} | " + " | ".join(f"{100 * value:9.2f}" for value in values))
+    return 0

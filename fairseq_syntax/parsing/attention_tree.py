@@ -1,0 +1,102 @@
+"""From the attention of a parent head to a dependency tree (Wang et al. 2019, section 4.5).
+
+The head gives every word a distribution over parents, a root being its own.  The most probable parents need not form
+a tree; the best tree is then found by the algorithm of Chu, Liu and Edmonds, in Stanza's implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairseq_syntax.errors import SyntaxDataError
+
+
+@dataclass(frozen=True)
+class PredictedTree:
+    """Heads over a line (0-based, a root its own head), the probability of each, and the sentences' word spans.
+
+    `repaired` counts words whose head is not their most probable parent.
+    """
+
+    heads: list[int]
+    probabilities: list[float]
+    sentences: list[tuple[int, int]]
+    repaired: int
+
+
+def decode_line(
+    logprobs: np.ndarray, sentences: Sequence[tuple[int, int]] | None = None, mode: str = "one"
+) -> PredictedTree:
+    """The best tree of every sentence of a line.
+
+    Args:
+        logprobs: `[W, W]`, the log-probability that word j is the parent of word i; the diagonal is the root's
+        sentences: word spans `[start, end)` where they are known; parents outside a word's sentence are not considered
+        mode: without `sentences`, `one` takes the line for one sentence with one root; `auto` lets the words decide how
+            many roots there are, and takes their trees for sentences where each covers words in a row, else as `one`
+
+    Probabilities are renormalised over the words that could be parents.
+    """
+    n_words = len(logprobs)
+    if sentences is None and mode == "auto" and n_words:
+        sentences = _consecutive_trees(_best_tree(logprobs, one_root=False))
+    if sentences is None:
+        sentences = [(0, n_words)] if n_words else []
+    heads = np.zeros(n_words, dtype=np.int64)
+    probabilities = np.zeros(n_words)
+    repaired = 0
+    for start, end in sentences:
+        block = logprobs[start:end, start:end].astype(np.float64)
+        block = block - np.logaddexp.reduce(block, axis=1, keepdims=True)
+        tree = _best_tree(block, one_root=True)
+        heads[start:end] = tree + start
+        probabilities[start:end] = np.exp(block[np.arange(end - start), tree])
+        repaired += int((tree != block.argmax(axis=1)).sum())
+    return PredictedTree(heads.tolist(), probabilities.tolist(), list(sentences), repaired)
+
+
+def is_tree(heads: np.ndarray, *, one_root: bool) -> bool:
+    """Whether every word leads to a root (a word that is its own head) and, with `one_root`, there is but one."""
+    ancestors = _topmost(heads)
+    reached = heads[ancestors] == ancestors  # words on a cycle, or below one, never reach a root
+    n_roots = int((heads == np.arange(len(heads))).sum())
+    return bool(reached.all()) and (n_roots == 1 if one_root else n_roots >= 1)
+
+
+def _topmost(heads: np.ndarray) -> np.ndarray:
+    """The root above each word; after k rounds a word has climbed 2^k steps."""
+    for _ in range(len(heads).bit_length()):
+        heads = heads[heads]
+    return heads
+
+
+def _best_tree(logprobs: np.ndarray, *, one_root: bool) -> np.ndarray:
+    heads = logprobs.argmax(axis=1)
+    if is_tree(heads, one_root=one_root):
+        return heads
+    try:
+        from stanza.models.common.chuliu_edmonds import chuliu_edmonds, chuliu_edmonds_one_root
+    except ImportError as error:
+        raise SyntaxDataError(
+            "the predicted parents are not a tree, and Stanza, which repairs them, is not installed",
+            hint="pip install stanza",
+        ) from error
+    n_words = len(logprobs)
+    # Stanza's node 0 is an artificial root; its weights for one root hold for scores of at most 0, and finite
+    scores = np.full((n_words + 1, n_words + 1), -np.inf)
+    scores[1:, 1:] = np.maximum(np.minimum(logprobs, 0.0), -1e6)
+    scores[1:, 0] = scores[1:, 1:].diagonal()
+    tree = (chuliu_edmonds_one_root if one_root else chuliu_edmonds)(scores)[1:] - 1
+    return np.where(tree < 0, np.arange(n_words), tree)
+
+
+def _consecutive_trees(heads: np.ndarray) -> list[tuple[int, int]] | None:
+    """Spans of the trees of a forest, or None where a tree's words are not in a row."""
+    root = _topmost(heads)
+    starts = [i for i in range(len(root)) if i == 0 or root[i] != root[i - 1]]
+    if len(starts) != len(set(root.tolist())):
+        return None
+    return list(zip(starts, [*starts[1:], len(root)]))
