@@ -1,0 +1,84 @@
+"""``fairseq-syntax score``: BLEU, chrF, TER, RIBES, distinct-1, BEER, and tests against a baseline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+_METRICS = ("bleu", "bleu1", "chrf", "ter", "ribes", "distinct1")
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "score",
+        help="score translations and compare systems",
+        description="Score translations with sacrebleu, nltk and scipy, and test systems against a baseline.",
+    )
+    parser.add_argument("--ref", nargs="+", required=True, metavar="FILE", help="reference translations, plain text")
+    parser.add_argument(
+        "--sys",
+        nargs="+",
+        required=True,
+        metavar="[NAME=]FILE[,FILE…]",
+        help="translations: plain text or the output of fairseq-generate; several files after a name are its seeds",
+    )
+    parser.add_argument("--src", metavar="FILE", help="source sentences: --by-length then counts their tokens")
+    parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
+    parser.add_argument("--by-length", type=_positive, metavar="N", help="also BLEU by length, in steps of N tokens")
+    parser.add_argument("--metrics", nargs="+", choices=_METRICS, default=list(_METRICS), help="default: all")
+    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
+    parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
+    parser.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the paired bootstrap; 0: none")
+    parser.add_argument("--trials", type=int, default=10000, metavar="N", help="of the randomization test; 0: none")
+    parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, where you have it")
+    parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
+    parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def main(args: argparse.Namespace) -> int:
+    from ..errors import SyntaxDataError
+    from ..evaluation.outputs import check_parallel, read_text
+    from ..evaluation.score import Options, evaluate, read_system, tables
+
+    _check_tokenizer(args.tokenize, SyntaxDataError)
+    references = [read_text(path) for path in args.ref]
+    sources = read_text(args.src) if args.src else None
+    systems = [read_system(text) for text in args.sys]
+    # here with the files' names, which the library does not know
+    named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
+    named += [(args.src, len(sources))] if sources is not None else []
+    check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
+    options = Options(
+        metrics=args.metrics,
+        tokenize=args.tokenize,
+        lowercase=args.lowercase,
+        resamples=args.resamples,
+        trials=args.trials,
+        by_length=args.by_length,
+        beer=args.beer,
+    )
+    report = evaluate(systems, references, options, baseline=args.baseline, sources=sources)
+    text = json.dumps(report, indent=1, ensure_ascii=False)
+    if args.json == "-":
+        print(text)
+        return 0
+    if args.json:
+        Path(args.json).write_text(text + "\n", encoding="utf-8")
+    print("\n\n".join(table.render(args.format) for table in tables(report)))
+    return 0
+
+
+def _check_tokenizer(name: str, error: type) -> None:
+    from sacrebleu.metrics import BLEU
+
+    if name not in BLEU.TOKENIZERS:
+        raise error(f"sacrebleu has no tokenizer {name}", hint=f"one of {', '.join(BLEU.TOKENIZERS)}")

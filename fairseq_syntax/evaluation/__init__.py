@@ -1,0 +1,1 @@
+"""Scores, significance and pictures: the papers' tables and figures from any system's outputs."""

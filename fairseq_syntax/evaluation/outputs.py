@@ -1,0 +1,150 @@
+"""Translations as files: plain text, one sentence a line, or what ``fairseq-generate`` printed."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import SyntaxDataError
+
+_GENERATED = re.compile(r"([STHDP])-(\d+)\t(.*)")
+_MARKS_OUTPUT = re.compile(rb"^[HD]-\d+\t-?(?:\d|inf|nan)", re.MULTILINE)
+
+
+@dataclass
+class Translations:
+    """One run of one system on one test set.
+
+    Args:
+        path: where they were read
+        lines: the best translation of each sentence, in the order of the test set, without trailing white space
+        nbest: every translation of each sentence, best first (one each in a plain file)
+        sources: the source sentences that ``fairseq-generate`` printed beside them, else None
+        scores: the model's score of each best translation (log2, per token), else None
+    """
+
+    path: str
+    lines: list[str]
+    nbest: list[list[str]] = field(repr=False)
+    sources: list[str] | None = field(default=None, repr=False)
+    scores: list[float] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+def read_text(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a UTF-8 text file (or a gzip of one), without trailing white space, as sacrebleu reads them.
+
+    Only a line feed ends a line: a carriage return or U+2028 inside a sentence does not make two of it.
+
+    Raises:
+        SyntaxDataError: no such file, not UTF-8 (names the line), or empty
+    """
+    return _decode(_read_bytes(path), path)
+
+
+def read_translations(path: str | os.PathLike[str]) -> Translations:
+    """Read a run: plain text or ``fairseq-generate`` output, told apart by its ``D-<id>`` and ``H-<id>`` lines.
+
+    From generate's output the detokenised ``D-`` lines are taken, in the order of their ids (generate prints them
+    batch by batch); the first of an id is its best.
+
+    Raises:
+        SyntaxDataError: as :func:`read_text`; and for generate's output, ids that are missing or ``H-`` lines only
+    """
+    data = _read_bytes(path)
+    lines = _decode(data, path)
+    if not _MARKS_OUTPUT.search(data):
+        return Translations(os.fspath(path), lines, [[line] for line in lines])
+    nbest: dict[int, list[str]] = {}
+    sources: dict[int, str] = {}
+    scores: dict[int, float] = {}
+    for number, line in enumerate(lines, 1):
+        match = _GENERATED.match(line)
+        if match is None:
+            # rstrip took the tab of a source or translation that is empty
+            match = _GENERATED.match(line + "\t")
+            if match is None:
+                continue
+        kind, sentence, text = match[1], int(match[2]), match[3]
+        if kind == "S":
+            sources[sentence] = text
+        elif kind == "D":
+            score, _, translation = text.partition("\t")
+            try:
+                value = float(score)
+            except ValueError:
+                raise SyntaxDataError(
+                    f"D-{sentence} has no score: {line[:60]!r}", path=path, line=number, hint="is the file cut off?"
+                ) from None
+            nbest.setdefault(sentence, []).append(translation)
+            scores.setdefault(sentence, value)
+    if not nbest:
+        raise SyntaxDataError(
+            "fairseq-generate output without D- lines: H- lines are subword pieces",
+            path=path,
+            hint="give the whole output of fairseq-generate, or detokenised plain text",
+        )
+    count = max(nbest) + 1
+    missing = [sentence for sentence in range(count) if sentence not in nbest]
+    if missing:
+        raise SyntaxDataError(
+            f"no translation of sentence {missing[0]} ({len(missing)} of {count} are missing)",
+            path=path,
+            hint="generate without --skip-invalid-size-inputs-valid-test, and give all shards in one file",
+        )
+    return Translations(
+        os.fspath(path),
+        [nbest[i][0] for i in range(count)],
+        [nbest[i] for i in range(count)],
+        [sources[i] for i in range(count)] if len(sources) == count else None,
+        [scores[i] for i in range(count)],
+    )
+
+
+def check_parallel(files: Sequence[tuple[str, int]]) -> int:
+    """The common number of lines of ``(path, lines)`` pairs.
+
+    Raises:
+        SyntaxDataError: two of them differ
+    """
+    first, count = files[0]
+    for path, lines in files[1:]:
+        if lines != count:
+            raise SyntaxDataError(
+                f"{lines} lines, but {first} has {count}", path=path, hint="they must be translations of one test set"
+            )
+    return count
+
+
+def _read_bytes(path: str | os.PathLike[str]) -> bytes:
+    try:
+        data = Path(path).read_bytes()
+        if os.fspath(path).endswith(".gz"):
+            data = gzip.decompress(data)
+    except (OSError, EOFError) as error:
+        raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
+    if not data.strip():
+        raise SyntaxDataError("the file is empty", path=path, hint="did the command that writes it fail?")
+    return data
+
+
+def _decode(data: bytes, path: str | os.PathLike[str]) -> list[str]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SyntaxDataError(
+            f"not UTF-8: {error.reason} (byte 0x{data[error.start]:02x})",
+            path=path,
+            line=data.count(b"\n", 0, error.start) + 1,
+            hint="convert it with iconv",
+        ) from error
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.rstrip() for line in lines]

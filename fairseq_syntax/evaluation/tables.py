@@ -1,0 +1,78 @@
+"""One small table, written for a terminal, for Markdown and for LaTeX."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from dataclasses import dataclass, field
+
+STYLES = ("text", "markdown", "latex")
+_LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {c: "\\" + c for c in "&%$#_{}"} | {"<": r"$<$", ">": r"$>$"}
+
+
+@dataclass
+class Table:
+    """A title, a header, rows of text cells (the first column names the row) and notes below."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+    def render(self, style: str = "text") -> str:
+        """The table in one of :data:`STYLES`, without a line feed at its end."""
+        return {"text": self._text, "markdown": self._markdown, "latex": self._latex}[style]()
+
+    def _text(self) -> str:
+        widths = [max(_width(row[i]) for row in (self.header, *self.rows)) for i in range(len(self.header))]
+
+        def line(row: list[str]) -> str:
+            return "  ".join(_pad(cell, widths[i], left=i == 0) for i, cell in enumerate(row)).rstrip()
+
+        body = [self.title, line(self.header), "  ".join("-" * width for width in widths)]
+        return "\n".join(body + [line(row) for row in self.rows] + self.notes)
+
+    def _markdown(self) -> str:
+        def line(row: list[str]) -> str:
+            return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+        rule = "|" + "|".join([":--"] + ["--:"] * (len(self.header) - 1)) + "|"
+        body = [f"**{self.title}**", "", line(self.header), rule, *(line(row) for row in self.rows)]
+        return "\n".join(body + ([""] + [f"- {note}" for note in self.notes] if self.notes else []))
+
+    def _latex(self) -> str:
+        def line(row: list[str]) -> str:
+            return " & ".join(_escape(cell) for cell in row) + r" \\"
+
+        body = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}", r"\hline"]
+        body += [line(self.header), r"\hline", *(line(row) for row in self.rows), r"\hline", r"\end{tabular}"]
+        body += [rf"\caption{{{_escape(self.title)}}}", r"\end{table}"]
+        return "\n".join([f"% {note}" for note in self.notes] + body)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """``12.30``; ``–`` where there is no value."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def p_value(p: float | None) -> str:
+    """``0.012*``: a star below 0.05; ``<0.001*``; ``–`` where there is none."""
+    if p is None or math.isnan(p):
+        return "–"
+    return ("<0.001" if p < 0.001 else f"{p:.3f}") + ("*" if p < 0.05 else "")
+
+
+def _escape(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text)
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: East Asian wide characters take two, combining marks none."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+
+
+def _pad(text: str, width: int, left: bool) -> str:
+    space = " " * (width - _width(text))
+    return text + space if left else space + text
