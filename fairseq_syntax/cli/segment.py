@@ -1,0 +1,84 @@
+"""``fairseq-syntax segment``: words to pieces."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "segment",
+        help="split words into pieces, each of which knows its word",
+        description="Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, trained here "
+        "or given. From NAME.LANG.conllu come OUTDIR/NAME.LANG, the pieces with spaces between, and "
+        "OUTDIR/NAME.LANG.conllu, the same parse with the number of pieces of every token. From plain text "
+        "comes the former. Files that are newer than their input and the model are left as they are.",
+    )
+    parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
+    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help=".conllu or plain text; either .gz")
+    parser.add_argument("--outdir", required=True, metavar="DIR", help="made if need be; must not hold the input")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--model",
+        metavar="FILE",
+        help="segmentation.LANG.json of an earlier run, or a sentencepiece model or subword-nmt codes of your own",
+    )
+    which.add_argument("--train", choices=("sentencepiece", "subword_nmt"), help="train a model of this kind")
+    parser.add_argument("--train-on", nargs="+", metavar="FILE", help="default: the first --input")
+    parser.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
+    parser.add_argument(
+        "--character-coverage",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="of the characters, sentencepiece only; less than 1 for Chinese or Japanese, say 0.9995 (default: 1)",
+    )
+    parser.add_argument("--train-lines", type=int, default=0, metavar="N", help="train on N lines drawn at random")
+    parser.add_argument("--seed", type=int, default=1, help="of that draw")
+    parser.add_argument("--overwrite", action="store_true", help="train and segment again whatever is there")
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from ..errors import SyntaxDataError
+    from ..text.segmentation_files import output_paths, prepare_model, segment_file
+
+    outdir = Path(args.outdir)
+    outputs = [output_paths(path, args.lang, outdir) for path in args.input]
+    inputs = {Path(path).resolve() for path in args.input}
+    names = [path.resolve() for paths in outputs for path in paths]
+    if clash := inputs & set(names):
+        raise SyntaxDataError("the output would overwrite this input", path=min(clash), hint="give another --outdir")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SyntaxDataError("two inputs would be written to this file", path=twice, hint="rename one of them")
+    outdir.mkdir(parents=True, exist_ok=True)
+
+    training = None
+    if args.train:
+        training = {
+            "kind": args.train,
+            "files": args.train_on or args.input[:1],
+            "vocab_size": args.vocab_size,
+            "model_type": args.model_type,
+            "character_coverage": args.character_coverage,
+            "max_lines": args.train_lines,
+            "seed": args.seed,
+        }
+    prefix = outdir / f"segmentation.{args.lang}"
+    segmenter, changed = prepare_model(prefix, args.model, training, args.overwrite)
+    newer = None if changed or args.overwrite else prefix.with_name(f"{prefix.name}.json")
+    print(f"segmentation.{args.lang}: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
+    for path, paths in zip(args.input, outputs):
+        report = segment_file(segmenter, path, paths, unless_newer_than=newer)
+        print(f"{paths[0]}: {report}")
+    if segmenter.altered:
+        examples = ", ".join(f"{word!r} -> {back!r}" for word, back in sorted(segmenter.altered.items())[:5])
+        print(
+            f"warning: the model normalises text: {len(segmenter.altered)} distinct words do not come back as they "
+            f"were, among them {examples}"
+        )
+    return 0

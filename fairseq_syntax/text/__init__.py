@@ -1,0 +1,1 @@
+"""Text and parses: reading, checking, segmenting, filtering."""

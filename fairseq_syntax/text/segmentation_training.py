@@ -1,0 +1,156 @@
+"""Trains a segmentation model on text or on parses, by sentencepiece or subword-nmt themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text import segmentation
+from fairseq_syntax.text.conllu import read_conllu
+from fairseq_syntax.text.files import read_lines
+
+# Between words that no space separates, sentencepiece is told of the boundary by this private-use character.
+_BOUNDARY = "\ue000"
+
+
+def is_conllu(path: str | os.PathLike[str]) -> bool:
+    """Whether a file counts as CoNLL-U, by its name: ``.conllu`` or ``.conllu.gz``."""
+    return os.fspath(path).removesuffix(".gz").endswith(".conllu")
+
+
+def read_words(path: str | os.PathLike[str]) -> Iterator[tuple[list[str], list[bool]]]:
+    """Yields each line's words and whether a space precedes each: of a parse, or of plain text (split at spaces)."""
+    if is_conllu(path):
+        for line in read_conllu(path):
+            yield [token.form for token in line.tokens], segmentation.spaces_before(line.tokens)
+    else:
+        for text in read_lines(path):
+            words = text.split()
+            yield words, [True] * len(words)
+
+
+def train_segmenter(
+    kind: str,
+    files: Sequence[str | os.PathLike[str]],
+    vocab_size: int,
+    *,
+    model_type: str = "unigram",
+    character_coverage: float = 1.0,
+    max_lines: int = 0,
+    seed: int = 1,
+    threads: int = 2,
+) -> segmentation.Segmenter:
+    """Trains a model on the lines of all files. The same files and options give the same model.
+
+    Args:
+        kind: ``sentencepiece`` or ``subword_nmt``
+        files: text or CoNLL-U (``.conllu``), plain or gzip; several for a joint model of two languages
+        vocab_size: pieces of the model (sentencepiece: fewer where the text has not that many)
+        model_type: sentencepiece only: ``unigram`` or ``bpe``
+        character_coverage: sentencepiece only: share of the text's characters that the model knows
+        max_lines: train on that many lines drawn at random from all; 0 for all
+        seed: of that draw
+        threads: sentencepiece only; the model depends on it in the last digit of its scores
+
+    Raises:
+        SyntaxDataError: there is no word in the files, or the tool refuses the options
+    """
+    if kind not in segmentation.SEGMENTERS:
+        raise SyntaxDataError(f"no segmentation of kind {kind!r}", hint=f"one of {', '.join(segmentation.SEGMENTERS)}")
+    lines: Iterable = (line for path in files for line in read_words(path) if line[0])
+    if max_lines:
+        lines = _sample(lines, max_lines, random.Random(seed))
+    options: dict = {"vocab_size": vocab_size, "max_lines": max_lines, "seed": seed}
+    if kind == "sentencepiece":
+        options |= {"model_type": model_type, "character_coverage": character_coverage, "threads": threads}
+        model = _train_sentencepiece(lines, options)
+    else:
+        model = _train_subword_nmt(lines, vocab_size)
+    return segmentation.SEGMENTERS[kind](model, {"training": {"options": options, "files": fingerprints(files)}})
+
+
+def fingerprints(files: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
+    """SHA-256 of each file's bytes, by file name."""
+    digests = {}
+    for path in files:
+        try:
+            digest = hashlib.sha256()
+            with open(path, "rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+            digests[os.path.basename(path)] = digest.hexdigest()
+        except OSError as error:
+            raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
+    return digests
+
+
+def _sample(lines: Iterable, count: int, rng: random.Random) -> list:
+    kept: list = []
+    for index, line in enumerate(lines):
+        if index < count:
+            kept.append(line)
+        elif (place := rng.randrange(index + 1)) < count:
+            kept[place] = line
+    return kept
+
+
+def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options: dict) -> bytes:
+    import sentencepiece
+
+    count = 0
+
+    def sentences() -> Iterator[str]:
+        nonlocal count
+        for words, spaces in lines:
+            escaped = [segmentation.escape_sentencepiece(segmentation.single_spaced(word)) for word in words]
+            text = "".join((" " if space else _BOUNDARY) + word for word, space in zip(escaped, spaces)).lstrip(" ")
+            count += 1
+            yield text
+
+    output = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences(),
+            model_writer=output,
+            model_type=options["model_type"],
+            vocab_size=options["vocab_size"],
+            character_coverage=options["character_coverage"],
+            num_threads=options["threads"],
+            normalization_rule_name="identity",
+            pretokenization_delimiter=_BOUNDARY,
+            hard_vocab_limit=False,
+            max_sentence_length=1 << 24,  # longer lines would be left out without a word
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        if not count:
+            raise SyntaxDataError("no words to train a segmentation model on") from None
+        raise SyntaxDataError(
+            f"sentencepiece cannot train such a model: {error}", hint="try another --vocab-size"
+        ) from error
+    return output.getvalue()
+
+
+def _train_subword_nmt(lines: Iterable[tuple[list[str], list[bool]]], vocab_size: int) -> bytes:
+    from subword_nmt.learn_bpe import learn_bpe
+
+    counts: Counter[str] = Counter()
+    for words, spaces in lines:
+        for index, (word, space) in enumerate(zip(words, spaces)):
+            counts[segmentation.escape_subword_nmt(segmentation.single_spaced(word), index == 0 or space)] += 1
+    if not counts:
+        raise SyntaxDataError("no words to train a segmentation model on")
+    characters = len({(character, i == len(word)) for word in counts for i, character in enumerate(word, start=1)})
+    if vocab_size <= characters or not any(len(word) > 1 for word in counts):
+        message = f"a vocabulary of {vocab_size} leaves nothing to merge: the text has {characters} characters alone"
+        raise SyntaxDataError(message, hint="give a larger --vocab-size")
+    output = io.StringIO()
+    dictionary = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
+    # A pair seen once is still merged where the vocabulary has room, as sentencepiece would.
+    learn_bpe(dictionary, output, vocab_size, min_frequency=1, is_dict=True, total_symbols=True)
+    return output.getvalue().encode("utf-8")

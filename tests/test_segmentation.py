@@ -1,0 +1,359 @@
+"""Words to pieces: the text comes back, every piece knows its word, bad models are told from good ones."""
+
+import argparse
+import io
+import json
+import time
+from contextlib import suppress
+
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+from fairseq.tokenizer import tokenize_line
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import segment as segment_cli
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.conllu import read_conllu, text_of
+from fairseq_syntax.text.segmentation import (
+    JOINER,
+    SPACE_MARK,
+    SentencePieceSegmenter,
+    load_segmenter,
+    single_spaced,
+    spaces_before,
+)
+from fairseq_syntax.text.segmentation_training import read_words, train_segmenter
+
+TEXT = """A man sees the girl with the telescope.
+The girl does n't see the man @@ home.
+Zwei Männer stehen am Herd und bereiten Essen zu.
+don't go there ▁ ￭ ▂ </s> <unk> a@@ @@
+"""
+CONLLU = """\
+# lines = 3
+# line = 1
+1-2\tzum\t_\t_\t_\t_\t_\t_\t_\t_
+1\tzu\t_\tADP\t_\t_\t3\tcase\t_\t_
+2\tdem\t_\tDET\t_\t_\t3\tdet\t_\t_
+3\tHaus\t_\tNOUN\t_\t_\t0\troot\t_\tSpaceAfter=No
+4\t.\t_\tPUNCT\t_\t_\t3\tpunct\t_\t_
+
+# line = 1
+1\tdo\t_\tAUX\t_\t_\t3\taux\t_\tSpaceAfter=No
+2\tn't\t_\tPART\t_\t_\t3\tadvmod\t_\t_
+3\tgo\t_\tVERB\t_\t_\t0\troot\t_\tArcs=0:root:0.9,1:conj:0.05
+
+# line = 3
+1\ttelescope\t_\tNOUN\t_\t_\t0\troot\t_\t_
+
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "train.en"
+    path.write_text(TEXT * 20, encoding="utf-8")
+    return path
+
+
+def foreign_sentencepiece(**options) -> bytes:
+    """A model as users train them: with their own normalisation, dummy prefix and options."""
+    output = io.BytesIO()
+    options = {"vocab_size": 60, "model_type": "unigram", "hard_vocab_limit": False} | options
+    lines = iter(TEXT.splitlines() * 20)
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=output, minloglevel=2, **options)
+    return output.getvalue()
+
+
+@pytest.fixture(scope="module")
+def segmenters(corpus):
+    return {
+        "unigram": train_segmenter("sentencepiece", [corpus], 60),
+        "bpe": train_segmenter("sentencepiece", [corpus], 80, model_type="bpe"),
+        "subword_nmt": train_segmenter("subword_nmt", [corpus], 90),
+        "foreign": SentencePieceSegmenter(foreign_sentencepiece(normalization_rule_name="identity")),
+        "bytes": SentencePieceSegmenter(
+            foreign_sentencepiece(normalization_rule_name="identity", byte_fallback=True, vocab_size=320)
+        ),
+    }
+
+
+LOSSLESS = ["unigram", "bpe", "subword_nmt", "foreign", "bytes"]
+# Marks, separators, escapes, special symbols and odd spaces come up far more often than in a plain draw of characters.
+CHARACTERS = st.one_of(
+    st.characters(exclude_categories=["Cs"]),
+    st.sampled_from(
+        [*"@▁￭▂ <>/eujsa", "@@", "</w>", "</s>", "<s>", "<unk>", "<pad>", "<0x41>", "\xa0", "\u2028", "\x85"]
+    ),
+)
+LINES = st.lists(CHARACTERS, max_size=30).map("".join)
+WORDS = st.lists(LINES.filter(lambda word: word.split()), max_size=8)
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+@settings(max_examples=250, deadline=None)
+@given(text=LINES)
+@example(text="a@@ b@@")
+@example(text="</s> <s> <unk> <pad>")
+@example(text="▁a ▂e ￭ ￭b ▂")
+@example(text="\x00 \x01")
+@example(text="日本語 \U0001f600\u200d")
+def test_decoding_gives_the_text_back(segmenters, name, text):
+    segmenter = segmenters[name]
+    pieces = segmenter.encode_text(text)
+    assert segmenter.decode(pieces) == segmenter.decode(" ".join(pieces)) == single_spaced(text)
+    assert not segmenter.altered
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+@settings(max_examples=250, deadline=None)
+@given(words=WORDS, data=st.data())
+def test_every_piece_knows_its_word(segmenters, name, words, data):
+    spaces = data.draw(st.lists(st.booleans(), min_size=len(words), max_size=len(words)))
+    segmenter = segmenters[name]
+    encoded = segmenter.encode_words(words, spaces)
+    assert len(encoded) == len(words) and all(encoded)
+    text = "".join(
+        (" " if space or not i else "") + single_spaced(w) for i, (w, space) in enumerate(zip(words, spaces))
+    )
+    assert segmenter.decode([piece for own in encoded for piece in own]) == text.strip(" ")
+    for word, own, space in zip(words, encoded, spaces):
+        # A word's pieces are its own: alone they spell the word, whatever stands around it.
+        assert (
+            segmenter.encode_words(["x", word], [True, space])[1] == segmenter.encode_words([word], [True])[0]
+            or not space
+        )
+        assert segmenter.decode(own) == single_spaced(word) or not space
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+@settings(max_examples=150, deadline=None)
+@given(text=LINES)
+def test_fairseq_reads_the_same_pieces(segmenters, name, text):
+    """fairseq splits lines at white space: no piece may be split again, nor be one of its special symbols."""
+    pieces = segmenters[name].encode_text(text)
+    assert tokenize_line(" ".join(pieces)) == pieces
+    dictionary = Dictionary()
+    specials = {dictionary[i] for i in range(dictionary.nspecial)}
+    assert not specials & set(pieces)
+
+
+def test_words_are_encoded_as_their_place_asks(segmenters):
+    words, spaces = ["does", "n't", "see"], [True, False, True]
+    first, second, third = segmenters["unigram"].encode_words(words, spaces)
+    assert first[0].startswith(SPACE_MARK) and third[0].startswith(SPACE_MARK)
+    assert not second[0].startswith(SPACE_MARK)
+    first, second, third = segmenters["subword_nmt"].encode_words(words, spaces)
+    assert second[0].startswith(JOINER) and not first[0].startswith(JOINER)
+    assert all(piece.endswith("@@") for piece in second[:-1]) and not second[-1].endswith("@@")
+
+
+def test_sentencepiece_word_by_word_is_sentencepiece_by_line(corpus):
+    """On plain text the pieces are those that sentencepiece gives to the whole line."""
+    segmenter = train_segmenter("sentencepiece", [corpus], 60)
+    plain = sentencepiece.SentencePieceProcessor(model_proto=segmenter.model)
+    for line in TEXT.splitlines()[:3]:
+        assert segmenter.encode_text(line) == plain.encode(line, out_type=str)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalization_rule_name": "nfkc"},
+        {"normalization_rule_name": "nmt_nfkc", "add_dummy_prefix": False},
+        {"normalization_rule_name": "nmt_nfkc_cf", "model_type": "bpe", "vocab_size": 80},
+        {"normalization_rule_name": "nmt_nfkc", "byte_fallback": True, "vocab_size": 320},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_a_users_model_that_normalises_says_what_it_loses(options):
+    segmenter = SentencePieceSegmenter(foreign_sentencepiece(**options))
+    assert segmenter.decode(segmenter.encode_text("a man")) == "a man"
+    assert not segmenter.altered
+    assert segmenter.decode(segmenter.encode_text("the ﬁne ▁ man")) == "the fine ▁ man"
+    assert segmenter.altered == {"ﬁne": "fine"}
+    # Zero-width characters vanish under nmt_nfkc: the word keeps a piece all the same.
+    encoded = segmenter.encode_words(["a", "\u200b", "man"], [True, True, False])
+    assert all(encoded)
+
+
+@settings(max_examples=200, deadline=None)
+@given(words=WORDS)
+def test_normalising_models_give_every_word_a_piece(normalising, words):
+    encoded = normalising.encode_words(words, [True] * len(words))
+    assert len(encoded) == len(words) and all(encoded)
+    flat = [piece for own in encoded for piece in own]
+    assert tokenize_line(" ".join(flat)) == flat
+
+
+@pytest.fixture(scope="module")
+def normalising():
+    return SentencePieceSegmenter(foreign_sentencepiece(normalization_rule_name="nmt_nfkc_cf"))
+
+
+def test_pieces_never_cross_words_in_training(tmp_path):
+    """Glued words ("do" + "n't") are learned as the separate words that they are in the parse."""
+    rows = "1\tdo\t_\tX\t_\t_\t0\troot\t_\tSpaceAfter=No\n2\tn't\t_\tX\t_\t_\t1\tdep\t_\t_\n\n"
+    (tmp_path / "a.conllu").write_text(rows * 50, encoding="utf-8")
+    for kind in ("sentencepiece", "subword_nmt"):
+        segmenter = train_segmenter(kind, [tmp_path / "a.conllu"], 30)
+        assert b"on't" not in segmenter.model and b"on'" not in segmenter.model
+        encoded = segmenter.encode_words(["do", "n't"], [True, False])
+        assert segmenter.decode([piece for own in encoded for piece in own]) == "don't"
+
+
+def test_training_is_repeatable_and_samples(corpus):
+    for kind in ("sentencepiece", "subword_nmt"):
+        first = train_segmenter(kind, [corpus], 60, max_lines=30, seed=3)
+        assert first.fingerprint == train_segmenter(kind, [corpus], 60, max_lines=30, seed=3).fingerprint
+    assert sum(1 for _ in read_words(corpus)) == 80
+
+
+def test_save_and_load(segmenters, tmp_path):
+    for name in ("unigram", "subword_nmt"):
+        segmenter = segmenters[name]
+        path = segmenter.save(tmp_path / f"segmentation.{name}")
+        loaded = load_segmenter(path)
+        assert loaded.kind == segmenter.kind and loaded.fingerprint == segmenter.fingerprint
+        assert loaded.encode_text("the telescope") == segmenter.encode_text("the telescope")
+        assert loaded.about["training"] == segmenter.about["training"]
+        # The bare model, as a user would give their own, is recognised by what it holds.
+        bare = load_segmenter(path.with_suffix(".model"))
+        assert bare.kind == segmenter.kind and bare.fingerprint == segmenter.fingerprint
+
+
+def test_unfit_models_are_errors(segmenters, tmp_path):
+    def error_of(name, content):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(SyntaxDataError) as caught:
+            load_segmenter(tmp_path / name)
+        assert str(tmp_path) in str(caught.value)
+        return str(caught.value)
+
+    with pytest.raises(SyntaxDataError, match="no segmentation model"):
+        load_segmenter(tmp_path / "none.json")
+    assert "not a sentencepiece model" in error_of("a.model", b"\xff\xfe garbage")
+    assert "not a description" in error_of("a.json", b"{]")
+    assert "not a description" in error_of("b.json", b'{"kind": "sentencepiece"}')
+    assert "two symbols a line" in error_of("codes", b"#version: 0.2\na b\nc\n")
+    whole_suffix = foreign_sentencepiece(treat_whitespace_as_suffix=True)
+    assert "end of words" in error_of("suffix.model", whole_suffix)
+    path = segmenters["unigram"].save(tmp_path / "segmentation.en")
+    about = json.loads(path.read_text())
+    assert "this version reads" in error_of("old.json", json.dumps(about | {"format": 0}).encode())
+    (tmp_path / "segmentation.en.model").write_bytes(segmenters["unigram"].model[:-5])
+    with pytest.raises(SyntaxDataError, match="fingerprints differ"):
+        load_segmenter(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=50).map(b"#version: 0.2\n".__add__)))
+@example(content=b"#version:")
+@example(content=b"#version: 0.3\na b\n")
+@example(content=b"#version: 0.2\n")
+@example(content=b"#version: 0.2\n a\n")
+@example(content=b"#version: 0.2\n\xff a\n")
+def test_arbitrary_bytes_are_never_a_crash(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "arbitrary.model"
+    path.write_bytes(content)
+    with suppress(SyntaxDataError):
+        load_segmenter(path)
+
+
+def test_nothing_to_train_on(tmp_path):
+    (tmp_path / "empty").write_text("\n \n")
+    (tmp_path / "few").write_text("ab ab\n" * 5)
+    for kind in ("sentencepiece", "subword_nmt"):
+        with pytest.raises(SyntaxDataError, match="no words"):
+            train_segmenter(kind, [tmp_path / "empty"], 30)
+    with pytest.raises(SyntaxDataError, match="nothing to merge"):
+        train_segmenter("subword_nmt", [tmp_path / "few"], 2)
+    with pytest.raises(SyntaxDataError, match="--vocab-size"):
+        train_segmenter("sentencepiece", [tmp_path / "few"], 2)
+
+
+def test_a_word_of_white_space_is_an_error(segmenters):
+    with pytest.raises(SyntaxDataError, match="white space only"):
+        segmenters["unigram"].encode_words(["a", "\xa0"], [True, True])
+    with pytest.raises(ValueError, match="2 words but 1"):
+        segmenters["unigram"].encode_words(["a", "b"], [True])
+
+
+def run_segment(*arguments):
+    parser = argparse.ArgumentParser()
+    segment_cli.add_parser(parser.add_subparsers())
+    return segment_cli.main(parser.parse_args(["segment", *map(str, arguments)]))
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])
+def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
+    (tmp_path / "dev.en.conllu").write_text(CONLLU, encoding="utf-8")
+    out = tmp_path / "seg"
+    options = ["--train", kind, "--train-on", corpus, "--vocab-size", 90, "--lang", "en", "--outdir", out]
+    run_segment(*options, "--input", tmp_path / "dev.en.conllu", corpus)
+    segmenter = load_segmenter(out / "segmentation.en.json")
+    assert segmenter.about["language"] == "en"
+    lines = (out / "dev.en").read_text(encoding="utf-8").split("\n")
+    parsed = list(read_conllu(out / "dev.en.conllu", n_lines=3))
+    assert len(lines) == 4 and lines[1] == lines[3] == ""
+    before = list(read_conllu(tmp_path / "dev.en.conllu"))
+    for line, parse, original in zip(lines, parsed, before):
+        assert segmenter.decode(line) == text_of(parse) == text_of(original)
+        assert sum(token.pieces for token in parse.tokens) == len(line.split())
+        assert parse.heads == original.heads and parse.arcs == original.arcs and parse.deprels == original.deprels
+        # Pieces of each token, in order, are those of the token alone in its place.
+        start = 0
+        for token, space in zip(parse.tokens, spaces_before(parse.tokens)):
+            own = line.split()[start : start + token.pieces]
+            assert segmenter.encode_words(["x", token.form], [True, space or start == 0])[1] == own
+            start += token.pieces
+    assert (out / "train.en").read_text(encoding="utf-8").count("\n") == 80
+    assert not (out / "train.en.conllu").exists()
+
+    # Once more: nothing is done again; with a changed input that file alone is.
+    capsys.readouterr()
+    stamp = (out / "train.en").stat().st_mtime_ns
+    run_segment(*options, "--input", tmp_path / "dev.en.conllu", corpus)
+    assert capsys.readouterr().out.count("up to date") == 2
+    time.sleep(0.02)
+    (tmp_path / "dev.en.conllu").write_text(CONLLU.replace("telescope", "man"), encoding="utf-8")
+    run_segment(*options, "--input", tmp_path / "dev.en.conllu", corpus)
+    assert capsys.readouterr().out.count("up to date") == 1
+    assert (out / "train.en").stat().st_mtime_ns == stamp
+    assert segmenter.decode((out / "dev.en").read_text(encoding="utf-8").split("\n")[2]) == "man"
+
+    # A model of another run, for another language.
+    run_segment("--lang", "de", "--model", out / "segmentation.en.json", "--input", corpus, "--outdir", tmp_path / "b")
+    assert load_segmenter(tmp_path / "b" / "segmentation.de.json").fingerprint == segmenter.fingerprint
+    assert (tmp_path / "b" / "train.en.de").exists()
+
+
+def test_segment_command_refuses(tmp_path, corpus):
+    options = ["--lang", "en", "--train", "sentencepiece", "--vocab-size", 60]
+    with pytest.raises(SyntaxDataError, match="overwrite this input"):
+        run_segment(*options, "--input", corpus, "--outdir", corpus.parent)
+    with pytest.raises(SyntaxDataError, match="two inputs"):
+        run_segment(*options, "--input", corpus, tmp_path / "train.en.conllu", "--outdir", tmp_path / "out")
+    (tmp_path / "latin.en").write_bytes(b"a man\ncaf\xe9\n")
+    with pytest.raises(SyntaxDataError, match=r"latin\.en:2: not UTF-8: byte 4 of the line is 0xe9"):
+        run_segment(*options, "--input", tmp_path / "latin.en", "--train-on", corpus, "--outdir", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith("segmentation")] == []
+    with pytest.raises(SyntaxDataError, match="cannot be read"):
+        run_segment(*options, "--input", tmp_path / "none.en", "--outdir", tmp_path / "out")
+    space = "1\t\xa0\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
+    (tmp_path / "space.en.conllu").write_text("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n" + space, encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=r"space\.en\.conllu:3: "):
+        run_segment(
+            *options, "--input", tmp_path / "space.en.conllu", "--train-on", corpus, "--outdir", tmp_path / "out"
+        )
+
+
+def test_segment_command_says_what_a_model_loses(tmp_path, capsys):
+    (tmp_path / "own.model").write_bytes(foreign_sentencepiece(normalization_rule_name="nmt_nfkc"))
+    (tmp_path / "test.en").write_text("a ﬁne man\n", encoding="utf-8")
+    run_segment(
+        "--lang", "en", "--model", tmp_path / "own.model", "--input", tmp_path / "test.en", "--outdir", tmp_path / "o"
+    )
+    assert "'ﬁne' -> 'fine'" in capsys.readouterr().out
