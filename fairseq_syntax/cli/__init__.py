@@ -1,0 +1,63 @@
+"""The ``fairseq-syntax`` command: one module per verb, loaded when it is used."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from fairseq_syntax.errors import SyntaxDataError
+
+# In the order of the pipeline.
+VERBS = {
+    "filter": "remove pairs of a parallel corpus by language, length, ratio or parse",
+    "parse": "parse text to CoNLL-U",
+    "segment": "split the words of a parse, or text, into subword pieces",
+    "binarize": "binarize the syntax beside an existing token dataset",
+    "inspect": "say what is in a store, and check it against its tokens",
+    "user-dir": "print what to give to --user-dir",
+    "translate": "translate raw text with a trained model",
+    "score": "score translations, with significance",
+    "plot": "draw scores, training curves and reliability",
+    "show": "draw a model's attention with the parse",
+    "experiment": "run a grid of systems and seeds",
+    "calibrate": "compare a parser's probabilities with a treebank",
+    "tree": "write the tree that a model's parent head believes in",
+    "eval-tree": "score trees against a treebank",
+    "multitask": "make the corpus of the multi-task baseline",
+    "diversify": "translate with varied tag sequences",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        the exit status: 0; 1 after bad input, which is explained on stderr; 2 after wrong usage
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="fairseq-syntax", description="Syntax for fairseq's translation models.")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    chosen = argv[0] if argv and argv[0] in VERBS else None
+    for verb, summary in VERBS.items():
+        if chosen in (None, verb):
+            module = importlib.import_module(f"fairseq_syntax.cli.{verb.replace('-', '_')}") if chosen else None
+            if module is None:
+                verbs.add_parser(verb, help=summary)
+            else:
+                module.add_parser(verbs)
+    args = parser.parse_args(argv)
+    try:
+        return importlib.import_module(f"fairseq_syntax.cli.{args.verb.replace('-', '_')}").main(args) or 0
+    except SyntaxDataError as error:
+        print(f"fairseq-syntax {args.verb}: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""``fairseq-syntax binarize``: the syntax alone, beside a token dataset that is there already."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+
+def add_parser(verbs: argparse._SubParsersAction) -> None:
+    """Add the verb; the options are those of ``fairseq-preprocess``."""
+    summary = "binarize the syntax beside an existing token dataset"
+    parser = verbs.add_parser("binarize", help=summary, description=summary.capitalize() + ".")
+    parser.add_argument("--destdir", required=True, metavar="DIR", help="the token dataset, with its dictionaries")
+    parser.add_argument("-s", "--source-lang", required=True, metavar="SRC")
+    parser.add_argument("-t", "--target-lang", required=True, metavar="TGT")
+    for split in ("train", "valid", "test"):
+        parser.add_argument(
+            f"--{split}pref",
+            metavar="PREFIX",
+            help=f"{split} files, as given to fairseq-preprocess: PREFIX.LANG with the pieces and PREFIX.LANG.conllu",
+        )
+    parser.add_argument("--only-source", action="store_true", help="leave the target's syntax out")
+    from fairseq_syntax.data.preprocess import add_syntax_options
+
+    add_syntax_options(parser)
+
+
+def main(args: argparse.Namespace) -> None:
+    """Binarize."""
+    from fairseq_syntax.data.preprocess import binarize_syntax, check_dataset
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    check_dataset(args)
+    binarize_syntax(args)

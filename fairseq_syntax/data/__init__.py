@@ -1,0 +1,1 @@
+"""Binarizing, loading and batching of syntax beside fairseq's token datasets."""

@@ -1,0 +1,223 @@
+"""The syntax of one batch: a few flat tensors from the host, expanded on the device.
+
+The loader ships word-level facts only, concatenated over the sentences of the batch::
+
+    counts [3, B]   int32   pieces (without </s>), words and arcs of each sentence
+    pieces [W]      int32   pieces of each word, at least 1; W is the number of words in the batch
+    words  [4, W]   int32   head (0-based within its sentence; a root is its own head), deprel, upos and xpos ids
+    arcs   [3, A]   int32   dependent, head (a root arc has head == dependent), label id       (only where wanted)
+    probs  [A]      float32 probability of each arc                                            (only where wanted)
+    n_piece_arcs    int     arcs between pieces; known on the host, so that the device need not wait for their number
+    n_tree_arcs     int     the same for the 1-best tree
+
+Each model takes its own view from :class:`SyntaxBatch`. Views are made by gathers over padded [B, T] grids, where T
+counts columns of ``src_tokens`` (pieces, ``</s>`` and padding, on either side), so that no view depends on the padding
+side or on the other sentences. Columns are 0-based.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+HEAD, DEPREL, UPOS, XPOS = range(4)
+WORD_ROWS = ("head", "deprel", "upos", "xpos")
+
+
+class PieceArcs(NamedTuple):
+    """Labelled arcs between pieces: one entry per pair of pieces of the two words. All tensors are [N]."""
+
+    batch: Tensor  # int64, row of the batch
+    dependent: Tensor  # int64, column of the dependent piece
+    head: Tensor  # int64, column of the head piece
+    label: Tensor  # int64, id in the deprel inventory
+    prob: Tensor  # float32
+
+
+class SyntaxBatch:
+    """Views of a batch's syntax.
+
+    Args:
+        flat: the tensors described in the module docstring, on the device of ``tokens``
+        tokens: LongTensor [B, T], the padded tokens of the side that was parsed, each ending in ``</s>``
+        pad: the padding index
+    """
+
+    def __init__(self, flat: Mapping[str, Tensor], tokens: Tensor, pad: int) -> None:
+        self.flat = flat
+        self.size = tokens.size()
+        self.device = tokens.device
+        self._tokens, self._pad = tokens, pad
+
+    # -- where things are ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """[3, B] int64: pieces, words, arcs of each sentence."""
+        return self.flat["counts"].long()
+
+    @cached_property
+    def start(self) -> Tensor:
+        """[B] int64: column of the first piece (0 with padding on the right)."""
+        return self._tokens.ne(self._pad).int().argmax(dim=1)
+
+    @cached_property
+    def column(self) -> Tensor:
+        """[B, T] int64: each place's own column."""
+        return torch.arange(self.size[1], device=self.device).expand(self.size)
+
+    @cached_property
+    def offset_in_sentence(self) -> Tensor:
+        """[B, T] int64: distance from the sentence's first piece; negative on left padding."""
+        return self.column - self.start[:, None]
+
+    @cached_property
+    def real(self) -> Tensor:
+        """[B, T] bool: True on pieces, False on ``</s>`` and padding."""
+        return (self.offset_in_sentence >= 0) & (self.offset_in_sentence < self.counts[0, :, None])
+
+    # -- words, flat over the batch --------------------------------------------------------------------------------
+
+    @cached_property
+    def pieces(self) -> Tensor:
+        """[W] int64: pieces of each word."""
+        return self.flat["pieces"].long()
+
+    @cached_property
+    def first_word(self) -> Tensor:
+        """[B] int64: flat index of each sentence's first word."""
+        return exclusive_cumsum(self.counts[1])
+
+    @cached_property
+    def batch_of_word(self) -> Tensor:
+        """[W] int64: row of the batch that each word stands in."""
+        rows = torch.arange(self.size[0], device=self.device)
+        return rows.repeat_interleave(self.counts[1], output_size=self.pieces.numel())
+
+    @cached_property
+    def word_start(self) -> Tensor:
+        """[W] int64: column of each word's first piece."""
+        row = self.batch_of_word
+        return exclusive_cumsum(self.pieces) - exclusive_cumsum(self.counts[0])[row] + self.start[row]
+
+    @cached_property
+    def word_middle(self) -> Tensor:
+        """[W] float32: mean column of each word's pieces (halves occur)."""
+        return self.word_start + (self.pieces - 1) / 2
+
+    @cached_property
+    def parent(self) -> Tensor:
+        """[W] int64: flat index of each word's parent; a root is its own parent."""
+        return self.flat["words"][HEAD].long() + self.first_word[self.batch_of_word]
+
+    # -- pieces, padded --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def word_of_piece(self) -> Tensor:
+        """[B, T] int64: flat index of the word that each piece belongs to, -1 on ``</s>`` and padding."""
+        flat_piece = exclusive_cumsum(self.counts[0])[:, None] + self.offset_in_sentence
+        word = torch.searchsorted(self.pieces.cumsum(0), flat_piece.contiguous(), right=True)
+        return word.masked_fill(~self.real, -1)
+
+    def of_word(self, per_word: Tensor, other: Tensor | float) -> Tensor:
+        """Spread a value per word over its pieces.
+
+        Args:
+            per_word: [W]
+            other: what ``</s>`` and padding get, a scalar or [B, T]
+
+        Returns:
+            [B, T] of ``per_word``'s dtype
+        """
+        spread = per_word[self.word_of_piece.clamp(min=0)]
+        other = torch.as_tensor(other, dtype=spread.dtype, device=spread.device)
+        return torch.where(self.real, spread, other)
+
+    @cached_property
+    def parent_middle(self) -> Tensor:
+        """[B, T] float32: middle column of each piece's parent word; ``</s>`` and padding are their own parent."""
+        return self.of_word(self.word_middle[self.parent], self.column)
+
+    @cached_property
+    def parent_first(self) -> Tensor:
+        """[B, T] int64: column of the first piece of the parent word; ``</s>`` and padding: their own column."""
+        return self.of_word(self.word_start[self.parent], self.column)
+
+    @cached_property
+    def first_piece(self) -> Tensor:
+        """[B, T] int64: column of the first piece of the own word; ``</s>`` and padding: their own column."""
+        return self.of_word(self.word_start, self.column)
+
+    @cached_property
+    def deprel(self) -> Tensor:
+        """[B, T] int64: dependency label id of each piece's word, 0 on ``</s>`` and padding."""
+        return self.of_word(self.flat["words"][DEPREL].long(), 0)
+
+    @cached_property
+    def upos(self) -> Tensor:
+        """[B, T] int64: universal tag id of each piece's word, 0 on ``</s>`` and padding."""
+        return self.of_word(self.flat["words"][UPOS].long(), 0)
+
+    @cached_property
+    def xpos(self) -> Tensor:
+        """[B, T] int64: language-specific tag id of each piece's word, 0 on ``</s>`` and padding."""
+        return self.of_word(self.flat["words"][XPOS].long(), 0)
+
+    # -- arcs ------------------------------------------------------------------------------------------------------
+
+    def expand_arcs(
+        self, sentence: Tensor, dependent: Tensor, head: Tensor, label: Tensor, prob: Tensor, total: int | None = None
+    ) -> PieceArcs:
+        """Expand arcs between words to arcs between pieces: every piece of the dependent to every piece of the head.
+
+        Args:
+            sentence: [A] int64, row of the batch
+            dependent, head: [A] int64, word within the sentence, 0-based
+            label: [A] int64
+            prob: [A] float
+            total: number of arcs after expansion, where the host knows it
+        """
+        offset = self.first_word[sentence]
+        dependent, head = dependent + offset, head + offset
+        fan_out = self.pieces[head]
+        copies = self.pieces[dependent] * fan_out
+        if total is None:
+            total = int(copies.sum())
+        arc = torch.arange(copies.numel(), device=self.device).repeat_interleave(copies, output_size=total)
+        within = torch.arange(total, device=self.device) - exclusive_cumsum(copies)[arc]
+        width = fan_out[arc]
+        return PieceArcs(
+            batch=sentence[arc],
+            dependent=self.word_start[dependent][arc] + within // width,
+            head=self.word_start[head][arc] + within % width,
+            label=label[arc],
+            prob=prob[arc],
+        )
+
+    @cached_property
+    def piece_arcs(self) -> PieceArcs:
+        """The parser's labelled distribution between pieces. A root arc goes from a word to itself."""
+        n = self.flat["probs"].numel()
+        rows = torch.arange(self.size[0], device=self.device)
+        sentence = rows.repeat_interleave(self.counts[2], output_size=n)
+        dependent, head, label = self.flat["arcs"].long()
+        total = self.flat.get("n_piece_arcs")
+        return self.expand_arcs(sentence, dependent, head, label, self.flat["probs"], total)
+
+    @cached_property
+    def tree_arcs(self) -> PieceArcs:
+        """The 1-best tree as piece arcs of probability 1, labelled; the root points to itself."""
+        row = self.batch_of_word
+        word = torch.arange(self.pieces.numel(), device=self.device) - self.first_word[row]
+        head, deprel = self.flat["words"][HEAD].long(), self.flat["words"][DEPREL].long()
+        ones = torch.ones(self.pieces.numel(), device=self.device)
+        return self.expand_arcs(row, word, head, deprel, ones, self.flat.get("n_tree_arcs"))
+
+
+def exclusive_cumsum(counts: Tensor) -> Tensor:
+    """Sum of all entries before each one: where each of several concatenated runs begins. Same shape as ``counts``."""
+    return counts.cumsum(0) - counts

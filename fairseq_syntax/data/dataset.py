@@ -1,0 +1,110 @@
+"""fairseq's language-pair dataset, whose batches bring their syntax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import LanguagePairDataset
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.store.schema import sizes_fingerprint
+
+
+class SideSyntax:
+    """The syntax of one side of a dataset, from one store or several that are concatenated.
+
+    Args:
+        stores: one per part of the dataset (``train``, ``train1``, …)
+        repeats: how often each part is repeated in the dataset (``--upsample-primary``)
+        arcs: whether batches bring the parser's distributions
+    """
+
+    def __init__(self, stores: list[SyntaxStore], repeats: list[int], *, arcs: bool) -> None:
+        self.stores = stores
+        self.arcs = arcs
+        self._sizes = np.array([len(s) for s in stores])
+        self._ends = np.cumsum(self._sizes * np.array(repeats))
+        labels = stores[0].labels
+        for other in stores[1:]:
+            if other.labels != labels:
+                raise SyntaxDataError(
+                    f"its labels are not those of {stores[0].path}",
+                    path=other.path,
+                    hint="binarize it with that data's label inventory (--source-labels)",
+                )
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def collate(self, ids: Tensor) -> dict[str, Tensor | int]:
+        """The flat syntax of the sentences ``ids`` [B], in that order."""
+        numbers = ids.numpy()
+        if len(self.stores) == 1:
+            flat = self.stores[0].fetch(numbers % self._sizes[0], arcs=self.arcs)
+        else:
+            part = np.searchsorted(self._ends, numbers, side="right")
+            within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
+            flat = _concatenate(self.stores, part, within, self.arcs)
+        return {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in flat.items()}
+
+
+def _concatenate(stores: list[SyntaxStore], part: np.ndarray, within: np.ndarray, arcs: bool) -> dict[str, Any]:
+    """Fetch from several stores; sentence by sentence only at their seams."""
+    seams = np.flatnonzero(np.diff(part)) + 1
+    runs = [stores[p[0]].fetch(w, arcs=arcs) for p, w in zip(np.split(part, seams), np.split(within, seams))]
+    return {
+        key: np.concatenate([r[key] for r in runs], axis=-1)
+        if isinstance(runs[0][key], np.ndarray)
+        else sum(r[key] for r in runs)
+        for key in runs[0]
+    }
+
+
+def check_against_tokens(store: SyntaxStore, sizes: np.ndarray, dictionary_fingerprint: str | None) -> None:
+    """Make sure that a store belongs to a token dataset.
+
+    Args:
+        sizes: lengths of the dataset's sentences, ``</s>`` included
+        dictionary_fingerprint: of the dictionary that the dataset is used with; None where there is no file
+
+    Raises:
+        SyntaxDataError: the store has other sentences, other lengths or another dictionary
+    """
+    hint = "run fairseq-syntax binarize on this dataset"
+    if len(store) != len(sizes):
+        raise SyntaxDataError(f"holds {len(store)} sentences, the tokens {len(sizes)}", path=store.path, hint=hint)
+    if store.metadata["tokens"] != sizes_fingerprint(sizes):
+        raise SyntaxDataError(
+            "was made from another segmentation: its sentences have other lengths", path=store.path, hint=hint
+        )
+    known = store.metadata.get("dictionary_fingerprint")
+    if dictionary_fingerprint and known and known != dictionary_fingerprint:
+        raise SyntaxDataError("was made with another dictionary", path=store.path, hint=hint)
+
+
+class SyntaxPairDataset(LanguagePairDataset):
+    """A language pair whose batches hold ``net_input.src_syntax`` and ``tgt_syntax``; see ``data/batch.py``.
+
+    Args:
+        source_syntax, target_syntax: the syntax of each side; None leaves it out
+        other arguments: as in fairseq
+    """
+
+    def __init__(
+        self, *args, source_syntax: SideSyntax | None = None, target_syntax: SideSyntax | None = None, **kwargs
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.source_syntax, self.target_syntax = source_syntax, target_syntax
+
+    def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
+        """fairseq's batch, with the syntax in the batch's own order (fairseq sorts it by length)."""
+        batch = super().collater(samples, pad_to_length)
+        if batch and self.source_syntax is not None:
+            batch["net_input"]["src_syntax"] = self.source_syntax.collate(batch["id"])
+        if batch and self.target_syntax is not None:
+            batch["tgt_syntax"] = self.target_syntax.collate(batch["id"])
+        return batch

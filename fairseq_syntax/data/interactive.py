@@ -1,0 +1,224 @@
+"""A user's sentences, parsed or raw, on their way into the model.
+
+``fairseq-interactive`` builds its batches from tokens alone, so the syntax of the lines that were encoded last is
+kept here and given back to the batch that holds their tokens.
+"""
+
+from __future__ import annotations
+
+import fileinput
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from fairseq_syntax.data.binarize import to_stored
+from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
+from fairseq_syntax.store.memory import MemoryStore
+from fairseq_syntax.text.conllu import ParsedLine, flatten, parse_conllu_block
+from fairseq_syntax.text.segmentation import spaces_before
+
+
+def is_parsed(line: str) -> bool:
+    """Whether a line of input is a flattened CoNLL-U parse: its first row has the ten columns."""
+    return line.startswith(("1\t", "1-")) and line.split("\\n", 1)[0].count("\t") == 9
+
+
+class InteractiveInput:
+    """Parses, segments and indexes lines for a :class:`SyntaxTranslationTask`.
+
+    Args:
+        task: its configuration, dictionaries, labels, segmentation and needs are used
+        parser: parses raw text; built from the task's options when first needed, if None
+    """
+
+    def __init__(self, task: Any, parser: Parser | None = None) -> None:
+        self.task = task
+        self._given_parser = parser
+        self._store: MemoryStore | None = None
+        self._batches: list[tuple[torch.Tensor, dict]] = []
+
+    @cached_property
+    def parser(self) -> Parser:
+        """The parser of raw text."""
+        if self._given_parser is not None:
+            return self._given_parser
+        cfg = self.task.cfg
+        options = ParserOptions(
+            parser=cfg.syntax_parser,
+            lang=cfg.syntax_parser_lang or cfg.source_lang,
+            model_dir=cfg.syntax_parser_dir or None,
+            distributions="arcs" in self.needs,
+        )
+        return load_parser(options)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the model needs of the source's syntax."""
+        return self.task.needs("source") or frozenset()
+
+    def parse(self, lines: list[str]) -> list[ParsedLine]:
+        """The parse of each line: its own, where it is flattened CoNLL-U, else the parser's.
+
+        Raises:
+            SyntaxDataError: a line's CoNLL-U is wrong, or the parser cannot be had
+        """
+        parsed: list[ParsedLine | None] = [None] * len(lines)
+        raw = []
+        for i, line in enumerate(lines):
+            if is_parsed(line):
+                try:
+                    parsed[i] = parse_conllu_block(line)
+                except SyntaxDataError as e:
+                    raise SyntaxDataError(f"input line {i + 1}: {e.message}", hint=e.hint) from e
+            elif not line.strip():
+                parsed[i] = ParsedLine()
+            elif self.task.cfg.syntax_input == "conllu":
+                raise SyntaxDataError(f"input line {i + 1} is not CoNLL-U: {line[:60]!r}")
+            else:
+                raw.append(i)
+        for i, line in zip(raw, self.parser.parse([lines[i] for i in raw]) if raw else ()):
+            parsed[i] = line
+        return [line for line in parsed if line is not None]
+
+    def segment(self, line: ParsedLine) -> list[str]:
+        """The pieces of a parsed line, whose tokens learn how many they have."""
+        segmenter = self.task.source_segmenter
+        if segmenter is None:
+            for token in line.tokens:
+                token.pieces = 1
+            return [token.form for token in line.tokens]
+        words = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
+        for token, pieces in zip(line.tokens, words):
+            token.pieces = len(pieces)
+        return [piece for pieces in words for piece in pieces]
+
+    def encode(self, lines: list[str]) -> tuple[list[torch.Tensor], list[int]]:
+        """Tokens [T] and lengths of raw or parsed lines; the syntax is kept for :meth:`dataset`.
+
+        A model that needs no parse takes raw text without one, where the data directory has a segmentation.
+        """
+        segmenter = self.task.source_segmenter
+        if not self.needs and segmenter is not None and not any(map(is_parsed, lines)) and not self._has_parser():
+            pieces = [segmenter.encode_text(line) for line in lines]
+            self._store = None
+        else:
+            parsed = self.parse(lines)
+            pieces = [self.segment(line) for line in parsed]
+            self._remember(parsed)
+        dictionary = self.task.source_dictionary
+        tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
+        return tokens, [t.numel() for t in tokens]
+
+    def _has_parser(self) -> bool:
+        return self._given_parser is not None or bool(self.task.cfg.syntax_parser_dir)
+
+    def _remember(self, parsed: list[ParsedLine]) -> None:
+        if not self.needs:
+            self._store = None
+            return
+        labels = LabelInventory(self.task.source_labels, frozen=True)
+        stored = [to_stored(line, labels) for line in parsed]
+        for sentence in stored:
+            if sentence.arcs is None and not sentence.pieces:
+                sentence.arcs = []
+        self._store = MemoryStore(stored)
+
+    def dataset(self, src_tokens: list, src_lengths: list, constraints: Any = None) -> SyntaxPairDataset:
+        """The dataset of the lines encoded last."""
+        syntax = None
+        if self._store is not None:
+            if len(self._store) != len(src_tokens):
+                raise SyntaxDataError(f"{len(src_tokens)} sentences, but {len(self._store)} were encoded")
+            syntax = _Recording(SideSyntax([self._store], [1], arcs="arcs" in self.needs), self._batches)
+        return _InferenceDataset(
+            src_tokens,
+            src_lengths,
+            self.task.source_dictionary,
+            tgt_dict=self.task.target_dictionary,
+            constraints=constraints,
+            source_syntax=syntax,
+        )
+
+    def attach(self, net_input: dict[str, Any]) -> None:
+        """Give a batch that was rebuilt from its tokens its syntax back.
+
+        Raises:
+            SyntaxDataError: the model needs syntax, and these tokens are not those of a batch made here
+        """
+        if not self.needs:
+            return
+        tokens = net_input["src_tokens"]
+        while self._batches:
+            known, flat = self._batches.pop(0)
+            if known.shape == tokens.shape and torch.equal(known, tokens.cpu()):
+                moved = {k: v.to(tokens.device) if torch.is_tensor(v) else v for k, v in flat.items()}
+                net_input["src_syntax"] = moved
+                return
+        raise SyntaxDataError("a batch came without its syntax, and was not made by this task's own dataset")
+
+
+class _Recording:
+    """A side's syntax that remembers what it collated."""
+
+    def __init__(self, syntax: SideSyntax, batches: list) -> None:
+        self._syntax, self._batches = syntax, batches
+
+    def collate(self, ids: torch.Tensor) -> dict:
+        return self._syntax.collate(ids)
+
+    def record(self, batch: dict) -> None:
+        self._batches.append((batch["net_input"]["src_tokens"], batch["net_input"]["src_syntax"]))
+
+
+class _InferenceDataset(SyntaxPairDataset):
+    def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
+        batch = super().collater(samples, pad_to_length)
+        if batch and self.source_syntax is not None:
+            self.source_syntax.record(batch)
+        return batch
+
+
+def read_blocks(lines: Iterable[str]) -> Iterator[str]:
+    """CoNLL-U sentences, each ended by a blank line, as a flattened line each; those of one ``# line`` together."""
+    block: list[str] = []
+    line_of_block = None
+    for row in lines:
+        row = row.rstrip("\r\n")
+        if not row.strip():
+            if block and line_of_block is None:
+                yield flatten(parse_conllu_block("\n".join(block)))
+                block = []
+            elif block:
+                block.append("")
+            continue
+        if row.startswith("# line = "):
+            if block and row != line_of_block:
+                yield flatten(parse_conllu_block("\n".join(block)))
+                block = []
+            line_of_block = row
+        block.append(row)
+    if block:
+        yield flatten(parse_conllu_block("\n".join(block)))
+
+
+def read_blocks_in_interactive() -> None:
+    """Let fairseq-interactive read CoNLL-U blocks: its own reader takes one line at a time and strips it."""
+    from fairseq_cli import interactive
+
+    def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:
+        buffer: list[str] = []
+        with fileinput.input(files=[input], openhook=fileinput.hook_encoded("utf-8")) as rows:
+            for block in read_blocks(rows):
+                buffer.append(block)
+                if len(buffer) >= buffer_size:
+                    yield buffer
+                    buffer = []
+        if buffer:
+            yield buffer
+
+    interactive.buffered_read = buffered_read

@@ -1,0 +1,87 @@
+"""Label inventories: which id stands for which deprel, UPOS and XPOS. One file per language, shared by its splits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+
+from fairseq_syntax.errors import SyntaxDataError
+
+COLUMNS = ("deprel", "upos", "xpos")
+UNKNOWN = "<unk>"  # id 0: a label that the inventory lacks, or none at all ("_" in CoNLL-U)
+
+
+def labels_path(data_dir: str | os.PathLike[str], lang: str) -> str:
+    """Where a data directory keeps the inventory of a language, beside ``dict.LANG.txt``."""
+    return os.path.join(data_dir, f"labels.{lang}.json")
+
+
+class LabelInventory:
+    """Ids of the labels of each column.
+
+    Args:
+        labels: names by column; the first of each is :data:`UNKNOWN`
+        frozen: whether a new label gets the id of :data:`UNKNOWN` in place of a new one
+    """
+
+    def __init__(self, labels: dict[str, list[str]] | None = None, *, frozen: bool = False) -> None:
+        self.labels = {c: list((labels or {}).get(c, [UNKNOWN])) for c in COLUMNS}
+        self.frozen = frozen
+        self.unknown: Counter[str] = Counter()
+        self._ids = {c: {name: i for i, name in enumerate(names)} for c, names in self.labels.items()}
+
+    def id(self, column: str, label: str) -> int:
+        """The id of a label, a new one unless the inventory is frozen; unknown labels are counted."""
+        known = self._ids[column].get(label)
+        if known is not None:
+            return known
+        if label == "_":
+            return 0
+        if self.frozen:
+            self.unknown[f"{column}={label}"] += 1
+            return 0
+        self.labels[column].append(label)
+        self._ids[column][label] = len(self.labels[column]) - 1
+        return self._ids[column][label]
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal inventories only."""
+        return hashlib.sha256(json.dumps(self.labels, ensure_ascii=False).encode()).hexdigest()[:16]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the inventory as JSON; the file appears whole or not at all."""
+        temporary = f"{os.fspath(path)}.tmp-{os.getpid()}"
+        with open(temporary, "w", encoding="utf-8") as f:
+            json.dump(self.labels, f, ensure_ascii=False, indent=1)
+            f.write("\n")
+        os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LabelInventory:
+        """Read an inventory, frozen.
+
+        Raises:
+            SyntaxDataError: no such file, or not an inventory
+        """
+        try:
+            with open(path, encoding="utf-8") as f:
+                labels = json.load(f)
+        except FileNotFoundError as e:
+            raise SyntaxDataError("there is no label inventory", path=path, hint="binarize the training data") from e
+        except (OSError, ValueError) as e:
+            raise SyntaxDataError(f"not a label inventory: {e}", path=path) from e
+        good = isinstance(labels, dict) and all(
+            isinstance(labels.get(c), list)
+            and labels[c][:1] == [UNKNOWN]
+            and all(isinstance(name, str) for name in labels[c])
+            and len(set(labels[c])) == len(labels[c])
+            for c in COLUMNS
+        )
+        if not good:
+            raise SyntaxDataError(
+                f"not a label inventory: wanted lists of different names for {', '.join(COLUMNS)}", path=path
+            )
+        return cls(labels, frozen=True)

@@ -1,0 +1,170 @@
+"""``fairseq-preprocess --task syntax_translation``: the stock command binarizes the syntax together with the tokens.
+
+fairseq gives a plugin no hook there, so two of its functions are wrapped: the one that adds the command's options,
+and the command's ``main``, which is looked up when it is called. Both do what they did for any other task.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fairseq import options
+
+from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, copy_segmentation
+from fairseq_syntax.data.labels import LabelInventory, labels_path
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store import store_path
+from fairseq_syntax.text.files import read_lines
+
+TASK = "syntax_translation"
+logger = logging.getLogger(__name__)
+
+
+class Side(NamedTuple):
+    """One side of one split."""
+
+    split: str
+    lang: str
+    tokens: str
+    parse: str
+
+
+def sides(args: Namespace) -> Iterator[Side]:
+    """What is to be binarized: the source of each split, and the target where it is parsed.
+
+    Raises:
+        SyntaxDataError: the source of a split has no parse
+    """
+    langs = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    for lang in langs:
+        for kind, prefixes in (("train", args.trainpref), ("valid", args.validpref), ("test", args.testpref)):
+            for number, prefix in enumerate(prefixes.split(",") if prefixes else []):
+                tokens = f"{prefix}.{lang}"
+                side = Side(f"{kind}{number or ''}", lang, tokens, tokens + PARSE_SUFFIX)
+                if os.path.exists(side.parse):
+                    yield side
+                elif lang == args.source_lang:
+                    raise SyntaxDataError(
+                        "the source has no parse",
+                        path=side.parse,
+                        hint="run fairseq-syntax parse and fairseq-syntax segment; --task translation needs none",
+                    )
+
+
+def binarize_syntax(args: Namespace) -> None:
+    """Binarize the syntax of all splits that ``args`` names into ``args.destdir``, beside their token datasets."""
+    inventories: dict[str, LabelInventory] = {}
+    for side in sides(args):
+        labels = inventories.get(side.lang)
+        path = labels_path(args.destdir, side.lang)
+        if labels is None:
+            given = args.source_labels if side.lang == args.source_lang else args.target_labels
+            if given or side.split != "train":
+                labels = LabelInventory.load(given or path)
+            else:
+                labels = LabelInventory()
+            inventories[side.lang] = labels
+            copy_segmentation(os.path.dirname(side.tokens) or ".", args.destdir, side.lang)
+        out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
+        dictionary = os.path.join(args.destdir, f"dict.{side.lang}.txt")
+        summary = binarize(side.tokens, side.parse, out, labels, lang=side.lang, dictionary=dictionary)
+        logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
+        if labels.unknown:
+            logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
+            labels.unknown.clear()
+        labels.save(path)
+        # The other splits must agree with the training data, for which ids are assigned.
+        labels.frozen = True
+    if args.target_lang and not args.only_source and args.target_lang not in inventories:
+        first = next(p for p in (args.trainpref, args.validpref, args.testpref) if p)
+        copy_segmentation(os.path.dirname(first.split(",")[0]) or ".", args.destdir, args.target_lang)
+
+
+def check_dataset(args: Namespace) -> None:
+    """Make sure that the token dataset is there and that its sentences are as long as the text's.
+
+    Raises:
+        SyntaxDataError: nothing to binarize, or another number of lines or pieces than the tokens have
+    """
+    from fairseq.data import data_utils
+
+    found = list(sides(args))
+    if not found:
+        raise SyntaxDataError("nothing to binarize", hint="name files with --trainpref, --validpref or --testpref")
+    for side in found:
+        prefix = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
+        prefix = prefix.removesuffix(".syntax.arrow")
+        dataset = data_utils.load_indexed_dataset(prefix, None)
+        if dataset is None:
+            raise SyntaxDataError("no such token dataset", path=prefix + ".idx", hint="run fairseq-preprocess first")
+        counts = (len(line.split()) + 1 for line in read_lines(side.tokens))
+        number = 0
+        for number, (count, size) in enumerate(zip(counts, dataset.sizes), start=1):
+            if count != size:
+                raise SyntaxDataError(
+                    f"{count - 1} pieces, but the token dataset has {size - 1}", path=side.tokens, line=number
+                )
+        if number != len(dataset) or next(counts, None) is not None:
+            raise SyntaxDataError(f"the token dataset {prefix} has {len(dataset)} lines", path=side.tokens)
+
+
+def add_syntax_options(parser: ArgumentParser) -> None:
+    """Add the options of the syntax step, for ``fairseq-preprocess`` and ``fairseq-syntax binarize``."""
+    group = parser.add_argument_group("Syntax")
+    for side in ("source", "target"):
+        group.add_argument(
+            f"--{side}-labels",
+            metavar="FILE",
+            help=f"use this label inventory for the {side} (default: made from the training data, as labels.LANG.json)",
+        )
+
+
+def install() -> None:
+    """Wrap fairseq's functions; once only."""
+    original_options = options.add_preprocess_args
+    if getattr(original_options, "with_syntax", False):
+        return
+
+    @functools.wraps(original_options)
+    def add_preprocess_args(parser):
+        group = original_options(parser)
+        add_syntax_options(parser)
+        for module in _preprocess_modules():
+            _wrap_main(module)
+        return group
+
+    add_preprocess_args.with_syntax = True  # type: ignore[attr-defined]
+    options.add_preprocess_args = add_preprocess_args
+
+
+def _preprocess_modules():
+    """The command's module: imported by the console script, or run by ``python -m``."""
+    yield from filter(None, [sys.modules.get("fairseq_cli.preprocess")])
+    main = sys.modules.get("__main__")
+    if getattr(getattr(main, "__spec__", None), "name", None) == "fairseq_cli.preprocess":
+        yield main
+
+
+def _wrap_main(module) -> None:
+    original = module.main
+    if getattr(original, "with_syntax", False):
+        return
+
+    @functools.wraps(original)
+    def main(args):
+        if args.task != TASK:
+            return original(args)
+        list(sides(args))  # complain of a missing parse before hours of work, not after
+        original(args)
+        if not args.dict_only:
+            binarize_syntax(args)
+        return None
+
+    main.with_syntax = True
+    module.main = main

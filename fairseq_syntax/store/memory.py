@@ -1,0 +1,50 @@
+"""The syntax of a few sentences that were never on disk, such as a user's input."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store.schema import StoredSentence
+
+
+class MemoryStore:
+    """Sentences in memory, with the part of :class:`SyntaxStore` that batching uses.
+
+    Args:
+        sentences: in the order of their numbers
+    """
+
+    def __init__(self, sentences: list[StoredSentence]) -> None:
+        self._sentences = sentences
+
+    def __len__(self) -> int:
+        return len(self._sentences)
+
+    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> dict[str, np.ndarray | int]:
+        """As :meth:`SyntaxStore.fetch`, sentence by sentence."""
+        chosen = [self._sentences[i] for i in ids]
+        if arcs and any(s.arcs is None for s in chosen):
+            raise SyntaxDataError("the parse has no arcs", hint="parse with --distributions")
+        found = [sorted(s.arcs or ()) if arcs else [] for s in chosen]
+        words = [np.array([s.head, s.deprel, s.upos, s.xpos], dtype=np.int32).reshape(4, -1) for s in chosen]
+        flat: dict[str, np.ndarray | int] = {
+            "counts": np.array(
+                [
+                    [sum(s.pieces) for s in chosen],
+                    [len(s.pieces) for s in chosen],
+                    [len(a) for a in found],
+                ],
+                dtype=np.int32,
+            ),
+            "pieces": np.array([p for s in chosen for p in s.pieces], dtype=np.int32),
+            "words": np.concatenate([np.zeros((4, 0), dtype=np.int32), *words], axis=1),
+            "n_tree_arcs": sum(p * s.pieces[h] for s in chosen for p, h in zip(s.pieces, s.head)),
+        }
+        if arcs:
+            flat |= {
+                "arcs": np.array([a[:3] for run in found for a in run], dtype=np.int32).reshape(-1, 3).T.copy(),
+                "probs": np.array([a[3] for run in found for a in run], dtype=np.float32),
+                "n_piece_arcs": sum(s.pieces[a[0]] * s.pieces[a[1]] for s, run in zip(chosen, found) for a in run),
+            }
+        return flat

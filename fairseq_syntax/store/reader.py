@@ -1,0 +1,179 @@
+"""Reading a store: memory-mapped, by sentence number, in any process."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store import schema as layout
+
+
+class _Chunk(NamedTuple):
+    word_offsets: np.ndarray
+    words: dict[str, np.ndarray]
+    arc_offsets: np.ndarray | None
+    arcs: dict[str, np.ndarray]
+
+
+class SyntaxStore:
+    """The syntax of one side of a split.
+
+    Opens lazily, so that it can be pickled to spawned workers and shared by forked ones.
+
+    Args:
+        path: the file
+
+    Raises:
+        SyntaxDataError: no such file, not a whole store, or one of another version
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._reader, self.metadata = _open(self.path)
+        self._chunks: dict[int, _Chunk] = {}
+
+    def __getstate__(self) -> str:
+        return self.path
+
+    def __setstate__(self, path: str) -> None:
+        self.__init__(path)  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return int(self.metadata["sentences"])
+
+    @property
+    def has_arcs(self) -> bool:
+        """Whether the store holds the parser's distributions."""
+        return self.metadata["arcs"] is not None
+
+    @property
+    def labels(self) -> dict[str, list[str]]:
+        """Names of the label ids, by column: ``deprel``, ``upos``, ``xpos``."""
+        return self.metadata["labels"]
+
+    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> dict[str, np.ndarray | int]:
+        """The flat arrays of a batch, as :mod:`fairseq_syntax.data.batch` describes them.
+
+        Args:
+            ids: [B] sentence numbers, 0-based, in the batch's order; they may repeat
+            arcs: whether to fetch the distributions as well
+
+        Raises:
+            SyntaxDataError: a number out of range, or arcs asked of a store without
+        """
+        ids = np.asarray(ids, dtype=np.int64)
+        if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
+            raise SyntaxDataError(f"sentence {ids.max()} asked of a store of {len(self)}", path=self.path)
+        if arcs and not self.has_arcs:
+            raise SyntaxDataError(
+                "the store holds no arcs", path=self.path, hint="parse with --distributions and binarize again"
+            )
+        chunk_ids, rows = np.divmod(ids, int(self.metadata["chunk"]))
+        parts = [(np.flatnonzero(chunk_ids == c), self._chunk(int(c))) for c in np.unique(chunk_ids)]
+
+        n_words = np.zeros(len(ids), dtype=np.int64)
+        for at, chunk in parts:
+            n_words[at] = np.diff(chunk.word_offsets)[rows[at]]
+        words = np.zeros((5, n_words.sum()), dtype=np.int32)
+        n_arcs_of_word = np.zeros(n_words.sum() if arcs else 0, dtype=np.int64)
+        n_arcs = np.zeros(len(ids), dtype=np.int64)
+        for at, chunk in parts:
+            source, target = _runs(chunk.word_offsets[rows[at]], n_words[at], _starts(n_words)[at])
+            for row, (name, _) in enumerate(layout.WORD_FIELDS):
+                words[row, target] = chunk.words[name][source]
+            if arcs:
+                n_arcs_of_word[target] = chunk.words["arcs"][source]
+                n_arcs[at] = np.diff(chunk.arc_offsets)[rows[at]]
+        pieces = words[0]
+        sentence = np.repeat(np.arange(len(ids)), n_words)
+        n_pieces = np.bincount(sentence, weights=pieces, minlength=len(ids)).astype(np.int32)
+        # Multiplying before narrowing: a product of two piece counts always fits, a sum of them may not.
+        parent = words[1] + _starts(n_words)[sentence]
+        flat: dict[str, np.ndarray | int] = {
+            "counts": np.stack([n_pieces, n_words, n_arcs]).astype(np.int32),
+            "pieces": pieces,
+            "words": words[1:],
+            "n_tree_arcs": int(pieces.astype(np.int64) @ pieces[parent]),
+        }
+        if arcs:
+            flat |= self._fetch_arcs(parts, rows, n_words, n_arcs, n_arcs_of_word, pieces)
+        return flat
+
+    def _fetch_arcs(self, parts, rows, n_words, n_arcs, n_arcs_of_word, pieces) -> dict[str, np.ndarray | int]:
+        total = int(n_arcs.sum())
+        arcs = np.zeros((3, total), dtype=np.int32)
+        probs = np.zeros(total, dtype=np.float32)
+        for at, chunk in parts:
+            source, target = _runs(chunk.arc_offsets[rows[at]], n_arcs[at], _starts(n_arcs)[at])
+            arcs[1, target] = chunk.arcs["head"][source]
+            arcs[2, target] = chunk.arcs["label"][source]
+            probs[target] = chunk.arcs["prob"][source] * np.float32(1 / layout.PROB_SCALE)
+        word = np.repeat(np.arange(len(pieces)), n_arcs_of_word)
+        first_word = np.repeat(_starts(n_words), n_arcs)
+        arcs[0] = word - first_word
+        total_pieces = int(pieces[word].astype(np.int64) @ pieces[arcs[1] + first_word])
+        return {"arcs": arcs, "probs": probs, "n_piece_arcs": total_pieces}
+
+    def _chunk(self, number: int) -> _Chunk:
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            try:
+                batch = self._reader.get_batch(number)
+            except (pa.ArrowInvalid, OSError) as e:
+                raise _damaged(self.path, e) from e
+            words, arcs = batch.column("words"), batch.column("arcs") if self.has_arcs else None
+            chunk = self._chunks[number] = _Chunk(
+                words.offsets.to_numpy(),
+                _columns(words.values),
+                None if arcs is None else arcs.offsets.to_numpy(),
+                {} if arcs is None else _columns(arcs.values),
+            )
+        return chunk
+
+
+def _columns(values: pa.StructArray) -> dict[str, np.ndarray]:
+    return {f.name: values.field(f.name).to_numpy() for f in values.type}
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.cumsum(lengths) - lengths
+
+
+def _runs(source: np.ndarray, lengths: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices that copy runs of ``lengths`` from where they stand (``source``) to where they go (``target``)."""
+    within = np.arange(lengths.sum()) - np.repeat(_starts(lengths), lengths)
+    return np.repeat(source, lengths) + within, np.repeat(target, lengths) + within
+
+
+def _damaged(path: str, error: Exception) -> SyntaxDataError:
+    return SyntaxDataError(f"not a whole syntax store: {error}", path=path, hint="run fairseq-syntax binarize again")
+
+
+def _open(path: str) -> tuple[pa.ipc.RecordBatchFileReader, dict[str, Any]]:
+    if not os.path.exists(path):
+        raise SyntaxDataError(
+            "there is no syntax beside this token dataset", path=path, hint="run fairseq-syntax binarize"
+        )
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(path))
+        raw = (reader.schema.metadata or {}).get(layout.METADATA_KEY)
+        metadata = None if raw is None else json.loads(raw)
+    except (pa.ArrowInvalid, OSError, ValueError) as e:
+        raise _damaged(path, e) from e
+    if not isinstance(metadata, dict) or "version" not in metadata:
+        raise SyntaxDataError("an Arrow file, but not a syntax store", path=path)
+    if metadata["version"] != layout.VERSION:
+        raise SyntaxDataError(
+            f"a store of version {metadata['version']}; this package reads version {layout.VERSION}",
+            path=path,
+            hint="run fairseq-syntax binarize again",
+        )
+    with_arcs = metadata.get("arcs") is not None
+    if not reader.schema.equals(layout.schema(with_arcs)):
+        raise SyntaxDataError("the store's columns are not those of its version", path=path)
+    return reader, metadata

@@ -1,0 +1,159 @@
+"""PASCAL: parent-scaled self-attention.
+
+Bugliarello and Okazaki (2020), Enhancing Machine Translation with Dependency-Aware Self-Attention, ACL, section 2.
+The scores of some heads of a layer are multiplied by a Gaussian around the middle of each token's parent.
+"""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
+from fairseq_syntax.model.transformer import register_presets
+
+
+def gaussian(parent: Tensor, position: Tensor, variance: float) -> Tensor:
+    """Equation 3: ``D[t, j] = exp(−(j − p_t)² / 2σ²) / √(2πσ²)``.
+
+    Args:
+        parent: [B, T] float, p_t, the middle position of each token's parent, halves allowed
+        position: [B, T], j, counted from the same origin
+        variance: σ²
+
+    Returns:
+        [B, T, T] of ``parent``'s dtype; rows are tokens t, columns are keys j
+    """
+    distance = position[:, None, :] - parent[:, :, None]
+    return torch.exp(distance.square() / (-2 * variance)) / math.sqrt(2 * math.pi * variance)
+
+
+def one_hot(parent: Tensor, position: Tensor) -> Tensor:
+    """The parent-only factor: 1 at ``round(p_t)``, halves to the even position, 0 elsewhere; as :func:`gaussian`.
+
+    Positions must be counted from the sentence's first piece: counted from the left edge of a padded batch, rounding
+    would depend on the padding.
+    """
+    return (position[:, None, :] == parent[:, :, None].round()).to(parent.dtype)
+
+
+class ParentTerm(ScoreTerm):
+    """Equation 2: ``N = S ⊙ D`` on the first heads, or ``S + D``.
+
+    Args:
+        num_heads: h_P, the number of heads scaled
+        distance: [B, T, T], D
+        ignored: [B, T] bool, True where the token's row of D is replaced by what leaves the scores as they are
+        add: add D in place of multiplying by it
+    """
+
+    def __init__(self, num_heads: int, distance: Tensor, ignored: Tensor | None = None, add: bool = False) -> None:
+        self.heads = slice(0, num_heads)
+        neutral = 0.0 if add else 1.0
+        if ignored is not None:
+            distance = distance.masked_fill(ignored[:, :, None], neutral)
+        self._distance = distance[:, None]
+        self._add = add
+
+    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
+        distance = self._distance.to(scores.dtype)
+        return scores + distance if self._add else scores * distance
+
+
+@register_encoder_system("pascal")
+class Pascal(EncoderSystem):
+    """Parent-scaled heads in chosen layers of the encoder.
+
+    Args:
+        heads: h_P, the number of heads scaled, the first ones of each layer
+        layers: l_s, the layers, 0-based
+        variance: σ²
+        ignore: q, the probability in training that a token's row of D is left out (parent ignoring)
+        parent_only: scale by a one-hot vector in place of the Gaussian
+        add: add D to the scores in place of multiplying
+    """
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    def __init__(
+        self,
+        heads: int,
+        layers: Sequence[int] = (0,),
+        variance: float = 1.0,
+        ignore: float = 0.0,
+        parent_only: bool = False,
+        add: bool = False,
+    ) -> None:
+        super().__init__()
+        if variance <= 0:
+            raise SyntaxDataError(f"--pascal-variance {variance}: a variance is positive")
+        if not 0 <= ignore <= 1:
+            raise SyntaxDataError(f"--parent-ignoring {ignore}: a probability lies between 0 and 1")
+        self.num_heads, self._layers, self.variance = heads, tuple(layers), variance
+        self.ignore, self.parent_only, self.add = ignore, parent_only, add
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        parser.add_argument("--pascal-heads", type=int, metavar="N", help="parent-scaled heads (default: all)")
+        parser.add_argument(
+            "--pascal-layers", metavar="LIST", help="encoder layers that have them, 0-based, with commas (default: 0)"
+        )
+        parser.add_argument("--pascal-variance", type=float, metavar="V", help="variance of the Gaussian (default: 1)")
+        parser.add_argument(
+            "--parent-ignoring", type=float, metavar="Q", help="probability to ignore a token's parent (default: 0)"
+        )
+        parser.add_argument(
+            "--parent-only", action="store_true", default=None, help="a one-hot factor in place of the Gaussian"
+        )
+        parser.add_argument(
+            "--pascal-add", action="store_true", default=None, help="add the factor in place of multiplying by it"
+        )
+
+    @classmethod
+    def from_args(cls, args: Namespace, task) -> Pascal:
+        def option(name, default):
+            value = getattr(args, name, None)
+            return default if value is None else value
+
+        heads = option("pascal_heads", args.encoder_attention_heads)
+        if not 1 <= heads <= args.encoder_attention_heads:
+            raise SyntaxDataError(
+                f"--pascal-heads {heads}: the encoder's layers have {args.encoder_attention_heads} heads"
+            )
+        try:
+            layers = [int(i) for i in str(option("pascal_layers", "0")).split(",")]
+        except ValueError as e:
+            raise SyntaxDataError(f"--pascal-layers {args.pascal_layers}: not a list of numbers") from e
+        return cls(
+            heads,
+            layers,
+            option("pascal_variance", 1.0),
+            option("parent_ignoring", 0.0),
+            option("parent_only", False),
+            option("pascal_add", False),
+        )
+
+    def layers(self) -> Sequence[int]:
+        return self._layers
+
+    def term(self, syntax: SyntaxBatch | None, layer: int) -> ParentTerm:
+        assert syntax is not None  # the encoder has checked what is needed
+        position = syntax.offset_in_sentence
+        parent = syntax.parent_middle - syntax.start[:, None]
+        distance = one_hot(parent, position) if self.parent_only else gaussian(parent, position, self.variance)
+        ignored = None
+        if self.training and self.ignore > 0:
+            # One draw per token, shared by the heads; made here and not in the layer, so that a checkpointed layer
+            # is recomputed with the same draw.
+            ignored = torch.rand(parent.shape, device=parent.device) < self.ignore
+        return ParentTerm(self.num_heads, distance, ignored, self.add)
+
+
+register_presets("pascal_transformer", encoder_syntax="pascal")

@@ -1,0 +1,223 @@
+"""``--task syntax_translation``: translation of text whose parse comes along."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from fairseq.data import ConcatDataset
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path
+from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
+from fairseq_syntax.data.interactive import InteractiveInput, read_blocks_in_interactive
+from fairseq_syntax.data.labels import LabelInventory, labels_path
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store import SyntaxStore, store_path
+from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
+
+
+@dataclass
+class SyntaxTranslationConfig(TranslationConfig):
+    """Options of the task, beyond fairseq's."""
+
+    syntax_input: ChoiceEnum(["auto", "text", "conllu"]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "what fairseq-interactive reads: raw text, CoNLL-U sentences each ended by a blank line, or "
+            "(auto) one line per input, raw or a CoNLL-U parse flattened by fairseq-syntax parse --one-line"
+        },
+    )
+    syntax_parser: str = field(
+        default="stanza", metadata={"help": "parser for raw text in fairseq-interactive, as in fairseq-syntax parse"}
+    )
+    syntax_parser_lang: str = field(
+        default="", metadata={"help": "language of the parser's models (default: the source language)"}
+    )
+    syntax_parser_dir: str = field(
+        default="", metadata={"help": "directory of the parser's models, as --model-dir of fairseq-syntax parse"}
+    )
+
+
+@register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
+class SyntaxTranslationTask(TranslationTask):
+    """Translation with the syntax of the source, and of the target where a criterion wants it.
+
+    Batches bring what the model and the criterion need, and nothing else; a plain Transformer trains on the same
+    data as fast as ever.
+    """
+
+    cfg: SyntaxTranslationConfig
+
+    def __init__(self, cfg: SyntaxTranslationConfig, src_dict, tgt_dict) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        # What batches must bring of each side; None until a model says so, and then batches bring the tree.
+        self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
+        self._input = InteractiveInput(self)
+
+    # -- what the data directory holds -----------------------------------------------------------------------------
+
+    @property
+    def data_dir(self) -> str:
+        """The first data directory: the one with the dictionaries."""
+        return self.cfg.data.split(os.pathsep)[0]
+
+    @cached_property
+    def source_labels(self) -> dict[str, list[str]]:
+        """Label names by column (``deprel``, ``upos``, ``xpos``) of the source."""
+        return LabelInventory.load(labels_path(self.data_dir, self.cfg.source_lang)).labels
+
+    @cached_property
+    def target_labels(self) -> dict[str, list[str]]:
+        """Label names by column of the target."""
+        return LabelInventory.load(labels_path(self.data_dir, self.cfg.target_lang)).labels
+
+    @cached_property
+    def source_segmenter(self) -> Segmenter | None:
+        """The source's segmentation, where the data directory has it."""
+        return self._segmenter(self.cfg.source_lang)
+
+    @cached_property
+    def target_segmenter(self) -> Segmenter | None:
+        """The target's segmentation, where the data directory has it."""
+        return self._segmenter(self.cfg.target_lang)
+
+    def _segmenter(self, lang: str) -> Segmenter | None:
+        path = segmentation_path(self.data_dir, lang)
+        return load_segmenter(path) if os.path.exists(path) else None
+
+    # -- what is needed --------------------------------------------------------------------------------------------
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """fairseq's, noting what of the syntax the model needs (in training, or at inference from a checkpoint)."""
+        model = super().build_model(cfg, from_checkpoint)
+        self._need("source", getattr(model, "inference_needs" if from_checkpoint else "training_needs", frozenset()))
+        if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
+            self.tokenizer = SegmentationDecoder(self.target_segmenter)
+        return model
+
+    def build_criterion(self, cfg: Any) -> Any:
+        """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``."""
+        criterion = super().build_criterion(cfg)
+        for side in ("source", "target"):
+            self._need(side, getattr(criterion, f"{side}_needs", frozenset()))
+        return criterion
+
+    def needs(self, side: str) -> frozenset[str] | None:
+        """What batches must bring of a side (``source``, ``target``), of ``"tree"`` and ``"arcs"``; None: not known."""
+        return self._needs[side]
+
+    def _need(self, side: str, needs: frozenset[str]) -> None:
+        self._needs[side] = (self._needs[side] or frozenset()) | needs
+
+    # -- datasets --------------------------------------------------------------------------------------------------
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs) -> None:
+        """fairseq's, with the syntax that the model and the criterion need.
+
+        Raises:
+            SyntaxDataError: syntax is needed and missing, or not that of the tokens
+        """
+        if self.cfg.num_batch_buckets:
+            raise SyntaxDataError("--num-batch-buckets does not run on NumPy 2", hint="leave it out")
+        # fairseq's default of -1 would make a dataset of negative length where there are several parts.
+        self.cfg.upsample_primary = max(1, self.cfg.upsample_primary)
+        super().load_dataset(split, epoch, combine, **kwargs)
+        base = self.datasets[split]
+        paths = self.cfg.data.split(os.pathsep) if split == self.cfg.train_subset else [self.data_dir]
+        directory = paths[(epoch - 1) % len(paths)]
+        self.datasets[split] = SyntaxPairDataset(
+            base.src,
+            base.src_sizes,
+            base.src_dict,
+            base.tgt,
+            base.tgt_sizes,
+            base.tgt_dict,
+            left_pad_source=base.left_pad_source,
+            left_pad_target=base.left_pad_target,
+            align_dataset=base.align_dataset,
+            eos=base.eos,
+            shuffle=base.shuffle,
+            pad_to_multiple=base.pad_to_multiple,
+            source_syntax=self._side_syntax("source", base.src, directory, split),
+            target_syntax=self._side_syntax("target", base.tgt, directory, split) if base.tgt is not None else None,
+        )
+
+    def _side_syntax(self, side: str, tokens: Any, directory: str, split: str) -> SideSyntax | None:
+        lang, needs = getattr(self.cfg, f"{side}_lang"), self._needs[side]
+        parts = tokens.datasets if isinstance(tokens, ConcatDataset) else [tokens]
+        repeats = [int(r) for r in tokens.sample_ratios] if isinstance(tokens, ConcatDataset) else [1]
+        paths = [self._store_path(directory, f"{split}{number or ''}", lang) for number in range(len(parts))]
+        if needs is None:
+            needs = frozenset({"tree"}) if all(map(os.path.exists, paths)) else frozenset()
+        if not needs:
+            return None
+        if side == "source" and self.cfg.truncate_source:
+            raise SyntaxDataError(
+                "--truncate-source would cut sentences and leave their parses whole",
+                hint="leave long sentences out with --max-source-positions and --skip-invalid-size-inputs-valid-test",
+            )
+        stores = [SyntaxStore(path) for path in paths]
+        dictionary = os.path.join(directory, f"dict.{lang}.txt")
+        fingerprint = file_fingerprint(dictionary) if os.path.exists(dictionary) else None
+        for store, part in zip(stores, parts):
+            check_against_tokens(store, np.asarray(part.sizes), fingerprint)
+        if "arcs" in needs and not all(s.has_arcs for s in stores):
+            raise SyntaxDataError(
+                "holds 1-best trees only, and the model needs the parser's distributions",
+                path=next(s.path for s in stores if not s.has_arcs),
+                hint="parse with fairseq-syntax parse --distributions and binarize again",
+            )
+        return SideSyntax(stores, repeats, arcs="arcs" in needs)
+
+    def _store_path(self, directory: str, split: str, lang: str) -> str:
+        """The store of a split; token datasets of the opposite direction are used as fairseq does."""
+        pair = (self.cfg.source_lang, self.cfg.target_lang)
+        straight, reverse = store_path(directory, split, *pair, lang), store_path(directory, split, *pair[::-1], lang)
+        return reverse if os.path.exists(reverse) and not os.path.exists(straight) else straight
+
+    # -- raw input -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> SyntaxTranslationTask:
+        """fairseq's; with ``--syntax-input conllu``, fairseq-interactive reads blocks in place of lines."""
+        if cfg.syntax_input == "conllu":
+            read_blocks_in_interactive()
+        return super().setup_task(cfg, **kwargs)
+
+    def build_bpe(self, args: Any) -> Any:
+        """fairseq's ``--bpe``, else the data's own segmentation, so that detokenized output is text."""
+        bpe = super().build_bpe(args)
+        return SegmentationDecoder(self.target_segmenter) if bpe is None and self.target_segmenter else bpe
+
+    def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list, list]:
+        """Parse, where needed, and segment raw input."""
+        return self._input.encode(lines)
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None) -> SyntaxPairDataset:
+        """A dataset of the user's sentences, with the syntax that was found when they were encoded."""
+        return self._input.dataset(src_tokens, src_lengths, constraints)
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax back."""
+        if "src_syntax" not in sample["net_input"]:
+            self._input.attach(sample["net_input"])
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+
+
+class SegmentationDecoder:
+    """A segmentation as fairseq's ``--bpe``, which decodes; raw input is segmented by the task, with its parse."""
+
+    def __init__(self, segmenter: Segmenter) -> None:
+        self._segmenter = segmenter
+
+    def encode(self, x: str) -> str:
+        return x
+
+    def decode(self, x: str) -> str:
+        return self._segmenter.decode(x)
