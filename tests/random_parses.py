@@ -1,0 +1,68 @@
+"""Random parses of random lines, as flat tensors and as plain lists, for tests of the heads."""
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from fairseq_syntax.data.batch import SyntaxBatch
+
+PAD, EOS = 1, 2
+
+
+@dataclass
+class Line:
+    """A line of one or more sentences: pieces per word, head of each word (a root is its own), label ids, token ids."""
+
+    pieces: list[int]
+    heads: list[int]
+    labels: list[tuple[int, int, int]]
+    tokens: list[int]
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each word's first piece stands in the line."""
+        return [sum(self.pieces[:w]) for w in range(len(self.pieces))]
+
+    @property
+    def word_of_piece(self) -> list[int]:
+        return [w for w, n in enumerate(self.pieces) for _ in range(n)]
+
+
+def random_tree(rng: random.Random, n_words: int, offset: int = 0) -> list[int]:
+    order = list(range(n_words))
+    rng.shuffle(order)
+    heads = [0] * n_words
+    for at, word in enumerate(order):
+        heads[word] = offset + (word if at == 0 else order[rng.randrange(at)])
+    return heads
+
+
+def random_line(rng: random.Random, max_words: int = 6, max_sentences: int = 3, vocabulary: int = 20) -> Line:
+    heads: list[int] = []
+    for _ in range(rng.randint(1, max_sentences)):
+        heads += random_tree(rng, rng.randint(1, max_words), len(heads))
+    pieces = [rng.choice([1, 1, 1, 2, 3]) for _ in heads]
+    labels = [(rng.randrange(1, 5), rng.randrange(1, 4), rng.randrange(1, 3)) for _ in heads]
+    return Line(pieces, heads, labels, [rng.randrange(4, vocabulary) for _ in range(sum(pieces))] + [EOS])
+
+
+def flat(lines: list[Line]) -> dict[str, torch.Tensor]:
+    """What the loader ships for a batch of lines."""
+    counts = [[sum(l.pieces), len(l.pieces), 0] for l in lines]
+    words = [[h, *labels] for l in lines for h, labels in zip(l.heads, l.labels)]
+    return {
+        "counts": torch.tensor(counts, dtype=torch.int32).T.contiguous(),
+        "pieces": torch.tensor([n for l in lines for n in l.pieces], dtype=torch.int32),
+        "words": torch.tensor(words, dtype=torch.int32).T.contiguous(),
+    }
+
+
+def pad(lines: list[Line], left: bool) -> torch.Tensor:
+    width = max(len(l.tokens) for l in lines)
+    padding = [[PAD] * (width - len(l.tokens)) for l in lines]
+    return torch.tensor([p + l.tokens if left else l.tokens + p for l, p in zip(lines, padding)])
+
+
+def batch(lines: list[Line], left: bool) -> SyntaxBatch:
+    return SyntaxBatch(flat(lines), pad(lines, left), PAD)
