@@ -45,10 +45,13 @@ def _positive(text: str) -> int:
 
 
 def main(args: argparse.Namespace) -> int:
+    import logging
+
     from ..errors import SyntaxDataError
     from ..evaluation.outputs import check_parallel, read_text
     from ..evaluation.score import Options, evaluate, read_system, tables
 
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     _check_tokenizer(args.tokenize, SyntaxDataError)
     references = [read_text(path) for path in args.ref]
     sources = read_text(args.src) if args.src else None

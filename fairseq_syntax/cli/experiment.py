@@ -1,0 +1,58 @@
+"""``fairseq-syntax experiment``: run a grid of systems and seeds, and write its results table."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "experiment",
+        help="run a grid of systems and seeds, and write its results table",
+        description="Run what is not done yet of an experiment, score it, and write the table from the results file. "
+        "The keys of the YAML file are described in fairseq_syntax/evaluation/experiment.py.",
+    )
+    parser.add_argument("file", metavar="FILE.yaml", help="the experiment")
+    parser.add_argument("--only", nargs="+", metavar="SYSTEM[/SEED]", help="run these systems or cells alone")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells to run at the same time (default: 1)")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="other values for its vars")
+    parser.add_argument("--list", action="store_true", help="show what is done and what is not, and run nothing")
+    parser.add_argument("--table", action="store_true", help="write the table again from the results file alone")
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    import logging
+
+    from ..errors import SyntaxDataError
+    from ..evaluation import results
+    from ..evaluation.experiment import load
+    from ..evaluation.grid import Grid
+
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    overrides = {}
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SyntaxDataError(f"not a variable and its value: {text!r}", hint="--set NAME=VALUE")
+        overrides[name] = value
+    experiment = load(args.file, overrides)
+    grid = Grid(experiment)
+    if args.list:
+        for tasks in [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in experiment.cells())]:
+            for task in tasks:
+                print(f"{'done' if grid.is_done(task) else 'to do'}\t{task.cell}\t{task.step}")
+        return 0
+    failed: list[str] = []
+    if not args.table:
+        failed = grid.run(args.only, args.jobs)
+        complete = [cell for cell in experiment.cells() if grid.is_complete(*cell)]
+        results.collect(experiment, complete)
+    entries = results.read(experiment.record)
+    if not entries:
+        raise SyntaxDataError("there are no results yet", path=experiment.record, hint="run it without --table")
+    results.write_whole(experiment.table, results.results_table(entries, experiment.name))
+    print(f"table: {experiment.table}")
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
