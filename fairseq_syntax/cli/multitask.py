@@ -12,7 +12,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         help="double a corpus: each source with its translation and with its linearised parse",
         description="Write a corpus for multi-task learning (Currey and Heafield, 2019): each source sentence twice, "
         "with a tag at both ends that says what is wanted, once with its translation and once with its linearised "
-        "parse, shuffled together. Reads what `fairseq-syntax segment` wrote: PREFIX.SRC, PREFIX.SRC.conllu, PREFIX.TGT.",
+        "parse, shuffled together. Reads PREFIX.SRC, PREFIX.SRC.conllu and PREFIX.TGT from `fairseq-syntax segment`.",
     )
     parser.add_argument("--src", required=True, metavar="LANG", help="language of the source, which is parsed")
     parser.add_argument("--tgt", required=True, metavar="LANG", help="language of the target")
