@@ -1,0 +1,300 @@
+"""LaSyn's output layer at the cost of one softmax: normalisers, marginals and the EM loss by matrix products.
+
+The word distribution of a latent value z is `softmax(W (h + e_z))`. Composition and output layer are both linear, so
+with `A = W h` [N, V] and `B = W e` [Z, V] every quantity of the model is a function of A and B alone:
+
+    normalisers   L[n, z] = log sum_v exp(A[n, v] + B[z, v])             = log (exp(A) exp(B)^T)[n, z]
+    marginal      log P(v | n) = A[n, v] + log sum_z exp(C[n, z] + B[z, v]),   C[n, z] = log P(z | n) - L[n, z]
+    posterior     log P(z | n, v) = log_softmax over z of C[n, z] + B[z, v]
+
+Both sums are products of exponentials, and nothing of size N x Z x V is made. Each factor is taken relative to its
+row's maximum; where two rows peak at places so far apart that their product leaves the range of float32, the pair is
+found by its small product and computed again by an ordinary log-sum-exp, a few pairs at a time.
+
+Sizes: N positions, Z latent values, V words, C channels. All sums are float32 (float64 for float64 input), whatever
+the precision of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# A product of two sums below this is not trusted. Terms lost to underflow are each below 1.2e-38, so for any
+# vocabulary of less than a million words they are less than 2e-7 of what is trusted.
+TRUSTED = {torch.float32: 1e-25, torch.float64: 1e-250}
+# Elements of the largest scratch matrix: of the exact fallback, and of a chunk of the loss (16 MB; on a GPU 64 MB).
+SCRATCH = 1 << 22
+
+
+class ExpRows(NamedTuple):
+    """Rows of a matrix and their exponentials, each relative to the maximum of its row."""
+
+    raw: Tensor  # [R, K]
+    peak: Tensor  # [R, 1]
+    exp: Tensor  # [R, K], every row's largest element is 1
+
+
+def full_precision(like: Tensor) -> torch.autocast:
+    """A context in which automatic mixed precision leaves matrix products on `like`'s device alone."""
+    return torch.autocast(like.device.type, enabled=False)
+
+
+def exp_rows(x: Tensor) -> ExpRows:
+    """`x` [R, K] with its row maxima and scaled exponentials, in float32 at least."""
+    x = x if x.dtype in TRUSTED else x.float()
+    peak = x.amax(dim=1, keepdim=True)
+    return ExpRows(x, peak, (x - peak).exp_())
+
+
+def untrusted_pairs(product: Tensor) -> Tensor:
+    """Indices [P, 2] of the elements of `product` [N, M] that underflow may have touched (NaN is not one)."""
+    return (product < TRUSTED[product.dtype]).nonzero()
+
+
+def pair_batches(pairs: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The two columns of `pairs` [P, 2], as many pairs at a time as have `width` elements each in a scratch matrix."""
+    if len(pairs):
+        for part in pairs.split(max(1, SCRATCH // width)):
+            yield part[:, 0], part[:, 1]
+
+
+def log_sum_exp_pairs(x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
+    """`log sum_k exp(x[i, k] + y[j, k])` [P] for the pairs (i, j) [P, 2], P > 0."""
+    return torch.cat([(x[i] + y[j]).logsumexp(dim=1) for i, j in pair_batches(pairs, x.size(1))])
+
+
+def log_product(x: ExpRows, y: ExpRows) -> Tensor:
+    """`log sum_k exp(x[i, k] + y[j, k])` [R, M] of rows `x` [R, K] and `y` [M, K], whatever their magnitudes."""
+    product = x.exp @ y.exp.t()
+    pairs = untrusted_pairs(product)
+    out = product.log_().add_(x.peak).add_(y.peak.t())
+    if len(pairs):
+        out[pairs[:, 0], pairs[:, 1]] = log_sum_exp_pairs(x.raw, y.raw, pairs)
+    return out
+
+
+class _LogMatmulExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, y: Tensor) -> Tensor:
+        with full_precision(x):
+            out = log_product(exp_rows(x), exp_rows(y))
+        ctx.save_for_backward(x, y, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        # d out[i, j] / d x[i, k] = exp(x[i, k] + y[j, k] - out[i, j]), and the same for y[j, k].
+        x, y, out = ctx.saved_tensors
+        ex, ey = exp_rows(x), exp_rows(y)
+        product = (out - ex.peak - ey.peak.t()).exp_()
+        pairs = untrusted_pairs(product)
+        share = grad / product
+        share[pairs[:, 0], pairs[:, 1]] = 0
+        grad_x = (share @ ey.exp).mul_(ex.exp)
+        grad_y = (share.t() @ ex.exp).mul_(ey.exp)
+        for i, j in pair_batches(pairs, x.size(1)):
+            part = (ex.raw[i] + ey.raw[j] - out[i, j, None]).exp_().mul_(grad[i, j, None])
+            grad_x.index_add_(0, i, part)
+            grad_y.index_add_(0, j, part)
+        return grad_x.to(x.dtype), grad_y.to(y.dtype)
+
+
+def log_matmul_exp(x: Tensor, y: Tensor) -> Tensor:
+    """`log (exp(x) exp(y)^T)`: the log-sum-exp of every sum of a row of `x` and a row of `y`.
+
+    x: [R, K]; y: [M, K], any float type. Returns [R, M], float32 (float64 for float64 input), differentiable once.
+    Exact for any finite magnitudes, at the cost of one matrix product where both rows' spreads are below 57.
+    """
+    return _LogMatmulExp.apply(x, y)
+
+
+def log_marginal(logits: Tensor, tag_logits: Tensor, log_prior: Tensor) -> Tensor:
+    """Log-probabilities of the words with the latent values summed out (Equation 5).
+
+    logits: A [N, V]; tag_logits: B [Z, V]; log_prior: log P(z) [N, Z]. Returns [N, V], normalised, differentiable.
+    """
+    # Neither distribution depends on a row's maximum; without it the float32 sums are of small numbers.
+    logits = logits - logits.detach().amax(dim=1, keepdim=True)
+    tag_logits = tag_logits - tag_logits.detach().amax(dim=1, keepdim=True)
+    rest = log_prior - log_matmul_exp(logits, tag_logits)
+    return logits + log_matmul_exp(rest, tag_logits.t())
+
+
+class TagTables(NamedTuple):
+    """What a search needs of the output layer and the latent values; it does not change from step to step."""
+
+    logits: Tensor  # B [Z, V] in float32, relative to each row's maximum
+    exp: Tensor  # [Z, V], their exponentials
+    by_word: Tensor  # [V, Z], the logits with the values of a word side by side
+    safe: bool  # no product with `exp` can underflow: the smallest logit is above the logarithm of what is trusted
+
+
+def tag_tables(weight: Tensor, embed: Tensor) -> TagTables:
+    """The tables of an output layer `weight` [V, C] and latent values `embed` [Z, C]."""
+    dtype = weight.dtype if weight.dtype in TRUSTED else torch.float32
+    with full_precision(weight):
+        logits = embed.to(dtype) @ weight.to(dtype).t()
+    logits -= logits.amax(dim=1, keepdim=True)
+    safe = logits.min().item() > math.log(TRUSTED[dtype])
+    return TagTables(logits, logits.exp(), logits.t().contiguous(), safe)
+
+
+def search_scores(logits: Tensor, log_prior: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the next word, the latent values summed out, and what it takes to put them back.
+
+    logits: A [R, V]; log_prior: log P(z) [R, Z]. Returns the log marginal [R, V] and C [R, Z], with which
+    log P(z | v) = log_softmax over z of C[z] + B[z, v]. No gradient.
+    """
+    dtype = tables.logits.dtype
+    logits = logits.to(dtype, copy=True)
+    logits -= logits.amax(dim=1, keepdim=True)
+    if not tables.safe:
+        rest = log_prior - log_matmul_exp(logits, tables.logits)
+        return logits + log_matmul_exp(rest, tables.by_word), rest
+    # Each sum has the term in which one factor is 1 and the other is at least what is trusted: no maxima to subtract.
+    exps = logits.exp()
+    with full_precision(logits):
+        rest = log_prior - (exps @ tables.exp.t()).log_()
+        marginal = torch.mm(rest.exp(), tables.exp, out=exps)
+    return marginal.log_().add_(logits), rest
+
+
+class EMLoss(NamedTuple):
+    """What `em_loss` returns; `loss` alone carries a gradient."""
+
+    loss: Tensor  # [], minus the lower bound of Equation 8 summed over positions; without smoothing, nll.sum()
+    nll: Tensor  # [N], -log P(y_n), the latent values summed out (Equation 6)
+    posterior: Tensor  # [N, Z], gamma of Equation 10
+
+
+class _EMLossFunction(torch.autograd.Function):
+    """The gradients of a scalar loss are known as soon as its value is: computed together, chunk by chunk.
+
+    The largest matrices are [chunk, V], so that the layer needs less memory than a plain softmax over all positions.
+    """
+
+    @staticmethod
+    def forward(
+        ctx,
+        hidden: Tensor,
+        weight: Tensor,
+        embed: Tensor,
+        log_prior: Tensor,
+        target: Tensor,
+        smoothing: float,
+        differentiate: bool,
+        chunk: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.dtypes = hidden.dtype, weight.dtype, embed.dtype
+        n_words = weight.size(0)
+        dtype = log_prior.dtype
+        # The products that make gradients run in `dtype`: in half precision, elements of dA would underflow.
+        weight32, embed32, weight = weight.to(dtype), embed.to(dtype), weight.to(hidden.dtype)
+        off = smoothing / (n_words - 1) if smoothing else 0.0
+        on = 1.0 - smoothing - off if smoothing else 1.0
+        # Logits are taken relative to their row's maximum throughout, which no probability depends on.
+        tags = embed32 @ weight32.t()
+        tags.sub_(tags.amax(dim=1, keepdim=True))
+        exp_tags = tags.exp()
+        tag_sum = tags.sum(dim=1) if smoothing else None
+        by_word = tags.t().contiguous()
+
+        loss, nll, gamma = [], torch.empty_like(log_prior[:, 0]), torch.empty_like(log_prior)
+        if differentiate:
+            grad_hidden = torch.empty_like(hidden, dtype=dtype)
+            grad_weight = torch.zeros_like(weight32)
+            grad_products, grad_targets = torch.zeros_like(tags), torch.zeros_like(by_word)
+
+        for start in range(0, len(hidden), chunk):
+            rows = slice(start, min(start + chunk, len(hidden)))
+            h, y = hidden[rows], target[rows]
+            exps = torch.mm(h, weight.t()).to(dtype)  # A, until the in-place exponential below
+            exps.sub_(exps.amax(dim=1, keepdim=True))
+            at_target = exps.gather(1, y[:, None])
+            word_sum = exps.sum(dim=1, keepdim=True) if smoothing else None
+            exps.exp_()
+            product = exps @ exp_tags.t()
+            pairs = untrusted_pairs(product)
+            norm = product.log()
+            if len(pairs):
+                logits = torch.mm(h, weight.t()).to(dtype)
+                logits.sub_(logits.amax(dim=1, keepdim=True))
+                norm[pairs[:, 0], pairs[:, 1]] = log_sum_exp_pairs(logits, tags, pairs)
+
+            # E-step (Equation 10): gamma from log P(y, z) = log P(y | z) + log P(z).
+            log_word = by_word[y].add_(at_target).sub_(norm)
+            log_joint = log_word + log_prior[rows]
+            nll[rows] = -log_joint.logsumexp(dim=1)
+            posterior = log_joint.add_(nll[rows, None]).exp_()
+            gamma[rows] = posterior
+            value = nll[rows]
+            if smoothing:
+                smooth = on * log_word + off * (word_sum + tag_sum - n_words * norm)
+                value = value + (posterior * (log_word - smooth)).sum(dim=1)
+            loss.append(value.sum())
+            if not differentiate:
+                continue
+
+            # M-step (Equation 11), gamma held fixed. The weights of a smoothed target sum to one, so the derivative
+            # by a normaliser is gamma, and that by A is sum_z gamma P(v | z) less the target.
+            share = posterior / product
+            share[pairs[:, 0], pairs[:, 1]] = 0
+            grad_products.addmm_(share.t(), exps)
+            grad_logits = exps.mul_(share @ exp_tags)
+            for i, j in pair_batches(pairs, n_words):
+                part = (logits[i] + tags[j] - norm[i, j, None]).exp_().mul_(posterior[i, j, None])
+                grad_logits.index_add_(0, i, part)
+                # grad_products is multiplied by exp_tags at the end, which may be 0 where this part is not.
+                grad_targets.index_add_(1, j, part.t())
+            if smoothing:
+                grad_logits.sub_(off)
+            grad_logits.scatter_add_(1, y[:, None], torch.full_like(at_target, -on))
+            grad_targets.index_add_(0, y, posterior, alpha=-on)
+            torch.mm(grad_logits, weight32, out=grad_hidden[rows])
+            grad_weight.addmm_(grad_logits.t(), h.to(dtype))
+
+        if differentiate:
+            grad_tags = grad_products.mul_(exp_tags).add_(grad_targets.t())
+            if smoothing:
+                grad_tags.sub_(off * gamma.sum(dim=0)[:, None])
+            grad_weight.addmm_(grad_tags.t(), embed32)
+            ctx.save_for_backward(grad_hidden, grad_weight, grad_tags @ weight32, gamma)
+        ctx.mark_non_differentiable(nll, gamma)
+        return torch.stack(loss).sum() if loss else nll.sum(), nll, gamma
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, *_) -> tuple[Tensor | None, ...]:
+        hidden, weight, embed, gamma = ctx.saved_tensors
+        # In half precision `grad` is the loss scale: it has to come in before the cast.
+        scaled = [(g * grad).to(t) for g, t in zip((hidden, weight, embed), ctx.dtypes)]
+        return *scaled, gamma * -grad, None, None, None, None
+
+
+def em_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    embed: Tensor,
+    log_prior: Tensor,
+    target: Tensor,
+    smoothing: float = 0.0,
+    chunk: int | None = None,
+) -> EMLoss:
+    """One E-step, and the loss of the M-step that follows it with the posterior held fixed (Equations 8 to 11).
+
+    hidden: h [N, C], the decoder's output; weight: W [V, C]; embed: e [Z, C]; log_prior: log P(z) [N, Z] in float32
+    or float64; target: y [N], int64, no padding among them. `smoothing` spreads that much of the target of every
+    log P(y | z) over the other words, as fairseq's label smoothing does; the E-step does not see it. `chunk`: positions
+    taken at a time (by default as many as fit a scratch matrix of 16 MB).
+
+    The gradient of `loss` is that of sum_n sum_z gamma log P(y_n, z), which without smoothing is the gradient of the
+    log marginal (Fisher's identity); it is computed with the value, where gradients are enabled.
+    """
+    chunk = chunk or max(64, (SCRATCH << 2 if hidden.is_cuda else SCRATCH) // weight.size(0))
+    differentiate = torch.is_grad_enabled()
+    with full_precision(hidden):
+        return EMLoss(*_EMLossFunction.apply(hidden, weight, embed, log_prior, target, smoothing, differentiate, chunk))
