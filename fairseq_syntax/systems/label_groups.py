@@ -1,0 +1,178 @@
+"""Label groups: which attention head of LDD reads which dependency labels (Liu and Sima'an 2022, Appendix A).
+
+A group file has one line per group, in the order of the heads, ``NAME: LABEL LABEL …``; ``#`` starts a comment. A label
+stands for its subtypes (``aux`` for ``aux:pass``) unless they are named themselves. Lines named ``-`` list known labels
+that belong to no group; any other label that the file does not name is unknown, and is reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairseq_syntax.errors import SyntaxDataError
+
+BUILT_IN = ("ud", "stanford")
+ROOT_LABEL = "root"
+NO_GROUP = -1
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of the labels of some data a map takes in. Values are probability mass, or numbers of labels.
+
+    Attributes:
+        kept: by group, in the map's order
+        left_out: by label: known, but in no group
+        unknown: by label: not named by the map
+    """
+
+    kept: dict[str, float]
+    left_out: dict[str, float]
+    unknown: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """Everything counted."""
+        return sum(self.kept.values()) + sum(self.left_out.values()) + sum(self.unknown.values())
+
+    @property
+    def kept_share(self) -> float:
+        """The part that is in a group; 1 where nothing was counted."""
+        return sum(self.kept.values()) / self.total if self.total else 1.0
+
+    @property
+    def unknown_share(self) -> float:
+        """The part that the map does not name."""
+        return sum(self.unknown.values()) / self.total if self.total else 0.0
+
+    def __str__(self) -> str:
+        parts = [f"{100 * self.kept_share:.1f} % in {len(self.kept)} label groups"]
+        for what, labels in (("in no group", self.left_out), ("unknown to the map", self.unknown)):
+            if labels:
+                largest = sorted(labels.items(), key=lambda item: (-item[1], item[0]))
+                named = ", ".join(f"{label} {100 * mass / self.total:.1f}" for label, mass in largest[:8])
+                share = 100 * sum(labels.values()) / self.total
+                parts.append(f"{share:.1f} % {what} ({named}{', …' if len(largest) > 8 else ''})")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class LabelGroups:
+    """A map from labels to groups.
+
+    Attributes:
+        names: of the groups, in the order of the heads
+        members: [label, …] of each group
+        left_out: known labels in no group
+        source: where it was read, for messages
+    """
+
+    names: tuple[str, ...]
+    members: tuple[tuple[str, ...], ...]
+    left_out: frozenset[str] = frozenset()
+    source: str = "label groups"
+    _group: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        group = dict.fromkeys(self.left_out, NO_GROUP)
+        group.update({label: i for i, labels in enumerate(self.members) for label in labels})
+        object.__setattr__(self, "_group", group)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def _find(self, label: str) -> int | None:
+        """The group of a label, `NO_GROUP`, or None for an unknown one; the longest named prefix decides."""
+        while label not in self._group and ":" in label:
+            label = label.rpartition(":")[0]
+        return self._group.get(label)
+
+    def table(self, labels: Sequence[str]) -> list[int]:
+        """The group of each label, 0-based; -1 for labels in no group and unknown ones."""
+        return [NO_GROUP if (group := self._find(label)) is None else group for label in labels]
+
+    @property
+    def root(self) -> int:
+        """The group that gets the mass of the artificial root; -1 where no group has the label ``root``."""
+        return self._group.get(ROOT_LABEL, NO_GROUP)
+
+    def coverage(self, mass: Mapping[str, float] | Iterable[str]) -> Coverage:
+        """What the map takes in of labels with their mass, or of a list of labels counting one each."""
+        mass = mass if isinstance(mass, Mapping) else Counter(mass)
+        kept, left_out, unknown = dict.fromkeys(self.names, 0.0), {}, {}
+        for label, amount in mass.items():
+            group = self._find(label)
+            if group is None:
+                unknown[label] = amount
+            elif group == NO_GROUP:
+                left_out[label] = amount
+            else:
+                kept[self.names[group]] += amount
+        return Coverage(kept, left_out, unknown)
+
+    def check(self, mass: Mapping[str, float] | Iterable[str]) -> Coverage:
+        """:meth:`coverage`, refusing a map that is not made for the labels.
+
+        Raises:
+            SyntaxDataError: more than half of what is counted carries labels that the map does not name
+        """
+        coverage = self.coverage(mass)
+        if coverage.unknown_share > 0.5:
+            raise SyntaxDataError(
+                f"these label groups miss most labels of the data: {coverage}",
+                path=self.source,
+                hint=f"--ldd-label-groups takes {', '.join(BUILT_IN)} or the name of a file",
+            )
+        return coverage
+
+    def to_text(self) -> str:
+        """The map in the format of its file."""
+        lines = [f"{name}: {' '.join(labels)}\n" for name, labels in zip(self.names, self.members)]
+        return "".join(lines) + (f"-: {' '.join(sorted(self.left_out))}\n" if self.left_out else "")
+
+
+def read_label_groups(name_or_path: str) -> LabelGroups:
+    """Read a group file, or a built-in one by its name (``ud``, ``stanford``).
+
+    Raises:
+        SyntaxDataError: no such file, or a line at fault
+    """
+    path = name_or_path
+    if name_or_path in BUILT_IN:
+        path = os.path.join(os.path.dirname(__file__), f"label_groups_{name_or_path}.txt")
+    try:
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+    except FileNotFoundError as e:
+        raise SyntaxDataError("no such file of label groups", path=path, hint=f"or {', '.join(BUILT_IN)}") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise SyntaxDataError(f"cannot read label groups: {e}", path=path) from e
+    return parse_label_groups(text, path)
+
+
+def parse_label_groups(text: str, path: str = "label groups") -> LabelGroups:
+    """The map in a group file's text; ``path`` is named in errors."""
+    groups: dict[str, list[str]] = {}
+    left_out: list[str] = []
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.partition("#")[0].strip()
+        if not line:
+            continue
+        # A name ends at a colon and a blank, as labels themselves may hold colons.
+        name, colon, labels = (part.strip() for part in line.replace("\t", " ").partition(": "))
+        if not colon or not name or not labels or " " in name:
+            raise SyntaxDataError("a line of label groups reads NAME: LABEL LABEL …", path=path, line=number)
+        if name in groups:
+            raise SyntaxDataError(f"group {name} is there twice", path=path, line=number)
+        for label in labels.split():
+            if label in line_of:
+                raise SyntaxDataError(f"label {label} is already in line {line_of[label]}", path=path, line=number)
+            line_of[label] = number
+        (left_out if name == "-" else groups.setdefault(name, [])).extend(labels.split())
+    if not groups:
+        raise SyntaxDataError("no label groups in this file", path=path)
+    return LabelGroups(tuple(groups), tuple(map(tuple, groups.values())), frozenset(left_out), path)

@@ -1,0 +1,102 @@
+"""Label groups: the built-in maps against the paper's table, the file format, and what a map covers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.systems.label_groups import LabelGroups, parse_label_groups, read_label_groups
+
+APPENDIX_A = """root | aux auxpass cop | acomp ccomp pcomp xcomp | dobj iobj pobj | csubj csubjpass | nsubj nsubjpass |
+cc | conj preconj | advcl | amod | advmod | npadvmod tmod | det predet | num number quantmod | appos | punct"""
+
+
+def test_stanford_is_appendix_a():
+    groups = read_label_groups("stanford")
+    assert [set(g) for g in groups.members] == [set(g.split()) for g in APPENDIX_A.split("|")]
+
+
+@pytest.mark.parametrize(
+    "label, group",
+    [
+        ("root", 0), ("aux", 1), ("aux:pass", 1), ("cop", 1), ("ccomp", 2), ("xcomp", 2), ("obj", 3), ("iobj", 3),
+        ("obl", 3), ("obl:agent", 3), ("nmod", 3), ("nmod:poss", 3), ("csubj:pass", 4), ("nsubj", 5),
+        ("nsubj:outer", 5), ("cc", 6), ("conj", 7), ("advcl", 8), ("advcl:relcl", 8), ("amod", 9), ("advmod", 10),
+        ("obl:tmod", 11), ("nmod:unmarked", 11), ("obl:npmod", 11), ("det", 12), ("det:predet", 12), ("nummod", 13),
+        ("appos", 14), ("punct", 15), ("case", -1), ("acl:relcl", -1), ("nonsense", -1), ("<unk>", -1),
+    ],
+)  # fmt: skip
+def test_ud_labels(label, group):
+    groups = read_label_groups("ud")
+    assert len(groups) == 16
+    assert groups.table([label]) == [group]
+
+
+def test_root_group():
+    assert read_label_groups("ud").root == 0
+    assert parse_label_groups("a: nsubj\nb: det root\n").root == 1
+    assert parse_label_groups("a: nsubj\n").root == -1
+
+
+def test_file(tmp_path):
+    path = tmp_path / "groups.txt"
+    path.write_text("# mine\nsubject: nsubj csubj  # both\n\nobject:\tobj obj:x\n-: det\n", encoding="utf-8")
+    groups = read_label_groups(str(path))
+    assert groups.names == ("subject", "object")
+    assert groups.table(["csubj", "obj:x", "obj:y", "det", "other"]) == [0, 1, 1, -1, -1]
+    again = parse_label_groups(groups.to_text())
+    assert (again.names, again.members, again.left_out) == (groups.names, groups.members, groups.left_out)
+
+
+@pytest.mark.parametrize(
+    "text, line, message",
+    [
+        ("a: x\nb x\n", 2, "NAME: LABEL"),
+        ("a:\n", 1, "NAME: LABEL"),
+        ("a b: x\n", 1, "NAME: LABEL"),
+        ("a: x\nb: y x\n", 2, "already in line 1"),
+        ("a: x\na: y\n", 2, "twice"),
+        ("# nothing\n", None, "no label groups"),
+        ("-: x\n", None, "no label groups"),
+    ],
+)
+def test_bad_files(text, line, message):
+    with pytest.raises(SyntaxDataError, match=message) as error:
+        parse_label_groups(text, "groups.txt")
+    assert (error.value.path, error.value.line) == ("groups.txt", line)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(SyntaxDataError, match="no such file"):
+        read_label_groups(str(tmp_path / "none.txt"))
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(SyntaxDataError, match="cannot read"):
+        read_label_groups(str(tmp_path / "bytes"))
+
+
+def test_coverage():
+    groups = LabelGroups(("s", "o"), (("nsubj",), ("obj",)), frozenset({"det"}))
+    coverage = groups.coverage({"nsubj": 2.0, "nsubj:pass": 1.0, "obj": 1.0, "det": 3.0, "foo": 1.0})
+    assert coverage.kept == {"s": 3.0, "o": 1.0}
+    assert coverage.left_out == {"det": 3.0} and coverage.unknown == {"foo": 1.0}
+    assert (coverage.kept_share, coverage.unknown_share, coverage.total) == (0.5, 0.125, 8.0)
+    text = str(coverage)
+    assert "50.0 % in 2 label groups" in text and "det 37.5" in text and "12.5 % unknown to the map (foo 12.5)" in text
+    assert groups.coverage([]).kept_share == 1.0
+
+
+def test_a_map_for_other_labels_is_refused():
+    ud = read_label_groups("ud")
+    with pytest.raises(SyntaxDataError, match="miss most labels") as error:
+        ud.check(["SBJ", "OBJ", "VMOD", "NMOD", "punct"])
+    assert "label_groups_ud.txt" in str(error.value) and "SBJ" in str(error.value)
+    assert ud.check(["SBJ", "nsubj"]).unknown_share == 0.5
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused(text):
+    try:
+        groups = parse_label_groups(text)
+    except SyntaxDataError:
+        return
+    assert len(groups) == len(groups.members) >= 1 and all(groups.members)
