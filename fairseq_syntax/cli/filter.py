@@ -1,0 +1,57 @@
+"""``fairseq-syntax filter``: the papers' corpus filters, over parallel files."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "filter",
+        help="remove pairs of a parallel corpus by language, length, ratio or parse",
+        description="Write the lines of parallel files that pass in all of them, and report what was removed and why. "
+        "Lines that are empty on one side always go; every other test is asked for by its option.",
+    )
+    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="parallel text files (.gz too)")
+    parser.add_argument("--output", nargs="+", required=True, metavar="FILE", help="as many, in the same order")
+    length = parser.add_argument_group("length")
+    length.add_argument("--min-length", type=int, default=1, metavar="N", help="least tokens of a side (default: 1)")
+    length.add_argument("--max-length", type=int, metavar="N", help="most tokens of a side (PASCAL: 80, LDD: 256)")
+    length.add_argument("--max-ratio", type=float, metavar="R", help="of the longer side to the shorter")
+    length.add_argument("--characters", action="store_true", help="count characters, not what stands between spaces")
+    parse = parser.add_argument_group("parse")
+    parse.add_argument("--conllu", metavar="FILE", help="the parse of one of the files: lines without a valid one go")
+    parse.add_argument("--conllu-output", metavar="FILE", help="what is kept of it, renumbered")
+    language = parser.add_argument_group("language, identified by py3langid")
+    language.add_argument("--languages", nargs="+", metavar="CODE", help="of each file (en de)")
+    language.add_argument(
+        "--min-language-probability",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="remove a line only if the other language is at least so probable (default: 0, whenever it is the best)",
+    )
+    language.add_argument("--candidates", nargs="+", metavar="CODE", help="consider these languages only")
+    parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    from ..errors import SyntaxDataError
+    from ..text.filters import Limits, filter_files
+
+    if bool(args.conllu) != bool(args.conllu_output):
+        raise SyntaxDataError("--conllu and --conllu-output belong together", hint="give both")
+    limits = Limits(
+        min_length=args.min_length,
+        max_length=args.max_length,
+        max_ratio=args.max_ratio,
+        characters=args.characters,
+        languages=tuple(args.languages) if args.languages else None,
+        min_probability=args.min_language_probability,
+        candidates=tuple(args.candidates) if args.candidates else None,
+    )
+    conllu = (args.conllu, args.conllu_output) if args.conllu else None
+    print(filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, jobs=args.jobs))
+    return 0
