@@ -188,7 +188,14 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         heads = {s.attention_heads(index) for s in acting} - {None} or {cfg.encoder.attention_heads}
         if len(heads) > 1:
             raise SyntaxDataError(f"the systems of encoder layer {index} want {sorted(heads)} attention heads")
-        layer: nn.Module = SyntaxEncoderLayer(cfg, index, heads.pop(), all(s.project_scores(index) for s in acting))
+        num_heads = heads.pop()
+        for system in acting:
+            if missing := [h for h in system.observed_heads(index) if not 0 <= h < num_heads]:
+                raise SyntaxDataError(
+                    f"{system.name} wants head {missing[0]} of encoder layer {index}, "
+                    f"which has heads 0 to {num_heads - 1}"
+                )
+        layer: nn.Module = SyntaxEncoderLayer(cfg, index, num_heads, all(s.project_scores(index) for s in acting))
         if cfg.checkpoint_activations:
             layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
         return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)

@@ -1,0 +1,189 @@
+"""LISA in translation: a head whose scores are a bi-affine parser, and which attends as it parses.
+
+Strubell et al. (2018), Linguistically-Informed Self-Attention for Semantic Role Labeling, section 3.1, as brought to
+subwords and translation by Bugliarello and Okazaki (2020), appendix A.
+"""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
+from torch import Tensor, nn
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
+from fairseq_syntax.model.losses import HeadLoss
+from fairseq_syntax.model.transformer import register_presets
+from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion, attachment, parent_nll
+
+
+class Biaffine(nn.Module):
+    """``S = [Q; 1] U Kᵀ`` with ``Q = relu(W_q x + b_q)``, ``K = relu(W_k x + b_k)``.
+
+    The 1 makes U's last row a preference for heads whatever the dependent, as in Dozat and Manning (2017).
+
+    Args:
+        embed_dim: C
+        dim: d, of Q and K
+    """
+
+    def __init__(self, embed_dim: int, dim: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(embed_dim, dim), nn.Linear(embed_dim, dim)
+        self.weight = nn.Parameter(torch.empty(dim + 1, dim))
+        for layer in (self.query, self.key):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, B, C] to scores [B, T, T], row: dependent, column: head."""
+        x = x.transpose(0, 1)
+        q, k = F.relu(self.query(x)), F.relu(self.key(x))
+        return (q @ self.weight[:-1] + self.weight[-1]) @ k.transpose(1, 2)
+
+
+class BiaffineTerm(ScoreTerm):
+    """The head's dot products give way to the bi-affine scores."""
+
+    def __init__(self, head: int, biaffine: Biaffine) -> None:
+        self.heads = slice(head, head + 1)
+        self._biaffine = biaffine
+
+    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
+        return self._biaffine(x)[:, None]
+
+
+class GoldTerm(BiaffineTerm):
+    """Real tokens look at their given parent and nowhere else; ``</s>`` keeps its bi-affine row.
+
+    Args:
+        parent: [B, T] int64, column of each token's parent
+        real: [B, T] bool, True on pieces
+    """
+
+    def __init__(self, head: int, biaffine: Biaffine, parent: Tensor, real: Tensor) -> None:
+        super().__init__(head, biaffine)
+        self._parent, self._real = parent, real
+
+    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
+        predicted = super().scores(scores, x)
+        # exp of this is 0 in float16 and bfloat16 too, and it is finite there
+        given = torch.full_like(predicted[:, 0], -1e4).scatter_(2, self._parent[:, :, None], 0.0)
+        return torch.where(self._real[:, None, :, None], given[:, None], predicted)
+
+
+@register_encoder_system("lisa")
+class Lisa(EncoderSystem):
+    """One bi-affine head.
+
+    Args:
+        embed_dim: C
+        layer, head: which head it is, 0-based
+        dim: d, of its queries and keys
+        weight: of its loss; at 1 the model maximises the joint probability of translation and parents
+        gold: at inference attend to the given parents, not the predicted ones (an upper bound)
+    """
+
+    training_needs = frozenset({"tree"})
+
+    def __init__(
+        self, embed_dim: int, layer: int, head: int, dim: int, weight: float = 1.0, gold: bool = False
+    ) -> None:
+        super().__init__()
+        if not (weight > 0 and math.isfinite(weight)):
+            raise SyntaxDataError(f"--lisa-weight {weight}: a positive number is wanted")
+        if dim < 1:
+            raise SyntaxDataError(f"--lisa-dim {dim}: a positive number is wanted")
+        self.layer, self.head, self.weight, self.gold = layer, head, weight, gold
+        self.biaffine = Biaffine(embed_dim, dim)
+        if gold:
+            self.inference_needs = frozenset({"tree"})
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--lisa-layer", type=int, metavar="N", help="encoder layer; -1 is the top one (default: -1)"
+        )
+        parser.add_argument("--lisa-head", type=int, metavar="N", help="which of its heads (default: 0)")
+        parser.add_argument(
+            "--lisa-dim", type=int, metavar="D", help="size of its queries and keys (default: that of the other heads)"
+        )
+        parser.add_argument("--lisa-weight", type=float, metavar="W", help="weight of the parents' loss (default: 1)")
+        parser.add_argument(
+            "--lisa-gold",
+            action="store_true",
+            default=None,
+            help="at inference attend to the parents of a given parse; also by --model-overrides {'lisa_gold':True}",
+        )
+
+    @classmethod
+    def from_args(cls, args: Namespace, task: Any) -> Lisa:
+        def option(name: str, default):
+            value = getattr(args, f"lisa_{name}", None)
+            return default if value is None else value
+
+        layer, head = option("layer", -1), option("head", 0)
+        if head < 0:
+            raise SyntaxDataError(f"--lisa-head {head}: heads are numbered from 0")
+        return cls(
+            args.encoder_embed_dim,
+            layer + args.encoder_layers if layer < 0 else layer,
+            head,
+            option("dim", args.encoder_embed_dim // args.encoder_attention_heads),
+            option("weight", 1.0),
+            option("gold", False),
+        )
+
+    def layers(self) -> Sequence[int]:
+        return (self.layer,)
+
+    def observed_heads(self, layer: int) -> Sequence[int]:
+        return (self.head,)
+
+    def parent_head(self) -> tuple[int, int] | None:
+        """(layer, head) of the head that predicts parents."""
+        return self.layer, self.head
+
+    def term(self, syntax: SyntaxBatch | None, layer: int) -> ScoreTerm:
+        if self.gold and not self.training and syntax is not None:
+            return GoldTerm(self.head, self.biaffine, syntax.parent_first, syntax.real)
+        return BiaffineTerm(self.head, self.biaffine)
+
+    def losses(
+        self, scores: Mapping[tuple[int, int], Tensor], syntax: SyntaxBatch, padding: Tensor, sample_size: Any
+    ) -> dict[str, HeadLoss]:
+        """Cross entropy of each real token's row towards the first piece of its word's parent, summed over tokens.
+
+        Arguments as in :meth:`SupervisedHeads.losses`. Nothing where the given parents stand in for the scores.
+        """
+        if self.gold and not self.training:
+            return {}
+        own = scores[self.layer, self.head]
+        nll = parent_nll(own, syntax, padding, syntax.parent_first)
+        tokens = syntax.real.sum()
+        correct = words = torch.zeros_like(tokens)
+        if not self.training:
+            correct, words = attachment(own, syntax)
+        return {"lisa": HeadLoss(self.weight * nll, nll, tokens, correct, words)}
+
+
+@register_criterion("lisa", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
+class LisaCriterion(SupervisedHeadCriterion):
+    """Label-smoothed cross entropy and the parents' cross entropy: ``log p(translation) + log p(parents)``.
+
+    Logs ``translation_loss`` and ``lisa_loss`` and, in validation, ``lisa_uas``.  It is ``supervised_head`` by another
+    name: either takes what the systems of the encoder ask for.
+    """
+
+
+register_presets("lisa_transformer", encoder_syntax="lisa")

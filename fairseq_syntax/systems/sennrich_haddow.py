@@ -1,0 +1,90 @@
+"""Linguistic features in the embedding: the last dimensions of a token's embedding are those of its word's labels.
+
+Sennrich and Haddow (2016), Linguistic Input Features Improve Neural Machine Translation, as set up by Bugliarello and
+Okazaki (2020), appendix A: the dependency label's embedding, of size 10, replaces the last 10 dimensions.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.labels import COLUMNS
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
+from fairseq_syntax.model.transformer import register_presets
+
+DEFAULT_FEATURES = "deprel:10"
+
+
+@register_encoder_system("sennrich_haddow")
+class LabelEmbedding(EncoderSystem):
+    """Embeddings of labels in place of the last dimensions of the token embedding.
+
+    Label 0 (no label, or one that training did not have) has an embedding of its own, which ``</s>`` has too.
+
+    Args:
+        embed_dim: C, of the token embedding
+        features: dimensions by column (``deprel``, ``upos``, ``xpos``), in the order in which they stand
+        num_labels: size of each column's inventory
+    """
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    def __init__(self, embed_dim: int, features: Mapping[str, int], num_labels: Mapping[str, int]) -> None:
+        super().__init__()
+        self.kept = embed_dim - sum(features.values())
+        if self.kept < 0 or not features or min(features.values()) < 1:
+            raise SyntaxDataError(
+                f"--label-features {','.join(f'{c}:{d}' for c, d in features.items())}: each feature has at least one "
+                f"dimension, and together they have at most the token embedding's {embed_dim}"
+            )
+        self.embeddings = nn.ModuleDict({c: nn.Embedding(num_labels[c], d) for c, d in features.items()})
+        for embedding in self.embeddings.values():
+            # as large as the token embedding that they stand in for
+            nn.init.normal_(embedding.weight, std=embed_dim**-0.5)
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--label-features",
+            metavar="LIST",
+            help=f"COLUMN:DIMENSIONS with commas, columns of {', '.join(COLUMNS)} (default: {DEFAULT_FEATURES})",
+        )
+
+    @classmethod
+    def from_args(cls, args: Namespace, task: Any) -> LabelEmbedding:
+        features = parse_features(getattr(args, "label_features", None) or DEFAULT_FEATURES)
+        sizes = {column: len(remember_labels(args, task, column)) for column in features}
+        return cls(args.encoder_embed_dim, features, sizes)
+
+    def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
+        assert syntax is not None  # the encoder has checked what is needed
+        parts = [embedding(getattr(syntax, column)) for column, embedding in self.embeddings.items()]
+        return torch.cat([x[..., : self.kept], *(part.to(x.dtype) for part in parts)], dim=-1)
+
+
+def parse_features(text: str) -> dict[str, int]:
+    """``deprel:10,upos:4`` as dimensions by column.
+
+    Raises:
+        SyntaxDataError: not such a list
+    """
+    features: dict[str, int] = {}
+    for item in text.split(","):
+        column, colon, dimensions = (part.strip() for part in item.partition(":"))
+        if column not in COLUMNS or column in features or not colon or not dimensions.isdecimal():
+            raise SyntaxDataError(
+                f"--label-features {text}: {item!r} is not COLUMN:DIMENSIONS, or is there twice",
+                hint=f"columns are {', '.join(COLUMNS)}, as in deprel:10,upos:4",
+            )
+        features[column] = int(dimensions)
+    return features
+
+
+register_presets("sennrich_haddow_transformer", encoder_syntax="sennrich_haddow")

@@ -1,0 +1,262 @@
+"""Supervised heads: two heads of the encoder learn to look at each word's children and at its parent.
+
+Wang et al. (2019), Source Dependency-Aware Transformer with Supervised Self-Attention, sections 3.1 and 3.2.  The heads
+attend as ever; only their scores are read in training, so that at inference the model is the plain Transformer.
+"""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
+from fairseq_syntax.model.losses import HeadLoss, encoder_losses, reduce_head_metrics
+from fairseq_syntax.model.transformer import register_presets
+
+# ------------------------------------------------------------------------------------ 3.1 syntax representation
+
+
+def link(syntax: SyntaxBatch) -> Tensor:
+    """[B, T] int64: the column that each piece hangs on.
+
+    A word's first piece hangs on the first piece of the word's parent (a root's on itself), its later pieces on its
+    first piece.  ``</s>`` and padding: their own column.
+    """
+    return torch.where(syntax.first_piece == syntax.column, syntax.parent_first, syntax.first_piece)
+
+
+def child_matrix(syntax: SyntaxBatch) -> Tensor:
+    """Equation 4: row i has 1/#children on each child of i; a leaf has 1 on itself.  [B, T, T] float32.
+
+    Rows of ``</s>`` and padding are 0.  The losses do not need this matrix; it is for looking at.
+    """
+    links = link(syntax)
+    is_child, n_children = _children(links, syntax)
+    edges = (links[:, None, :] == syntax.column[:, :, None]) & is_child[:, None, :]  # [b, i, j]: j is a child of i
+    leaf = syntax.real & n_children.eq(0)
+    return edges / n_children.clamp(min=1)[:, :, None] + torch.diag_embed(leaf.float())
+
+
+def parent_matrix(syntax: SyntaxBatch) -> Tensor:
+    """Equation 5: row i has 1 on the parent of i, a root's on itself.  [B, T, T] float32; other rows are 0."""
+    one = (link(syntax)[:, :, None] == syntax.column[:, None, :]) & syntax.real[:, :, None]
+    return one.float()
+
+
+def _children(links: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
+    """Whether each piece is the child of another, [B, T] bool, and how many children it has, [B, T] float32."""
+    is_child = syntax.real & links.ne(syntax.column)
+    n_children = torch.zeros(links.shape, device=links.device).scatter_add_(1, links, is_child.float())
+    return is_child, n_children
+
+
+# ------------------------------------------------------------------------------------ 3.2 the two objectives
+
+
+def row_normaliser(scores: Tensor, padding: Tensor) -> Tensor:
+    """``log Σ_j exp(scores[b, i, j])`` over the keys j that are not padding.
+
+    Args:
+        scores: [B, T, T] float32
+        padding: [B, T] bool, True on padding
+
+    Returns:
+        [B, T]
+    """
+    return scores.masked_fill(padding[:, None, :], -math.inf).logsumexp(dim=-1)
+
+
+def child_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
+    """``−Σ A_child ⊙ log Â_child`` over the rows of real tokens.
+
+    Only the entries that A_child has are touched: each piece but the roots is one, in the row of the piece it hangs on.
+
+    Args:
+        scores: [B, T, T], the child head's, before the padding mask and the softmax
+        padding: [B, T] bool, True on padding
+
+    Returns:
+        scalar, float32
+    """
+    scores = scores.float()
+    normaliser = row_normaliser(scores, padding)
+    links = link(syntax)
+    is_child, n_children = _children(links, syntax)
+    edge = scores.gather(1, links[:, None, :]).squeeze(1) - normaliser.gather(1, links)
+    leaf = scores.diagonal(dim1=1, dim2=2) - normaliser
+    # where, not a product: on padding the entries mean nothing, and nothing must come of them
+    edge = torch.where(is_child, edge / n_children.gather(1, links).clamp(min=1), 0.0)
+    leaf = torch.where(syntax.real & n_children.eq(0), leaf, 0.0)
+    return -(edge.sum() + leaf.sum())
+
+
+def parent_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor, parent: Tensor | None = None) -> Tensor:
+    """``−Σ A_parent ⊙ log Â_parent`` over the rows of real tokens; arguments as in :func:`child_nll`.
+
+    Args:
+        parent: [B, T] int64, the column of each token's parent (default: :func:`link`)
+    """
+    scores = scores.float()
+    parent = link(syntax) if parent is None else parent
+    chosen = scores.gather(2, parent[:, :, None]).squeeze(2) - row_normaliser(scores, padding)
+    return -torch.where(syntax.real, chosen, 0.0).sum()
+
+
+def attachment(scores: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
+    """How many words have their parent's score above all others', and how many words there are.
+
+    Only first pieces are asked and looked at; ``</s>`` is no word.  Not repaired to a tree.
+    """
+    first = syntax.real & syntax.first_piece.eq(syntax.column)
+    best = scores.masked_fill(~first[:, None, :], -math.inf).argmax(dim=-1)
+    return (best.eq(syntax.parent_first) & first).sum(), first.sum()
+
+
+# ------------------------------------------------------------------------------------ the system
+
+
+@register_encoder_system("supervised_heads")
+class SupervisedHeads(EncoderSystem):
+    """A child head and a parent head.
+
+    Args:
+        child, parent: (layer, head), 0-based
+        child_weight, parent_weight: λ of each; a head of weight 0 is not supervised
+    """
+
+    def __init__(
+        self, child: tuple[int, int], parent: tuple[int, int], child_weight: float = 0.5, parent_weight: float = 0.5
+    ) -> None:
+        super().__init__()
+        for option, weight in (("--child-weight", child_weight), ("--parent-weight", parent_weight)):
+            if not (weight >= 0 and math.isfinite(weight)):
+                raise SyntaxDataError(f"{option} {weight}: a weight is a number of at least 0")
+        if child == parent and child_weight and parent_weight:
+            raise SyntaxDataError(
+                f"head {child[1]} of layer {child[0]} cannot learn children and parents",
+                hint="choose another --child-head or --parent-head",
+            )
+        self.child, self.parent = child, parent
+        self.child_weight, self.parent_weight = child_weight, parent_weight
+        if child_weight or parent_weight:
+            self.training_needs = frozenset({"tree"})
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        for head, default in (("child", 0), ("parent", 1)):
+            parser.add_argument(
+                f"--{head}-head", type=int, metavar="N", help=f"head that learns the {head} matrix (default: {default})"
+            )
+            parser.add_argument(
+                f"--{head}-layer", type=int, metavar="N", help="its encoder layer; -1 is the top one (default: -1)"
+            )
+            parser.add_argument(
+                f"--{head}-weight", type=float, metavar="W", help="weight of its loss; 0 turns it off (default: 0.5)"
+            )
+
+    @classmethod
+    def from_args(cls, args: Namespace, task: Any) -> SupervisedHeads:
+        def option(name: str, default):
+            value = getattr(args, name, None)
+            return default if value is None else value
+
+        places = []
+        for name, default in (("child", 0), ("parent", 1)):
+            layer, head = option(f"{name}_layer", -1), option(f"{name}_head", default)
+            if head < 0:
+                raise SyntaxDataError(f"--{name}-head {head}: heads are numbered from 0")
+            places.append((layer + args.encoder_layers if layer < 0 else layer, head))
+        return cls(places[0], places[1], option("child_weight", 0.5), option("parent_weight", 0.5))
+
+    def layers(self) -> Sequence[int]:
+        return sorted({layer for layer, _ in self._supervised().values()})
+
+    def observed_heads(self, layer: int) -> Sequence[int]:
+        return [head for on, head in self._supervised().values() if on == layer]
+
+    def parent_head(self) -> tuple[int, int] | None:
+        """(layer, head) of the head that predicts parents, if there is one."""
+        return self._supervised().get("parent")
+
+    def losses(
+        self, scores: Mapping[tuple[int, int], Tensor], syntax: SyntaxBatch, padding: Tensor, sample_size: Any
+    ) -> dict[str, HeadLoss]:
+        """The two regularisers, each a mean over real tokens times λ and the size of the sample.
+
+        Args:
+            scores: [B, T, T] by (layer, head)
+            padding: [B, T] bool, True on padding
+            sample_size: what the translation loss will be divided by
+        """
+        result = {}
+        tokens = syntax.real.sum()
+        for name, place in self._supervised().items():
+            nll = (child_nll if name == "child" else parent_nll)(scores[place], syntax, padding)
+            weight = self.child_weight if name == "child" else self.parent_weight
+            correct = words = torch.zeros_like(tokens)
+            if name == "parent" and not self.training:
+                correct, words = attachment(scores[place], syntax)
+            result[name] = HeadLoss(weight * sample_size * nll / tokens.clamp(min=1), nll, tokens, correct, words)
+        return result
+
+    def _supervised(self) -> dict[str, tuple[int, int]]:
+        heads = {"child": (self.child, self.child_weight), "parent": (self.parent, self.parent_weight)}
+        return {name: place for name, (place, weight) in heads.items() if weight}
+
+
+# ------------------------------------------------------------------------------------ the objective, equation 9
+
+
+@register_criterion("supervised_head", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
+class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
+    """Label-smoothed cross entropy (smoothing is 0 unless ``--label-smoothing`` is given) and the encoder's losses.
+
+    Logs, in bits per token as fairseq does, ``translation_loss``, ``child_loss`` and ``parent_loss`` and, in
+    validation, ``parent_uas``: the percentage of words whose parent has the highest score, before repair to a tree.
+    """
+
+    source_needs = frozenset({"tree"})  # in fairseq-validate too, where the model asks for no parse
+
+    def forward(self, model, sample, reduce=True):
+        net_output = model(**sample["net_input"])
+        loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
+        sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
+        syntax_loss, syntax_log = encoder_losses(model, net_output[1], sample, sample_size)
+        logging_output = {
+            "translation_loss": loss.data,
+            "nll_loss": nll_loss.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "sample_size": sample_size,
+            **syntax_log,
+        }
+        loss = loss + syntax_loss
+        logging_output["loss"] = loss.data
+        if self.report_accuracy:
+            n_correct, total = self.compute_accuracy(model, net_output, sample)
+            logging_output.update(n_correct=n_correct.data, total=total.data)
+        return loss, sample_size, logging_output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs) -> None:
+        super().reduce_metrics(logging_outputs)
+        sample_size = sum(log["sample_size"] for log in logging_outputs)
+        translation = sum(log["translation_loss"] for log in logging_outputs)
+        metrics.log_scalar("translation_loss", translation / sample_size / math.log(2), sample_size, round=3)
+        reduce_head_metrics(logging_outputs)
+
+
+register_presets("supervised_head_transformer", encoder_syntax="supervised_heads")
