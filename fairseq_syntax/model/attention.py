@@ -22,9 +22,11 @@ class ScoreTerm:
 
     Attributes:
         heads: the heads that it touches
+        without_dropout: its heads have no dropout on attention weights, so that :meth:`attend` may be used in training
     """
 
     heads: slice = slice(None)
+    without_dropout: bool = False
 
     def scores(self, scores: Tensor, x: Tensor) -> Tensor:
         """The dense reference form.
@@ -100,7 +102,7 @@ class SyntaxSelfAttention(MultiheadAttention):
             q = k = torch.zeros_like(v)
         drop = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
 
-        if drop == 0.0 and not observe and len(terms) == 1:
+        if not observe and len(terms) == 1 and (drop == 0.0 or terms[0].without_dropout):
             h = terms[0].heads
             special = terms[0].attend(q[:, h], k[:, h], v[:, h], key_padding_mask)
             if special is not None:

@@ -1,0 +1,243 @@
+"""LDD: labelled dependency distributions in self-attention.
+
+Liu and Sima'an (2022), Passing Parser Uncertainty to the Transformer: Labeled Dependency Distributions for Neural
+Machine Translation, EAMT, section 3. Every head of the first encoder layer is given a group of dependency labels, and
+its scores are multiplied by the parser's probability that the query modifies the key with a label of that group.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
+from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
+from fairseq_syntax.model.transformer import register_presets
+from fairseq_syntax.systems.label_groups import LabelGroups, parse_label_groups, read_label_groups
+
+logger = logging.getLogger(__name__)
+
+LABELLED = ("LDD", "LDA", "LDP")  # one label group per head
+UNLABELLED = ("UDD", "UDP")  # labels summed out, the same matrix for every head
+UNIFORM = ("ULDD", "UUDD")  # every point of the tensor the same
+VARIANTS = (*LABELLED, *UNLABELLED, *UNIFORM)
+FORMS = ("auto", "linear", "dense")
+# One entry costs the linear form as much as 25 scores cost the dense one: forward and backward on one core of a CPU in
+# float32, 16 heads of 32 dimensions, 32 to 512 tokens.
+SCORES_PER_ENTRY = 25
+
+
+# -- the factor tensor (section 3.1) -----------------------------------------------------------------------------------
+
+
+def labelled_factors(syntax: SyntaxBatch, group_of_label: Tensor, root: int, groups: int, best: bool) -> SparseFactors:
+    """LDD[i, j, l] = p(head j, label in group l | i) between pieces, or the 1-best tree in its place (LDP).
+
+    The mass of the artificial root is on the diagonal of words, in the group ``root`` whatever its label. Rows and
+    columns of ``</s>`` have no entries.
+
+    Args:
+        group_of_label: [labels] int64, group of each deprel id, -1 for none
+        root: the group of root mass, -1 for none
+        groups: L, the number of groups
+        best: the 1-best tree, with 1 in the group of its label
+
+    Returns:
+        factors of size (B, L, T)
+    """
+    arcs = syntax.tree_arcs if best else syntax.piece_arcs
+    word = syntax.word_of_piece
+    to_itself = word[arcs.batch, arcs.dependent] == word[arcs.batch, arcs.head]
+    group = group_of_label[arcs.label].masked_fill(to_itself, root)
+    batch, dependent, head, group, prob = (
+        x[group >= 0] for x in (arcs.batch, arcs.dependent, arcs.head, group, arcs.prob)
+    )
+    B, T = syntax.size
+    return SparseFactors.of((B, groups, T), batch, group, dependent, head, prob)
+
+
+def unlabelled_factors(syntax: SyntaxBatch, heads: int, best: bool) -> SparseFactors:
+    """UDD[i, j] = Σ_l p(head j, label l | i) over all labels, or the 1-best tree (UDP), the same for every head.
+
+    Returns:
+        factors of size (B, ``heads``, T)
+    """
+    arcs = syntax.tree_arcs if best else syntax.piece_arcs
+    B, T = syntax.size
+    one_head = torch.zeros_like(arcs.batch)
+    return SparseFactors.of((B, 1, T), arcs.batch, one_head, arcs.dependent, arcs.head, arcs.prob).for_every_head(heads)
+
+
+# -- what it does to the scores (section 3.2) --------------------------------------------------------------------------
+
+
+class LddTerm(ScoreTerm):
+    """Equations 4 and 5: N = softmax(S ⊙ LDD), one matrix of LDD per head; LDA: softmax(LDD).
+
+    Args:
+        factors: LDD, of size (B, H, T)
+        replace: the factors replace the scores (LDA)
+        form: ``linear`` or ``dense``, or ``auto`` for the faster of them
+    """
+
+    def __init__(self, factors: SparseFactors, replace: bool = False, form: str = "auto") -> None:
+        B, H, T = factors.size
+        self._factors, self._replace = factors, replace
+        self.without_dropout = form == "linear"
+        self._linear = form == "linear" or (form == "auto" and len(factors.factor) * SCORES_PER_ENTRY <= B * H * T * T)
+
+    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
+        ldd = self._factors.dense(scores.dtype)
+        return ldd if self._replace else scores * ldd
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        if not self._linear:
+            return None
+        if self._replace:
+            return sparse_factor_attention(None, None, v, self._factors, key_padding_mask)
+        return sparse_factor_attention(q, k, v, self._factors, key_padding_mask)
+
+
+class UniformTerm(ScoreTerm):
+    """Equations 4 and 5 with every point of LDD the same (ULDD, UUDD).
+
+    Args:
+        point: [B] float, the value of every point of a sentence
+        real: [B, T] bool, True on pieces: rows and columns of ``</s>`` are 0
+        form: ``dense``, or anything else for PyTorch's own attention with the factor in its queries
+    """
+
+    def __init__(self, point: Tensor, real: Tensor, form: str = "auto") -> None:
+        self._point, self._real, self._dense = point, real, form == "dense"
+
+    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
+        both = self._real[:, :, None] & self._real[:, None, :]
+        return scores * (both * self._point[:, None, None])[:, None].to(scores.dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        if self._dense:
+            return None
+        real = self._real[:, None, :, None]
+        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
+        q = q * (real * self._point[:, None, None, None]).to(q.dtype)
+        return F.scaled_dot_product_attention(q, k * real, v, attn_mask=mask, scale=1.0)
+
+
+# -- the system --------------------------------------------------------------------------------------------------------
+
+
+@register_encoder_system("ldd")
+class Ldd(EncoderSystem):
+    """The first encoder layer, or others, with dependency distributions, in the seven variants of Table 1.
+
+    A layer has as many heads as there are label groups, in every variant.
+
+    Args:
+        labels: the deprel inventory, in the order of its ids
+        groups: the label groups, one per head
+        variant: LDD, LDA (the distributions are the logits), LDP (1-best labelled tree), UDD (labels summed out),
+            UDP (1-best tree), ULDD (every point 1/(T·L)), UUDD (every point 1/T); T counts pieces without ``</s>``
+        layers: 0-based
+        form: ``linear``, ``dense`` or ``auto``, where attention weights are not dropped
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        groups: LabelGroups,
+        variant: str = "LDD",
+        layers: Sequence[int] = (0,),
+        form: str = "auto",
+    ) -> None:
+        super().__init__()
+        if variant not in VARIANTS:
+            raise SyntaxDataError(f"--ldd-variant {variant}: no such variant", hint=f"known: {', '.join(VARIANTS)}")
+        if form not in FORMS:
+            raise SyntaxDataError(f"--ldd-form {form}: no such form", hint=f"known: {', '.join(FORMS)}")
+        self.variant, self._layers, self.form, self.groups = variant, tuple(layers), form, groups
+        # The tree is what every batch with syntax has; uniform variants take only the lengths from it.
+        needs = {"arcs"} if variant in ("LDD", "LDA", "UDD") else {"tree"}
+        self.training_needs = self.inference_needs = frozenset(needs)
+        self.register_buffer("group_of_label", torch.tensor(groups.table(labels)), persistent=False)
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--ldd-variant", type=str.upper, metavar="NAME", help=f"one of {', '.join(VARIANTS)} (default: LDD)"
+        )
+        parser.add_argument(
+            "--ldd-label-groups",
+            metavar="FILE",
+            help="which labels each head reads: ud, stanford or a file (default: ud); a layer has one head a group",
+        )
+        parser.add_argument("--ldd-layers", metavar="LIST", help="encoder layers, 0-based, with commas (default: 0)")
+        parser.add_argument(
+            "--ldd-form",
+            metavar="FORM",
+            help="how to compute it: linear (time linear in the length; leaves out attention dropout in these layers), "
+            "dense, or auto (default), which takes the faster one where there is no attention dropout, and dense where "
+            "there is",
+        )
+
+    @classmethod
+    def from_args(cls, args: Namespace, task) -> Ldd:
+        def option(name, default):
+            value = getattr(args, name, None)
+            return default if value is None else value
+
+        labels = remember_labels(args, task, "deprel")
+        # The groups go into the checkpoint, which must not depend on a file elsewhere.
+        text = getattr(args, "ldd_label_groups_text", None)
+        if text is not None:
+            groups = parse_label_groups(text, "the checkpoint's label groups")
+        else:
+            groups = read_label_groups(option("ldd_label_groups", "ud"))
+            args.ldd_label_groups_text = groups.to_text()
+        if args.encoder_embed_dim % len(groups):
+            raise SyntaxDataError(
+                f"{len(groups)} label groups make {len(groups)} heads, which do not divide "
+                f"--encoder-embed-dim {args.encoder_embed_dim}"
+            )
+        try:
+            layers = [int(i) for i in str(option("ldd_layers", "0")).split(",")]
+        except ValueError as e:
+            raise SyntaxDataError(f"--ldd-layers {args.ldd_layers}: not a list of numbers") from e
+        variant = option("ldd_variant", "LDD").upper()
+        if variant in LABELLED:
+            coverage = groups.check(labels[1:])  # the first label stands for unknown ones
+            logger.info("labels of %s: %s", groups.source, coverage)
+        return cls(labels, groups, variant, layers, option("ldd_form", "auto"))
+
+    def layers(self) -> Sequence[int]:
+        return self._layers
+
+    def attention_heads(self, layer: int) -> int:
+        return len(self.groups)
+
+    def project_scores(self, layer: int) -> bool:
+        return self.variant != "LDA"
+
+    def term(self, syntax: SyntaxBatch | None, layer: int) -> ScoreTerm:
+        assert syntax is not None  # the encoder has checked what is needed
+        L = len(self.groups)
+        if self.variant in UNIFORM:
+            points = syntax.counts[0].clamp(min=1) * (L if self.variant == "ULDD" else 1)
+            return UniformTerm(1 / points, syntax.real, self.form)
+        best = self.variant in ("LDP", "UDP")
+        if self.variant in UNLABELLED:
+            factors = unlabelled_factors(syntax, L, best)
+        else:
+            factors = labelled_factors(syntax, self.group_of_label, self.groups.root, L, best)
+        return LddTerm(factors, replace=self.variant == "LDA", form=self.form)
+
+
+# 8 heads in every other layer, as in the paper, whatever the size.
+register_presets("ldd_transformer", encoder_syntax="ldd", encoder_attention_heads=8, decoder_attention_heads=8)
