@@ -40,7 +40,9 @@ class InteractiveInput:
         self.task = task
         self._given_parser = parser
         self._store: MemoryStore | None = None
-        self._batches: list[tuple[torch.Tensor, dict]] = []
+        # What was collated: tokens, the numbers of the sentences among all that were read, syntax (where needed).
+        self._batches: list[tuple[torch.Tensor, torch.Tensor, dict | None]] = []
+        self._read = 0
 
     @cached_property
     def parser(self) -> Parser:
@@ -134,8 +136,11 @@ class InteractiveInput:
         if self._store is not None:
             if len(self._store) != len(src_tokens):
                 raise SyntaxDataError(f"{len(src_tokens)} sentences, but {len(self._store)} were encoded")
-            syntax = _Recording(SideSyntax([self._store], [1], arcs="arcs" in self.needs), self._batches)
+            syntax = SideSyntax([self._store], [1], arcs="arcs" in self.needs)
+        first, self._read = self._read, self._read + len(src_tokens)
         return _InferenceDataset(
+            self._batches,
+            first,
             src_tokens,
             src_lengths,
             self.task.source_dictionary,
@@ -144,42 +149,38 @@ class InteractiveInput:
             source_syntax=syntax,
         )
 
-    def attach(self, net_input: dict[str, Any]) -> None:
-        """Give a batch that was rebuilt from its tokens its syntax back.
+    def attach(self, sample: dict[str, Any]) -> None:
+        """Give a batch that was rebuilt from its tokens its syntax back, and the numbers of its sentences as ``id``.
 
         Raises:
             SyntaxDataError: the model needs syntax, and these tokens are not those of a batch made here
         """
-        if not self.needs:
-            return
+        net_input = sample["net_input"]
         tokens = net_input["src_tokens"]
         while self._batches:
-            known, flat = self._batches.pop(0)
+            known, ids, flat = self._batches.pop(0)
             if known.shape == tokens.shape and torch.equal(known, tokens.cpu()):
-                moved = {k: v.to(tokens.device) if torch.is_tensor(v) else v for k, v in flat.items()}
-                net_input["src_syntax"] = moved
+                sample.setdefault("id", ids.to(tokens.device))
+                if flat is not None:
+                    moved = {k: v.to(tokens.device) if torch.is_tensor(v) else v for k, v in flat.items()}
+                    net_input["src_syntax"] = moved
                 return
-        raise SyntaxDataError("a batch came without its syntax, and was not made by this task's own dataset")
-
-
-class _Recording:
-    """A side's syntax that remembers what it collated."""
-
-    def __init__(self, syntax: SideSyntax, batches: list) -> None:
-        self._syntax, self._batches = syntax, batches
-
-    def collate(self, ids: torch.Tensor) -> dict:
-        return self._syntax.collate(ids)
-
-    def record(self, batch: dict) -> None:
-        self._batches.append((batch["net_input"]["src_tokens"], batch["net_input"]["src_syntax"]))
+        if self.needs:
+            raise SyntaxDataError("a batch came without its syntax, and was not made by this task's own dataset")
 
 
 class _InferenceDataset(SyntaxPairDataset):
+    """A dataset that notes what it collates, for :meth:`InteractiveInput.attach`."""
+
+    def __init__(self, batches: list, first: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._batches, self._first = batches, first
+
     def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
         batch = super().collater(samples, pad_to_length)
-        if batch and self.source_syntax is not None:
-            self.source_syntax.record(batch)
+        if batch:
+            net_input = batch["net_input"]
+            self._batches.append((net_input["src_tokens"], batch["id"] + self._first, net_input.get("src_syntax")))
         return batch
 
 

@@ -1,6 +1,6 @@
 """``--task syntax_translation``: translation of text whose parse comes along."""
 
-from __future__ import annotations
+# No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
 import os
 from dataclasses import dataclass, field
@@ -18,12 +18,14 @@ from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_aga
 from fairseq_syntax.data.interactive import InteractiveInput, read_blocks_in_interactive
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.search.task import TagSearch, TagSearchConfig
 from fairseq_syntax.store import SyntaxStore, store_path
+from fairseq_syntax.systems.lasyn_batches import BatchRepeats
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
 
 
 @dataclass
-class SyntaxTranslationConfig(TranslationConfig):
+class SyntaxTranslationConfig(TagSearchConfig, TranslationConfig):
     """Options of the task, beyond fairseq's."""
 
     syntax_input: ChoiceEnum(["auto", "text", "conllu"]) = field(  # type: ignore[valid-type]
@@ -45,7 +47,7 @@ class SyntaxTranslationConfig(TranslationConfig):
 
 
 @register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
-class SyntaxTranslationTask(TranslationTask):
+class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
     """Translation with the syntax of the source, and of the target where a criterion wants it.
 
     Batches bring what the model and the criterion need, and nothing else; a plain Transformer trains on the same
@@ -184,7 +186,7 @@ class SyntaxTranslationTask(TranslationTask):
     # -- raw input -------------------------------------------------------------------------------------------------
 
     @classmethod
-    def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> SyntaxTranslationTask:
+    def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> "SyntaxTranslationTask":
         """fairseq's; with ``--syntax-input conllu``, fairseq-interactive reads blocks in place of lines."""
         if cfg.syntax_input == "conllu":
             read_blocks_in_interactive()
@@ -204,9 +206,9 @@ class SyntaxTranslationTask(TranslationTask):
         return self._input.dataset(src_tokens, src_lengths, constraints)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax back."""
+        """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax and its numbers back."""
         if "src_syntax" not in sample["net_input"]:
-            self._input.attach(sample["net_input"])
+            self._input.attach(sample)
         return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
 

@@ -1,0 +1,103 @@
+"""Templates: a tag for every piece of a translation, by which it is to be made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairseq_syntax.errors import SyntaxDataError
+
+OPEN = -1  # a place of a template that has no tag: the tags are summed out there
+OPEN_TAG = "_"
+
+Template = list[int]  # latent values of the pieces, without that of </s>
+
+
+def parse_template(text: str, names: Sequence[str], *, path: str | None = None, line: int | None = None) -> Template:
+    """The latent values of a line of tags, separated by spaces; ``_`` leaves a place open.
+
+    Raises:
+        SyntaxDataError: no tag at all, or one that the model does not know
+    """
+    known = {name: i for i, name in enumerate(names) if name != "</s>"}
+    known[OPEN_TAG] = OPEN
+    tags = text.split()
+    if not tags:
+        raise SyntaxDataError("an empty template", path=path, line=line, hint="one tag for each piece, or _ for any")
+    for tag in tags:
+        if tag not in known:
+            raise SyntaxDataError(
+                f"unknown tag {tag!r}", path=path, line=line, hint=f"the model knows {' '.join(known)}"
+            )
+    return [known[tag] for tag in tags]
+
+
+def read_templates(path: str | os.PathLike[str], names: Sequence[str]) -> list[Template]:
+    """One template per line of a UTF-8 file.
+
+    Raises:
+        SyntaxDataError: no such file, not UTF-8, or a bad line
+    """
+    path = os.fspath(path)
+    try:
+        with open(path, encoding="utf-8") as f:
+            lines = f.read().split("\n")
+    except OSError as e:
+        raise SyntaxDataError(f"cannot be read: {e.strerror}", path=path) from e
+    except UnicodeDecodeError as e:
+        raise SyntaxDataError(f"not UTF-8 at byte {e.start}", path=path) from e
+    if lines[-1] == "":
+        lines.pop()
+    return [parse_template(text, names, path=path, line=i) for i, text in enumerate(lines, 1)]
+
+
+class FileTemplates:
+    """The templates of a file, by the number of the sentence."""
+
+    def __init__(self, path: str, names: Sequence[str]) -> None:
+        self.path, self.templates = path, read_templates(path, names)
+
+    def check_count(self, n_sentences: int) -> None:
+        """Raises SyntaxDataError unless there is one template per sentence."""
+        if len(self.templates) != n_sentences:
+            raise SyntaxDataError(
+                f"{len(self.templates)} templates for {n_sentences} sentences",
+                path=self.path,
+                hint="one line of tags per sentence, in the order of the text",
+            )
+
+    def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
+        """The templates of a batch, by the sentence numbers in ``sample["id"]``."""
+        numbers = sample["id"].tolist()
+        if max(numbers) >= len(self.templates):
+            self.check_count(max(numbers) + 1)
+        return [self.templates[i] for i in numbers]
+
+    def where(self, number: int) -> dict[str, Any]:
+        """Where an error about a sentence's template is to point."""
+        return {"path": self.path, "line": number + 1}
+
+
+class ReferenceTemplates:
+    """The tags of the reference translations, as their parse has them: the upper bound with true tags."""
+
+    def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
+        """The templates of a batch; a word whose tag the model does not know is left open."""
+        if "tgt_syntax" not in sample:
+            raise SyntaxDataError(
+                "templates from the references need their parse, and this data has none",
+                hint="binarize with a parsed target, or give a file of tags",
+            )
+        decoder, target = models[0].decoder, sample["target"]
+        if decoder.tags is None:
+            raise SyntaxDataError("the model's latent values have no names, so that no parse can give them")
+        values = decoder.target_values(target, sample["tgt_syntax"]).tolist()
+        special = {decoder.padding_idx, decoder.dictionary.eos()}
+        return [
+            [v for v, word in zip(row, words) if word not in special] for row, words in zip(values, target.tolist())
+        ]
+
+    def where(self, number: int) -> dict[str, Any]:
+        """References are not in a file of templates."""
+        return {}
