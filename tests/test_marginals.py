@@ -1,0 +1,121 @@
+"""Arc marginals against the enumeration of all trees."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import lru_cache
+
+import pytest
+import torch
+
+from fairseq_syntax.parsing.marginals import arc_marginals, log_partition
+
+
+@lru_cache
+def single_root_trees(n: int) -> list[tuple[int, ...]]:
+    """All head tuples of n words: heads[i] in 0..n for word i + 1, one root, no cycle."""
+    return [
+        heads
+        for heads in itertools.product(range(n + 1), repeat=n)
+        if heads.count(0) == 1 and all(_reaches_root(heads, word) for word in range(1, n + 1))
+    ]
+
+
+def _reaches_root(heads: tuple[int, ...], word: int) -> bool:
+    for _ in heads:
+        if word == 0:
+            return True
+        word = heads[word - 1]
+    return word == 0
+
+
+def enumerated(scores: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """log partition and [N+1, N+1] marginals of one sentence, by brute force."""
+    n = scores.shape[0] - 1
+    trees = single_root_trees(n)
+    totals = [sum(float(scores[word, head]) for word, head in enumerate(heads, start=1)) for heads in trees]
+    top = max(totals)
+    weights = [math.exp(total - top) for total in totals]
+    marginals = torch.zeros(n + 1, n + 1, dtype=torch.float64)
+    for heads, weight in zip(trees, weights):
+        for word, head in enumerate(heads, start=1):
+            marginals[word, head] += weight / sum(weights)
+    return top + math.log(sum(weights)), marginals
+
+
+def test_the_number_of_trees_is_cayleys():
+    for n in range(1, 6):
+        assert len(single_root_trees(n)) == n ** (n - 1)
+        assert torch.isclose(log_partition(torch.zeros(n + 1, n + 1)), torch.tensor((n - 1) * math.log(n)).double())
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 10.0])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_marginals_equal_enumeration(n, scale):
+    torch.manual_seed(n)
+    scores = torch.randn(3, n + 1, n + 1, dtype=torch.float64) * scale
+    got = arc_marginals(scores, torch.full((3,), n))
+    for b in range(3):
+        total, expected = enumerated(scores[b])
+        assert torch.allclose(got[b], expected, atol=1e-9, rtol=0)
+        assert abs(float(log_partition(scores[b])) - total) < 1e-9 * max(1.0, abs(total))
+
+
+@pytest.mark.parametrize("scale", [100.0, 1000.0])
+def test_scores_of_any_size(scale):
+    torch.manual_seed(0)
+    scores = torch.randn(20, 5, 5, dtype=torch.float64) * scale
+    got = arc_marginals(scores, torch.full((20,), 4))
+    for b in range(20):
+        total, expected = enumerated(scores[b])
+        assert torch.allclose(got[b], expected, atol=1e-9, rtol=0)
+        assert abs(float(log_partition(scores[b])) - total) < 1e-9 * scale
+
+
+def test_two_tight_pairs_far_from_the_root():
+    # Words 1 and 2, and 3 and 4, cling to each other; inversion alone loses the answer in rounding.
+    scores = torch.full((1, 5, 5), -60.0, dtype=torch.float64)
+    for a, b in [(1, 2), (3, 4)]:
+        scores[0, a, b] = scores[0, b, a] = 0.0
+    scores[0, 1, 0] = -59.0
+    got = arc_marginals(scores, torch.tensor([4]))
+    assert torch.allclose(got[0], enumerated(scores[0])[1], atol=1e-9, rtol=0)
+
+
+def test_missing_arcs_have_no_mass():
+    torch.manual_seed(3)
+    scores = torch.randn(1, 5, 5, dtype=torch.float64)
+    scores[0, 2, 0] = scores[0, 1, 3] = -torch.inf
+    got = arc_marginals(scores, torch.tensor([4]))
+    assert torch.allclose(got[0], enumerated(scores[0])[1], atol=1e-9, rtol=0)
+    assert got[0, 2, 0] == got[0, 1, 3] == 0.0
+    # and by elimination: with one pair so tight that inversion fails
+    scores[0, 3, 4] = scores[0, 4, 3] = 80.0
+    got = arc_marginals(scores, torch.tensor([4]))
+    assert torch.allclose(got[0], enumerated(scores[0])[1], atol=1e-9, rtol=0)
+
+
+def test_a_sentence_has_the_same_marginals_in_any_batch():
+    torch.manual_seed(4)
+    lengths = torch.tensor([7, 1, 4, 6])
+    scores = torch.randn(4, 8, 8)
+    got = arc_marginals(scores, lengths)
+    for b, n in enumerate(lengths.tolist()):
+        alone = arc_marginals(scores[b : b + 1, : n + 1, : n + 1], torch.tensor([n]))
+        assert torch.allclose(got[b, : n + 1, : n + 1], alone[0], atol=1e-12)
+        assert got[b, n + 1 :].abs().sum() == got[b, :, n + 1 :].abs().sum() == 0
+        assert torch.allclose(got[b, 1 : n + 1].sum(dim=1), torch.ones(n, dtype=torch.float64))
+        assert torch.isclose(got[b, :, 0].sum(), torch.tensor(1.0, dtype=torch.float64))
+    garbage = scores.clone()
+    garbage[1, 2:], garbage[1, :, 2:] = torch.nan, torch.inf
+    assert torch.equal(arc_marginals(garbage, lengths)[1], got[1])
+
+
+def test_long_sentences_stay_accurate():
+    torch.manual_seed(5)
+    scores = torch.randn(1, 41, 41, dtype=torch.float64) * 5
+    got = arc_marginals(scores, torch.tensor([40]))
+    leaf = scores[0].clone().requires_grad_(True)
+    (expected,) = torch.autograd.grad(log_partition(leaf), leaf)
+    assert torch.allclose(got[0], expected, atol=1e-8)
