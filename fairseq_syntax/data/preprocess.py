@@ -36,10 +36,10 @@ class Side(NamedTuple):
 
 
 def sides(args: Namespace) -> Iterator[Side]:
-    """What is to be binarized: the source of each split, and the target where it is parsed.
+    """What is to be binarized: the sides of each split that are parsed.
 
     Raises:
-        SyntaxDataError: the source of a split has no parse
+        SyntaxDataError: neither side of a split has a parse
     """
     langs = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     for lang in langs:
@@ -49,9 +49,9 @@ def sides(args: Namespace) -> Iterator[Side]:
                 side = Side(f"{kind}{number or ''}", lang, tokens, tokens + PARSE_SUFFIX)
                 if os.path.exists(side.parse):
                     yield side
-                elif lang == args.source_lang:
+                elif not any(os.path.exists(f"{prefix}.{other}{PARSE_SUFFIX}") for other in langs):
                     raise SyntaxDataError(
-                        "the source has no parse",
+                        "the source has no parse, and neither has the target",
                         path=side.parse,
                         hint="run fairseq-syntax parse and fairseq-syntax segment; --task translation needs none",
                     )
@@ -81,9 +81,10 @@ def binarize_syntax(args: Namespace) -> None:
         labels.save(path)
         # The other splits must agree with the training data, for which ids are assigned.
         labels.frozen = True
-    if args.target_lang and not args.only_source and args.target_lang not in inventories:
-        first = next(p for p in (args.trainpref, args.validpref, args.testpref) if p)
-        copy_segmentation(os.path.dirname(first.split(",")[0]) or ".", args.destdir, args.target_lang)
+    for lang in [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]:
+        if lang and lang not in inventories:
+            first = next(p for p in (args.trainpref, args.validpref, args.testpref) if p)
+            copy_segmentation(os.path.dirname(first.split(",")[0]) or ".", args.destdir, lang)
 
 
 def check_dataset(args: Namespace) -> None:
