@@ -228,8 +228,6 @@ class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
     validation, ``parent_uas``: the percentage of words whose parent has the highest score, before repair to a tree.
     """
 
-    source_needs = frozenset({"tree"})  # in fairseq-validate too, where the model asks for no parse
-
     def forward(self, model, sample, reduce=True):
         net_output = model(**sample["net_input"])
         loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)

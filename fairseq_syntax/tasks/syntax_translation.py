@@ -60,6 +60,7 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
+        self._training_needs: frozenset[str] = frozenset()
         self._input = InteractiveInput(self)
 
     # -- what the data directory holds -----------------------------------------------------------------------------
@@ -98,7 +99,8 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """fairseq's, noting what of the syntax the model needs (in training, or at inference from a checkpoint)."""
         model = super().build_model(cfg, from_checkpoint)
-        self._need("source", getattr(model, "inference_needs" if from_checkpoint else "training_needs", frozenset()))
+        self._training_needs = getattr(model, "training_needs", frozenset())
+        self._need("source", getattr(model, "inference_needs", frozenset()) if from_checkpoint else self._training_needs)
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
             self.tokenizer = SegmentationDecoder(self.target_segmenter)
         return model
@@ -106,6 +108,8 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
     def build_criterion(self, cfg: Any) -> Any:
         """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``."""
         criterion = super().build_criterion(cfg)
+        # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.
+        self._need("source", self._training_needs)
         for side in ("source", "target"):
             self._need(side, getattr(criterion, f"{side}_needs", frozenset()))
         return criterion
