@@ -92,6 +92,13 @@ def test_trailing_empty_lines_are_known_only_from_the_count():
     assert read("") == [] and read("", n_lines=0) == []
 
 
+def test_the_end_of_a_text_may_stand_in_a_source_of_its_own():
+    assert [line.line_number for line in read("# lines = 5\n" + RANGES, first_line=1)] == [1, 2, 3, 4]
+    assert [line.line_number for line in read("# lines = 5\n\n", n_lines=5, first_line=3)] == [3, 4]
+    with pytest.raises(SyntaxDataError, match="'# line = 2' comes before the first line, 3"):
+        read(RANGES, first_line=2)
+
+
 def test_owner_is_the_first_word_whose_head_lies_outside():
     assert owner(1, 2, [1, 2, 0]) == 2
     assert owner(0, 2, [1, 1, 0]) == 1  # the root is its own head, and counts as outside

@@ -86,7 +86,7 @@ def owner(first: int, last: int, heads: list[int]) -> int:
 
 
 def read_conllu(
-    source: str | os.PathLike[str] | IO[Any] | Iterable[str], *, n_lines: int | None = None
+    source: str | os.PathLike[str] | IO[Any] | Iterable[str], *, n_lines: int | None = None, first_line: int = 0
 ) -> Iterator[ParsedLine]:
     """Yields the parse of each text line, empty ones included, in order.
 
@@ -94,6 +94,7 @@ def read_conllu(
         source: a path (``.gz`` is unpacked), an open file (text or bytes) or an iterable of lines
         n_lines: how many lines the text has; another number is an error. Without it (and without ``# lines``) empty
             lines at the end of the text are unknown, and are not yielded.
+        first_line: the line to begin with, counted from 0, where the source holds the end of a text only
 
     Raises:
         SyntaxDataError: anything wrong with the file, naming the line
@@ -101,12 +102,12 @@ def read_conllu(
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
     path = path if isinstance(path, str) else None
     if not isinstance(source, (str, os.PathLike)):
-        yield from _Reader(path, n_lines).read(source)
+        yield from _Reader(path, n_lines, first_line).read(source)
         return
     try:
         opener = gzip.open if str(path).endswith(".gz") else open
         with opener(source, "rb") as lines:
-            yield from _Reader(path, n_lines).read(lines)
+            yield from _Reader(path, n_lines, first_line).read(lines)
     except (OSError, EOFError, zlib.error) as error:
         raise SyntaxDataError(f"cannot be read: {error}", path=path) from error
 
@@ -149,9 +150,10 @@ def _append(line: ParsedLine, other: ParsedLine) -> None:
 class _Reader:
     """Reads one file; holds what its error messages need."""
 
-    def __init__(self, path: str | None, n_lines: int | None) -> None:
+    def __init__(self, path: str | None, n_lines: int | None, first_line: int = 0) -> None:
         self.path = path
         self.n_lines = n_lines
+        self.first_line = first_line
         self.declared: int | None = None  # by "# lines"
 
     def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
@@ -160,7 +162,7 @@ class _Reader:
     def read(self, lines: Iterable[Any]) -> Iterator[ParsedLine]:
         current: ParsedLine | None = None
         numbered: bool | None = None
-        position = 0  # text lines yielded so far
+        position = self.first_line  # the next text line to be yielded
         for number, start, rows in self.sentences(lines):
             if numbered is None:
                 numbered = number is not None
@@ -186,6 +188,8 @@ class _Reader:
                         start,
                         "parse the text again, or name the right text",
                     )
+                if index < position:
+                    self.fail(f"'# line = {index + 1}' comes before the first line, {position + 1}", start)
                 for empty in range(position, index):
                     yield ParsedLine(line_number=empty, file_line=start)
                 position = index

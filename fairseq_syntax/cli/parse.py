@@ -1,0 +1,159 @@
+"""``fairseq-syntax parse``: text to CoNLL-U, in the order of its lines."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "parse",
+        help="parse text to CoNLL-U",
+        description="Parse a text, line by line, to one CoNLL-U file. A run that was interrupted continues when the "
+        "same command is given again; so does one that found the disk full.",
+    )
+    parser.add_argument(
+        "--input", required=True, type=Path, metavar="FILE", help="text, or CoNLL-U for --parser conllu"
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the CoNLL-U file to write")
+    parser.add_argument(
+        "--text", type=Path, metavar="FILE", help="for --parser conllu: the text it is the parse of"
+    )
+    add_parser_options(parser)
+    lines = parser.add_argument_group("lines")
+    lines.add_argument("--max-words", type=positive, default=250, metavar="N", help="longest sentence (default: 250)")
+    lines.add_argument(
+        "--long-lines",
+        choices=("split", "error"),
+        default="split",
+        help="sentences over --max-words: parse them in parts, after punctuation where there is any, or stop",
+    )
+    arcs = parser.add_argument_group("distributions")
+    arcs.add_argument("--distributions", action="store_true", help="also write p(head, label | word) as Arcs= in MISC")
+    add_distribution_options(arcs)
+    work = parser.add_argument_group("work")
+    work.add_argument("--workers", type=positive, default=1, metavar="N", help="processes, each with its own parser")
+    work.add_argument("--threads", type=positive, metavar="N", help="of torch, per worker")
+    work.add_argument("--part-lines", type=positive, default=2000, metavar="N", help="lines that are committed at once")
+    work.add_argument("--shard", type=_shard, metavar="I/N", help="parse part I of N (from 1) only; --merge afterwards")
+    work.add_argument("--merge", action="store_true", help="parse nothing: put the finished shards together")
+    work.add_argument("--overwrite", action="store_true", help="drop an earlier result, and what is there of one")
+    return parser
+
+
+def add_parser_options(parser) -> None:
+    """The options that choose a parser, its models and its tokenizer."""
+    group = parser.add_argument_group("parser")
+    group.add_argument(
+        "--parser",
+        default="stanza",
+        metavar="NAME",
+        help="stanza, supar, conllu (an existing parse, checked and passed on), or a module of yours (default: stanza)",
+    )
+    group.add_argument("--lang", default="en", metavar="CODE", help="language of the text (default: en)")
+    group.add_argument(
+        "--model-dir",
+        metavar="DIR",
+        help="with pos.pt and depparse.pt, or a Stanza resources folder (default: Stanza's own); a checkpoint for supar",
+    )
+    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (default: cpu)")
+    group.add_argument("--batch-size", type=positive, default=4000, metavar="WORDS", help="(default: 4000)")
+    group.add_argument(
+        "--tokenizer",
+        choices=("auto", "stanza", "spacy", "basic"),
+        default="auto",
+        help="auto: the parser's own where it has a model, else the basic one",
+    )
+    group.add_argument("--pretokenized", action="store_true", help="tokens are what stands between spaces")
+    group.add_argument("--split-sentences", action="store_true", help="a line may hold several sentences")
+
+
+def add_distribution_options(group) -> None:
+    """The options that say which probabilities are taken, and how many."""
+    group.add_argument("--min-prob", type=_probability, default=0.01, metavar="P", help="least p kept (default: 0.01)")
+    group.add_argument("--temperature", type=_temperature, default=1.0, metavar="T", help="divides head scores")
+    group.add_argument("--label-temperature", type=_temperature, default=1.0, metavar="T", help="divides label scores")
+    group.add_argument(
+        "--structured", action="store_true", help="arc marginals over trees, in place of a softmax for each word"
+    )
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _probability(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value <= 1.0:
+        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
+    return value
+
+
+def _temperature(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with 1 <= I <= N")
+    return int(number), int(count)
+
+
+def parser_options(args: argparse.Namespace, **more):
+    """The ParserOptions of parsed arguments; those that a verb does not have keep their defaults."""
+    from dataclasses import fields
+
+    from ..errors import SyntaxDataError
+    from ..parsing.base import ParserOptions
+
+    if args.pretokenized and args.split_sentences:
+        raise SyntaxDataError("--pretokenized lines are single sentences", hint="drop --split-sentences")
+    if args.pretokenized and args.tokenizer != "auto":
+        raise SyntaxDataError("--pretokenized text needs no --tokenizer", hint="drop one of the two")
+    known = {field.name for field in fields(ParserOptions)}
+    values = {name: value for name, value in vars(args).items() if name in known} | more
+    values["tokenizer"] = "whitespace" if args.pretokenized else args.tokenizer
+    return ParserOptions(**values)
+
+
+def main(args: argparse.Namespace) -> int:
+    import logging
+    import shutil
+
+    from ..errors import SyntaxDataError
+    from ..parsing.conllu_file import pass_on
+    from ..parsing.jobs import Job, Plan, merge, parse_corpus
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if args.parser == "conllu":
+        if args.distributions or args.shard or args.merge:
+            raise SyntaxDataError("an existing parse is passed on as it is", hint="drop --distributions and --shard")
+        if args.output.exists() and not args.overwrite:
+            raise SyntaxDataError("exists", path=args.output, hint="give another --output, or --overwrite")
+        print(f"{args.output}: {pass_on(args.input, args.output, text=args.text)} lines")
+        return 0
+    if args.text is not None:
+        raise SyntaxDataError("--text goes with --parser conllu; the text to parse is --input")
+    if args.shard and args.merge:
+        raise SyntaxDataError("--merge takes all shards together", hint="drop --shard")
+    options = parser_options(args)
+    job = Job(args.input, args.output, options, args.part_lines, args.workers, args.threads, args.shard)
+    if args.overwrite and not args.merge:
+        if args.shard:
+            raise SyntaxDataError("shards must not remove each other's parts", hint=f"remove {job.folder} yourself")
+        args.output.unlink(missing_ok=True)
+        shutil.rmtree(job.folder, ignore_errors=True)
+    if args.merge:
+        print(f"{merge(Plan.of(job))}: {len(Plan.of(job).parts)} parts")
+        return 0
+    finished = parse_corpus(job)
+    print(f"{finished}" if finished else f"shard {args.shard[0]}/{args.shard[1]} is parsed; --merge when all are")
+    return 0

@@ -1,0 +1,194 @@
+"""What a parser is here: sentences of words in, trees and arcs out. The rest is shared by all of them.
+
+A parser is one module with ``load(options) -> Parser`` and, if it has files, ``fingerprint(options) -> str``. It is
+named in ``PARSERS``, or given by its dotted module name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.parsing.tokenizers import (
+    BasicTokenizer,
+    SpacyTokenizer,
+    Surface,
+    TokenizedLine,
+    Tokenizer,
+    WhitespaceTokenizer,
+    normalise,
+)
+from fairseq_syntax.text.conllu import ParsedLine, Token, owner, text_of
+
+logger = logging.getLogger(__name__)
+
+PARSERS = {
+    "stanza": "fairseq_syntax.parsing.stanza",
+    "supar": "fairseq_syntax.parsing.supar",
+}
+
+
+@dataclass(frozen=True)
+class ParserOptions:
+    """What a parse depends on. Two parses of one text with equal options and models are equal.
+
+    ``batch_size`` counts words. ``min_prob`` is the least p(head, label | word) that is kept, and ``structured``
+    takes the arcs' probabilities from the distribution over trees. ``temperature`` divides the scores of heads,
+    ``label_temperature`` those of labels.
+    """
+
+    parser: str = "stanza"
+    lang: str = "en"
+    model_dir: str | None = None
+    device: str = "cpu"
+    tokenizer: str = "auto"
+    split_sentences: bool = False
+    max_words: int = 250
+    long_lines: str = "split"
+    batch_size: int = 4000
+    distributions: bool = False
+    min_prob: float = 0.01
+    structured: bool = False
+    temperature: float = 1.0
+    label_temperature: float = 1.0
+
+
+@dataclass(slots=True)
+class SentenceParse:
+    """The parse of one sentence, with ids as in CoNLL-U: words from 1, and 0 for the artificial root.
+
+    ``arcs`` holds (dependent, head, label, p), by dependent and most probable first; None without distributions.
+    """
+
+    heads: list[int]
+    deprels: list[str]
+    upos: list[str]
+    xpos: list[str]
+    arcs: list[tuple[int, int, str, float]] | None = None
+
+
+class Parser(ABC):
+    """A dependency parser with a tokenizer before it."""
+
+    def __init__(self, options: ParserOptions, tokenizer: Tokenizer | None = None) -> None:
+        self.options = options
+        self.tokenizer = tokenizer if tokenizer is not None else default_tokenizer(options)
+
+    @abstractmethod
+    def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
+        """Parses sentences of at least one word each, in order."""
+
+    def parse(self, lines: Sequence[str] | Sequence[Sequence[str]], *, first_line: int = 0) -> list[ParsedLine]:
+        """Parses lines of text, or lists of tokens that stand for one sentence each.
+
+        Args:
+            lines: one entry per line; empty ones give a line without words
+            first_line: the number of the first line, counted from 0
+
+        Raises:
+            SyntaxDataError: a sentence of more than ``max_words`` words under ``long_lines="error"``
+        """
+        tokenized: list[TokenizedLine] = [[] for _ in lines]
+        raw = [index for index, line in enumerate(lines) if isinstance(line, str)]
+        for index, found in zip(raw, self.tokenizer.tokenize([str(lines[index]) for index in raw]), strict=True):
+            tokenized[index] = found
+        for index, line in enumerate(lines):
+            if not isinstance(line, str) and len(line):
+                tokenized[index] = [[Surface(form, True, [form]) for form in line]]
+        tokenized = [self._shorten(found, first_line + index) for index, found in enumerate(tokenized)]
+        sentences = [[word for token in sentence for word in token.words] for line in tokenized for sentence in line]
+        parses = iter(self.parse_sentences(sentences) if sentences else [])
+        parsed: list[ParsedLine] = []
+        for index, found in enumerate(tokenized):
+            line = assemble(found, [next(parses) for _ in found], first_line + index)
+            text = lines[index]
+            expected = normalise(text) if isinstance(text, str) else " ".join(text)
+            if text_of(line) != expected:
+                raise SyntaxDataError(
+                    f"the tokens of line {line.line_number + 1} give {text_of(line)[:60]!r}, "
+                    f"not the text {expected[:60]!r}",
+                    hint="use another --tokenizer",
+                )
+            parsed.append(line)
+        return parsed
+
+    def _shorten(self, sentences: TokenizedLine, line_number: int) -> TokenizedLine:
+        """Splits sentences of more than ``max_words`` words, after punctuation where there is any."""
+        limit = self.options.max_words
+        if all(len(sentence) <= limit for sentence in sentences):
+            return sentences
+        if self.options.long_lines == "error":
+            raise SyntaxDataError(
+                f"line {line_number + 1} has a sentence of {max(map(len, sentences))} tokens, more than {limit}",
+                hint="raise --max-words, or split such sentences with --long-lines split",
+            )
+        logger.warning("line %d: a sentence of more than %d tokens is parsed in parts", line_number + 1, limit)
+        short: TokenizedLine = []
+        for sentence in sentences:
+            while len(sentence) > limit:
+                marks = [i for i in range(limit // 2, limit) if not any(map(str.isalnum, sentence[i].form))]
+                cut = marks[-1] + 1 if marks else limit
+                short.append(sentence[:cut])
+                sentence = sentence[cut:]
+            short.append(sentence)
+        return short
+
+
+def assemble(sentences: TokenizedLine, parses: list[SentenceParse], line_number: int) -> ParsedLine:
+    """The parsed line of tokenized sentences and their parses: words numbered through, heads offset."""
+    line = ParsedLine(line_number=line_number)
+    for sentence, parse in zip(sentences, parses, strict=True):
+        start = len(line.words)
+        line.words.extend(word for token in sentence for word in token.words)
+        line.heads.extend(head - 1 + start if head else start + i for i, head in enumerate(parse.heads))
+        line.deprels.extend(parse.deprels)
+        line.upos.extend(parse.upos)
+        line.xpos.extend(parse.xpos)
+        first = start
+        for token in sentence:
+            last = first + len(token.words) - 1
+            line.tokens.append(Token(token.form, token.space_after, first, last, owner(first, last, line.heads)))
+            first = last + 1
+        line.sentences.append((start, first))
+        if parse.arcs is not None:
+            shifted = [(dep - 1 + start, (head or dep) - 1 + start, label, p) for dep, head, label, p in parse.arcs]
+            line.arcs = shifted if line.arcs is None else line.arcs + shifted
+    return line
+
+
+def default_tokenizer(options: ParserOptions) -> Tokenizer:
+    """The tokenizer an option names; ``auto``, where the parser brings none, is the basic one."""
+    if options.tokenizer == "whitespace":
+        return WhitespaceTokenizer()
+    if options.tokenizer == "spacy":
+        return SpacyTokenizer(options.lang, split_sentences=options.split_sentences)
+    if options.tokenizer in ("auto", "basic"):
+        return BasicTokenizer(options.lang, split_sentences=options.split_sentences)
+    raise SyntaxDataError(f"the parser {options.parser} has no tokenizer {options.tokenizer!r}")
+
+
+def parser_module(name: str) -> ModuleType:
+    """The module of a parser, by its name in PARSERS or as a dotted name.
+
+    Raises:
+        SyntaxDataError: there is none, or a package it needs is missing
+    """
+    try:
+        module = importlib.import_module(PARSERS.get(name, name))
+    except ImportError as error:
+        hint = f"pip install {name}" if name in PARSERS else f"one of {', '.join(PARSERS)}, or a module"
+        raise SyntaxDataError(f"the parser {name!r} cannot be used: {error}", hint=hint) from error
+    if not hasattr(module, "load"):
+        raise SyntaxDataError(f"{name!r} is not a parser: its module has no load(options)")
+    return module
+
+
+def load_parser(options: ParserOptions) -> Parser:
+    """The parser that the options describe. Raises SyntaxDataError as ``parser_module`` and for missing models."""
+    parser: Parser = parser_module(options.parser).load(options)
+    return parser

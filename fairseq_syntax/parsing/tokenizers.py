@@ -1,0 +1,165 @@
+"""Raw text to tokens, each with its SpaceAfter, so that the text can be had back from the parse.
+
+Whatever the tokenizer, joining the tokens again gives the line with its whitespace reduced to single spaces.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fairseq_syntax.errors import SyntaxDataError
+
+
+@dataclass(slots=True)
+class Surface:
+    """A token of the text and the syntactic words it stands for: one, its form, unless it is contracted."""
+
+    form: str
+    space_after: bool
+    words: list[str]
+
+
+TokenizedLine = list[list[Surface]]  # sentences of tokens
+
+
+class Tokenizer(ABC):
+    """Splits lines of text into sentences of tokens."""
+
+    @abstractmethod
+    def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
+        """One entry per line, in order; empty where the line has no tokens."""
+
+
+def normalise(text: str) -> str:
+    """The line with single spaces, which is what the tokens of a line add up to."""
+    return " ".join(text.split())
+
+
+def spell_out(text: str, forms: Iterable[str]) -> list[Surface]:
+    """Tokens for ``forms``, which occur in ``text`` in order with only whitespace between them.
+
+    Raises:
+        SyntaxDataError: they do not
+    """
+    tokens: list[Surface] = []
+    at = 0
+    for form in forms:
+        found = text.find(form, at)
+        if found < 0 or text[at:found].strip():
+            raise SyntaxDataError(f"the tokenizer changed the text: no {form!r} in {text[at : at + 40]!r}")
+        if tokens:
+            tokens[-1].space_after = found > at
+        tokens.append(Surface(form, True, [form]))
+        at = found + len(form)
+    if text[at:].strip():
+        raise SyntaxDataError(f"the tokenizer lost text: {text[at : at + 40]!r}")
+    return tokens
+
+
+class WhitespaceTokenizer(Tokenizer):
+    """For text that is tokenized already: tokens are what stands between spaces, and a line is one sentence."""
+
+    def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
+        return [[[Surface(form, True, [form]) for form in forms]] if (forms := line.split()) else [] for line in lines]
+
+
+# Everything but ASCII and Latin-1 punctuation and symbols, the general and CJK punctuation blocks, and pictographs.
+# (\w would leave out the vowel signs of many scripts, and with them split their words.)
+_WORD = (
+    r"[^\s!-/:-@\[-`{-~\u00a1-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u00d7\u00f7\u0589\u05be\u060c\u061b\u061f"
+    r"\u066a\u06d4\u0964\u0965\u2010-\u2027\u2030-\u205e\u20a0-\u20cf\u2100-\u2bff\u2e00-\u2e7f\u3000-\u3004"
+    r"\u3007-\u3020\u3030\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65\U0001f000-\U0001faff]"
+)
+_TOKEN = re.compile(
+    rf"""
+      (?:https?://|www\.)\S*[^\s.,;:!?'"()<>\[\]{{}}]         # a web address, without the punctuation behind it
+    | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                            # a mail address
+    | (?:[^\W\d_]\.){{2,}}                                    # initials: U.S., e.g.
+    | (?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|No|Inc|Co|Ltd|Corp|bzw|usw|ca|Nr|Mme|M|Sra|Sr)\.(?=\s*\S)
+    | [+-]?\d+(?:[.,:]\d+)*(?:{_WORD}+)?(?:[-'’]{_WORD}+)*    # a number, a time, 15-year
+    | {_WORD}+(?:[-'’_.&]{_WORD}+)*                           # a word, with hyphens and apostrophes inside
+    | (\S)\1*                                                 # a run of the same sign: ... -- !!!
+    """,
+    re.VERBOSE,
+)
+# Where a word is two by the habit of the language's treebanks.
+_CONTRACTIONS = {
+    "en": re.compile(r"(.+?)(n['’]t|['’](?:s|re|ve|ll|d|m))\Z|(can)(not)\Z", re.IGNORECASE),
+    "fr": re.compile(r"((?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['’])(.+)\Z", re.IGNORECASE),
+    "it": re.compile(r"((?:l|un|d|c|all|dell|dall|nell|sull|quest|quell|dov|com)['’])(.+)\Z", re.IGNORECASE),
+}
+_SENTENCE_END = re.compile(r"[.!?…。！？]+\Z")
+_CLOSING = frozenset("\"'”’»)]}")
+
+
+class BasicTokenizer(Tokenizer):
+    """Rules that need no model: words, numbers, addresses, runs of signs, and a language's contractions.
+
+    Args:
+        lang: two-letter code; contractions are known for English, French and Italian
+        split_sentences: end a sentence at ``. ! ?`` (and quotes or brackets closing there) before a space and a
+            token that does not begin with a small letter; otherwise a line is one sentence
+    """
+
+    def __init__(self, lang: str, *, split_sentences: bool = False) -> None:
+        self.contraction = _CONTRACTIONS.get(lang)
+        self.split_sentences = split_sentences
+
+    def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
+        return [self._line(line) for line in lines]
+
+    def _line(self, line: str) -> TokenizedLine:
+        forms: list[str] = []
+        for match in _TOKEN.finditer(line):
+            parts = self.contraction.match(match[0]) if self.contraction is not None else None
+            forms += [part for part in parts.groups() if part] if parts is not None else [match[0]]
+        tokens = spell_out(line, forms)
+        if not tokens:
+            return []
+        return list(_sentences(tokens)) if self.split_sentences else [tokens]
+
+
+def _sentences(tokens: list[Surface]) -> Iterable[list[Surface]]:
+    start = 0
+    ended = False
+    for index, token in enumerate(tokens):
+        ended = bool(_SENTENCE_END.match(token.form)) or (ended and token.form[0] in _CLOSING)
+        following = tokens[index + 1].form if index + 1 < len(tokens) else ""
+        if ended and token.space_after and following and not following[0].islower() and following[0] not in _CLOSING:
+            yield tokens[start : index + 1]
+            start, ended = index + 1, False
+    yield tokens[start:]
+
+
+class SpacyTokenizer(Tokenizer):
+    """The rules of ``spacy.blank(lang)``: no model to download, more languages than the basic tokenizer.
+
+    Raises:
+        SyntaxDataError: spaCy is not installed, or does not know the language
+    """
+
+    def __init__(self, lang: str, *, split_sentences: bool = False) -> None:
+        try:
+            import spacy
+
+            self.pipeline = spacy.blank(lang)
+        except ImportError as error:
+            raise SyntaxDataError(f"spaCy cannot be used: {error}", hint="pip install spacy") from error
+        if split_sentences:
+            self.pipeline.add_pipe("sentencizer")
+
+    def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
+        result: list[TokenizedLine] = []
+        for line, document in zip(lines, self.pipeline.pipe(normalise(line) for line in lines), strict=True):
+            tokens = spell_out(line, [token.text for token in document if not token.is_space])
+            starts = {0}
+            if document.has_annotation("SENT_START"):
+                visible = (token for token in document if not token.is_space)
+                starts |= {index for index, token in enumerate(visible) if token.is_sent_start}
+            bounds = [*sorted(starts), len(tokens)] if tokens else []
+            result.append([tokens[start:end] for start, end in pairwise(bounds)])
+        return result

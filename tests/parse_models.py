@@ -1,0 +1,61 @@
+"""Tiny Stanza models, trained in seconds on a toy language, for the tests of parsing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from pathlib import Path
+
+from stanza.models import parser as stanza_parser
+from stanza.models import tagger as stanza_tagger
+
+NOUNS = ["man", "dog", "girl", "boat"]
+VERBS = ["sees", "likes", "has"]
+PLACES = ["park", "house", "café"]
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    """Lines of the toy language, tokenized."""
+    draw = random.Random(seed)
+    lines = []
+    for _ in range(count):
+        line = f"the {draw.choice(NOUNS)} {draw.choice(VERBS)} a {draw.choice(NOUNS)}"
+        for _ in range(draw.randrange(3)):
+            line += f" in the {draw.choice(PLACES)}"
+        lines.append(line + " .")
+    return lines
+
+
+def conllu(lines: list[str], seed: int = 0) -> str:
+    """The lines with trees; phrases attach to the verb or the object as a coin says, so that a parser is unsure."""
+    draw = random.Random(seed)
+    out = []
+    for line in lines:
+        words = line.split()
+        rows = [(2, "det", "DET", "DT"), (3, "nsubj", "NOUN", "NN"), (0, "root", "VERB", "VBZ")]
+        rows += [(5, "det", "DET", "DT"), (3, "obj", "NOUN", "NN")]
+        for at in range(5, len(words) - 1, 3):
+            governor, label = draw.choice([(3, "obl"), (5, "nmod")])
+            rows += [(at + 3, "case", "ADP", "IN"), (at + 3, "det", "DET", "DT"), (governor, label, "NOUN", "NN")]
+        rows.append((3, "punct", "PUNCT", "."))
+        for number, (word, (head, deprel, upos, xpos)) in enumerate(zip(words, rows, strict=True), start=1):
+            out.append(f"{number}\t{word}\t_\t{upos}\t{xpos}\t_\t{head}\t{deprel}\t_\t_")
+        out.append("")
+    return "\n".join(out) + "\n"
+
+
+def train(folder: Path, *, steps: int = 40) -> Path:
+    """Writes pos.pt and depparse.pt into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / "train.conllu"
+    data.write_text(conllu(sentences(60)), encoding="utf-8")
+    common = ["--train_file", str(data), "--eval_file", str(data), "--lang", "xx", "--shorthand", "xx_toy"]
+    common += ["--no_pretrain", "--save_dir", str(folder), "--max_steps", str(steps), "--eval_interval", str(steps)]
+    common += ["--hidden_dim", "16", "--char_hidden_dim", "8", "--deep_biaff_hidden_dim", "16"]
+    common += ["--word_emb_dim", "8", "--char_emb_dim", "8", "--tag_emb_dim", "8", "--transformed_dim", "8"]
+    common += ["--num_layers", "1", "--word_cutoff", "1", "--dropout", "0.1", "--word_dropout", "0.1", "--cpu"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        stanza_tagger.main([*common, "--save_name", "pos.pt", "--batch_size", "20"])
+        stanza_parser.main([*common, "--save_name", "depparse.pt", "--batch_size", "300", "--no_checkpoint"])
+    return folder
