@@ -189,6 +189,11 @@ def test_supar_behind_the_same_interface(tmp_path):
         n_embed=20, n_pretrained=20, n_char_embed=8, n_char_hidden=8, n_lstm_hidden=12, n_lstm_layers=1, n_arc_mlp=12,
         n_rel_mlp=12, unk="unk",
     )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.no_grad():
+        built.model.arc_attn.weight.normal_()  # zeros until it is trained
+        built.model.rel_attn.weight.normal_()
+        built.model.rel_attn.weight[built.REL.bos_index, -1, -1] = -50.0
     built.save(str(tmp_path / "model"))
     options = ParserOptions(parser="supar", model_dir=str(tmp_path / "model"), distributions=True, min_prob=1e-7)
     parser = load_parser(options)
