@@ -1,0 +1,97 @@
+"""Which words of a sentence belong together in its dependency tree, as index tensors made on the device.
+
+Two systems read trees this way: attention over dependency blocks (:mod:`fairseq_syntax.systems.dlaa`) and the
+convolution over dependency units (:mod:`fairseq_syntax.systems.sdrnmt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_syntax.data.batch import SyntaxBatch
+
+RELATIONS = ("self", "parent", "children", "siblings", "neighbours")
+
+
+def relatives(head: Tensor, length: Tensor, size: int, order: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """The first ``size`` words that stand in the given relations to each word.
+
+    A word is listed once, under the first relation that holds. Children and siblings come in the order of the
+    sentence, neighbours nearest first with the left one before the right one. A root is its own parent and has no
+    siblings. ``neighbours`` are all other words of the line, whichever sentence of it they stand in.
+
+    Args:
+        head: [B, W] int64, each word's head within its line, 0-based; a root is its own head; any value past the end
+        length: [B] int64, words of each line
+        size: the most words to list
+        order: relations, from ``self``, ``parent``, ``children``, ``siblings``, ``neighbours``
+
+    Returns:
+        ``members`` [B, W, K] int64, 0-based words of the line, 0 in empty places, and ``present`` [B, W, K] bool, True
+        where there is a member, with K = min(``size``, W). The members of a word come before its empty places.
+    """
+    n = head.size(1)
+    word = torch.arange(n, device=head.device)
+    real = word < length[:, None]
+    root = head == word
+    other = word[:, None] != word
+    distance = word - word[:, None]
+    between = {  # [B or 1, W, W], row j, column k: does k stand in this relation to j?
+        "self": ~other[None],
+        "parent": head[:, :, None] == word,
+        "children": (head[:, None, :] == word[:, None]) & other,
+        "siblings": (head[:, :, None] == head[:, None, :]) & other & ~root[:, :, None] & ~root[:, None, :],
+        "neighbours": other[None],
+    }
+    # One sortable number per pair: the relation, then the place within it. The last relation is written first, so that
+    # the first one that holds stays.
+    stride = 2 * n + 1
+    nowhere = len(order) * stride
+    key = torch.full((1, 1, 1), nowhere, device=head.device)
+    for rank, relation in reversed(list(enumerate(order))):
+        place = 2 * distance.abs() - (distance < 0).long() if relation == "neighbours" else word
+        key = torch.where(between[relation], rank * stride + place, key)
+    key = key.masked_fill(~(real[:, :, None] & real[:, None, :]), nowhere)
+    key, members = key.topk(min(size, n), dim=2, largest=False, sorted=True)
+    present = key < nowhere
+    return members.masked_fill(~present, 0), present
+
+
+def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """:func:`relatives` of the words of a batch, in flat numbering.
+
+    Returns:
+        ``members`` [W, K] int64, flat words, and W, which is no word, in empty places; ``present`` [W, K] bool
+    """
+    total, rows = syntax.pieces.numel(), syntax.counts.size(1)
+    length, row = syntax.counts[1], syntax.batch_of_word
+    longest = int(length.max()) if total else 0
+    if not longest:
+        empty = torch.zeros(0, 1, dtype=torch.long, device=row.device)
+        return empty, empty.bool()
+    word = torch.arange(total, device=row.device) - syntax.first_word[row]
+    head = torch.zeros(rows, longest, dtype=torch.long, device=row.device)
+    head[row, word] = syntax.parent - syntax.first_word[row]
+    members, present = relatives(head, length, size, order)
+    members, present = members[row, word], present[row, word]
+    return torch.where(present, members + syntax.first_word[row, None], total), present
+
+
+def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
+    """What stands for each word: the mean over its pieces.
+
+    Args:
+        states: [T, B, C], time first, in the columns of ``syntax``
+
+    Returns:
+        [W + 1, C]: the words of the batch, flat, and a row of zeros for empty places
+    """
+    T, B, C = states.shape
+    place = syntax.real.flatten().nonzero().squeeze(1)  # sentence by sentence, as the words are
+    row = place % T * B + place // T
+    ends = syntax.pieces.cumsum(0)
+    return F.embedding_bag(row, states.reshape(T * B, C), torch.cat((ends.new_zeros(1), ends)), mode="mean")

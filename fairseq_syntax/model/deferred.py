@@ -1,0 +1,188 @@
+"""Gradients of what a loop uses at every step, made in one product after its last step.
+
+A recurrent decoder multiplies by the same weights and reads the same source states at each step. Autograd makes a
+gradient of the full size per step and adds them up. Here a step only notes its part, and the whole gradient is one
+matrix product. The values are those of the plain operations; second derivatives are not to be had.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Log = dict[int, tuple[Tensor, ...]]
+
+
+class Deferred:
+    """Something that the steps of a loop share. Make a new one for each pass over the loop.
+
+    Args:
+        shared: the tensor; its gradient is that of the sum over the steps
+    """
+
+    def __init__(self, shared: Tensor) -> None:
+        device = shared.device.type
+        if torch.is_autocast_enabled(device):
+            shared = shared.to(torch.get_autocast_dtype(device))
+        self.log: Log = {}
+        self.calls = 0
+        self.shared = _Anchor.apply(shared, self)
+
+    def key(self) -> int:
+        """A number for a step."""
+        self.calls += 1
+        return self.calls
+
+    def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
+        """The gradient of ``shared``, from what the steps have noted."""
+        raise NotImplementedError
+
+
+class _Anchor(torch.autograd.Function):
+    """The identity. Autograd reaches it once all steps have been through their backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, shared: Tensor, owner: Deferred) -> Tensor:
+        ctx.owner = owner
+        ctx.set_materialize_grads(False)
+        return shared.view_as(shared)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+        notes = list(ctx.owner.log.values())
+        ctx.owner.log.clear()
+        if notes:
+            total = ctx.owner.total(notes)
+            grad = total if grad is None else grad + total
+        return grad, None
+
+
+class DeferredLinear(Deferred):
+    """``x W'`` with W [O, I], at every step for another x [N, I]."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, I] to [N, O]."""
+        return _Linear.apply(x.to(self.shared.dtype), self.shared, self.log, self.key())
+
+    def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
+        x, grad = (torch.cat(part) for part in zip(*notes))
+        return grad.t() @ x
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, log: Log, key: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.note = log, key
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        x, weight = ctx.saved_tensors
+        log, key = ctx.note
+        if ctx.needs_input_grad[1]:
+            log[key] = x, grad
+        return grad @ weight, None, None, None
+
+
+class DeferredRows(Deferred):
+    """A table [R, H] of which each step reads a few rows, ``members`` [N, M] int64."""
+
+    def dots(self, query: Tensor, members: Tensor) -> Tensor:
+        """Products of each query [N, H] with its rows: [N, M]."""
+        return _Dots.apply(query.to(self.shared.dtype), self.shared, members, self.log, self.key())
+
+    def sums(self, weights: Tensor, members: Tensor) -> Tensor:
+        """Sums of rows, weighted by ``weights`` [N, M]: [N, H]."""
+        return _Sums.apply(weights.to(self.shared.dtype), self.shared, members, self.log, self.key())
+
+    def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
+        # Every note is a sum of coefficient · vector into rows.
+        members, coefficient, vector = (torch.cat(part) for part in zip(*notes))
+        n, m = members.shape
+        source = torch.arange(n, device=members.device).repeat_interleave(m)
+        size = self.shared.size(0), n
+        matrix = torch.sparse_coo_tensor(
+            torch.stack((members.flatten(), source)), coefficient.flatten().float(), size, check_invariants=False
+        )
+        return torch.sparse.mm(matrix, vector.float()).to(self.shared.dtype)
+
+
+def _dots(query: Tensor, table: Tensor, members: Tensor) -> Tensor:
+    return torch.bmm(F.embedding(members, table), query.unsqueeze(2)).squeeze(2)
+
+
+def _sums(weights: Tensor, table: Tensor, members: Tensor) -> Tensor:
+    return F.embedding_bag(members, table, mode="sum", per_sample_weights=weights)
+
+
+class _Dots(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, table: Tensor, members: Tensor, log: Log, key: int) -> Tensor:
+        ctx.save_for_backward(query, table, members)
+        ctx.note = log, key
+        return _dots(query, table, members)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        query, table, members = ctx.saved_tensors
+        log, key = ctx.note
+        if ctx.needs_input_grad[1]:
+            log[key] = members, grad, query
+        return _sums(grad.contiguous(), table, members), None, None, None, None
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, table: Tensor, members: Tensor, log: Log, key: int) -> Tensor:
+        ctx.save_for_backward(weights, table, members)
+        ctx.note = log, key
+        return _sums(weights, table, members)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        weights, table, members = ctx.saved_tensors
+        log, key = ctx.note
+        if ctx.needs_input_grad[1]:
+            log[key] = members, weights, grad
+        return _dots(grad, table, members), None, None, None, None
+
+
+class DeferredStates(Deferred):
+    """States [N, S, H] of which each step reads all."""
+
+    def dots(self, query: Tensor) -> Tensor:
+        """Products of each query [N, H] with its states: [N, S]."""
+        return _Bmm.apply(query.to(self.shared.dtype), self.shared, self.log, self.key(), False)
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """Sums of states, weighted by ``weights`` [N, S]: [N, H]."""
+        return _Bmm.apply(weights.to(self.shared.dtype), self.shared, self.log, self.key(), True)
+
+    def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
+        # Every note is an outer product of coefficients [N, S] and a vector [N, H].
+        coefficient, vector = (torch.stack(part, dim=1) for part in zip(*notes))
+        return torch.bmm(coefficient.transpose(1, 2), vector)
+
+
+class _Bmm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, states: Tensor, log: Log, key: int, weigh: bool) -> Tensor:
+        ctx.save_for_backward(x, states)
+        ctx.note = log, key, weigh
+        if weigh:
+            return torch.bmm(x.unsqueeze(1), states).squeeze(1)
+        return torch.bmm(states, x.unsqueeze(2)).squeeze(2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        x, states = ctx.saved_tensors
+        log, key, weigh = ctx.note
+        if ctx.needs_input_grad[1]:
+            log[key] = (x, grad) if weigh else (grad, x)
+        if weigh:
+            return torch.bmm(states, grad.unsqueeze(2)).squeeze(2), None, None, None, None
+        return torch.bmm(grad.unsqueeze(1), states).squeeze(1), None, None, None, None

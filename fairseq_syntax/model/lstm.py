@@ -1,0 +1,308 @@
+"""fairseq's LSTM translation model with a seam at the source embeddings and one at the attention.
+
+The options are those of fairseq's ``lstm``, and with global attention so is the function.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.models.lstm import (
+    DEFAULT_MAX_SOURCE_POSITIONS,
+    DEFAULT_MAX_TARGET_POSITIONS,
+    Embedding,
+    LSTMDecoder,
+    LSTMEncoder,
+    LSTMModel,
+    base_architecture,
+)
+from torch import Tensor, nn
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.deferred import DeferredLinear
+from fairseq_syntax.model.lstm_attention import Encoded, SourceAttention
+
+
+class SyntaxLSTMEncoder(LSTMEncoder):
+    """fairseq's LSTM encoder, which keeps the batch's syntax for the decoder.
+
+    Args:
+        needs: what it needs of the batch's syntax: empty, or ``{"tree"}``
+        options: as in fairseq
+    """
+
+    def __init__(self, dictionary, needs: frozenset[str] = frozenset(), **options: Any) -> None:
+        super().__init__(dictionary, **options)
+        self.needs = needs
+
+    def forward(  # type: ignore[override]
+        self, src_tokens: Tensor, src_lengths: Tensor, src_syntax: Mapping[str, Tensor] | None = None
+    ) -> Encoded:
+        """Encode a batch.
+
+        Args:
+            src_tokens: [B, S] int64, padded on either side, each sentence ending in ``</s>``
+            src_lengths: [B] int64, tokens of each sentence with ``</s>``, in any order
+            src_syntax: the batch's syntax (:mod:`fairseq_syntax.data.batch`)
+
+        Raises:
+            SyntaxDataError: the model needs the parse, and the batch has none
+        """
+        if self.needs and src_syntax is None:
+            raise SyntaxDataError(
+                "this model cannot translate a sentence without its parse, and this batch has none",
+                hint="use --task syntax_translation",
+            )
+        tokens = utils.convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
+        syntax = SyntaxBatch(src_syntax, tokens, self.padding_idx) if self.needs else None
+        x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
+        lengths = src_lengths.cpu()
+        states, hiddens, cells = self.run(self.lstm, self.embed(x, syntax), lengths)
+        second = self.second(x, syntax, lengths)
+        return Encoded(states, hiddens, cells, tokens.eq(self.padding_idx).t(), syntax=syntax, second=second)
+
+    def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
+        """Change the source embeddings [S, B, C], after dropout; ``syntax`` has the same columns."""
+        return x
+
+    def second(self, x: Tensor, syntax: SyntaxBatch | None, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """States, last hiddens and last cells of a second encoder, as :meth:`run` returns them, where there is one."""
+        return None
+
+    def run(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Run an LSTM over [S, B, C]: states [S, B, E], zero on padding, and last hiddens and cells [L, B, E]."""
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        packed, (hiddens, cells) = lstm(packed)
+        states, _ = nn.utils.rnn.pad_packed_sequence(packed, total_length=x.size(0))
+        if self.bidirectional:
+            hiddens, cells = self.combine_bidir(hiddens, x.size(1)), self.combine_bidir(cells, x.size(1))
+        return self.dropout_out_module(states), hiddens, cells
+
+    def reorder_encoder_out(self, encoder_out: Encoded, new_order: Tensor) -> Encoded:  # type: ignore[override]
+        """The output for other rows of the search."""
+        return encoder_out.select(new_order)
+
+
+class SyntaxLSTMDecoder(LSTMDecoder):
+    """fairseq's LSTM decoder with input feeding, with an attention of choice.
+
+    Args:
+        attention: how to read the source
+        options: as in fairseq
+    """
+
+    streams = 1  # how many LSTMs of the same weights run side by side
+
+    def __init__(self, dictionary, attention: SourceAttention, **options: Any) -> None:
+        super().__init__(dictionary, attention=False, **options)
+        self.attention = attention
+
+    def extract_features(  # type: ignore[override]
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Encoded,
+        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the decoder.
+
+        Args:
+            prev_output_tokens: [N, T] int64
+            encoder_out: the source of the N rows
+            incremental_state: the state of a search; once it is there, only the last token is read
+
+        Returns:
+            features [N, T, C], and in evaluation the attention [N, T, S] where it is wanted, else None
+        """
+        if encoder_out.memory is None:
+            memory = self.attention.remember(encoder_out)
+            encoder_out.memory = memory if encoder_out.sentence is None else memory.select(encoder_out.sentence)
+        memory = encoder_out.memory
+        first = 0
+        if incremental_state:
+            first = prev_output_tokens.size(1) - 1
+            prev_output_tokens = prev_output_tokens[:, -1:]
+            hiddens, cells, feed = self.cached(incremental_state)
+        else:
+            hiddens, cells = self.initial_state(encoder_out)
+            feed = torch.zeros_like(hiddens[0])
+
+        x = self.dropout_in_module(self.embed_tokens(prev_output_tokens)).transpose(0, 1)
+        first_cell, *other_cells = self.layers
+        width = x.size(2)
+        # What the first cell makes of the embeddings does not wait for the step before.
+        inputs = F.linear(x, first_cell.weight_ih[:, :width], first_cell.bias_ih + first_cell.bias_hh)
+        inputs = inputs.repeat(1, self.streams, 1)
+        feed_proj = DeferredLinear(first_cell.weight_ih[:, width:])
+        hidden_projs = [DeferredLinear(cell.weight_hh) for cell in self.layers]
+        input_projs = [DeferredLinear(cell.weight_ih) for cell in other_cells]
+        outs, reads = [], []
+        keep_reads = not self.training and self.need_attn
+        for j, of_embedding in enumerate(inputs):
+            gates = of_embedding + feed_proj(feed) + hidden_projs[0](hiddens[0])
+            hiddens[0], cells[0] = step_cell(gates, cells[0])
+            for i, cell in enumerate(other_cells, start=1):
+                gates = input_projs[i - 1](self.dropout_out_module(hiddens[i - 1])) + hidden_projs[i](hiddens[i])
+                hiddens[i], cells[i] = step_cell(gates + (cell.bias_ih + cell.bias_hh), cells[i])
+            out, read = self.attention(hiddens[-1], memory, first + j)
+            feed = self.dropout_out_module(out)
+            outs.append(feed)
+            if keep_reads:
+                reads.append(read)
+        if incremental_state is not None:
+            rows = prev_output_tokens.size(0)
+            state = torch.stack((*hiddens, *cells, feed)).view(-1, self.streams, rows, self.hidden_size)
+            self.set_incremental_state(incremental_state, "cached_state", {"states": state})
+
+        features = self.merge(torch.stack(outs, dim=0)).transpose(0, 1)
+        if hasattr(self, "additional_fc") and self.adaptive_softmax is None:
+            features = self.dropout_out_module(self.additional_fc(features))
+        return features, self.attention.over_source(reads, memory) if keep_reads else None
+
+    def initial_state(self, encoder_out: Encoded) -> tuple[list[Tensor], list[Tensor]]:
+        """Hidden and cell state of each layer [N, H], from the encoder's last ones."""
+        hiddens, cells = encoder_out.per_row(encoder_out.hiddens), encoder_out.per_row(encoder_out.cells)
+        if self.encoder_hidden_proj is not None:
+            hiddens, cells = self.encoder_hidden_proj(hiddens), self.encoder_cell_proj(cells)
+        return list(hiddens), list(cells)
+
+    def merge(self, outs: Tensor) -> Tensor:
+        """The outputs of the streams as one."""
+        return outs
+
+    def cached(self, incremental_state: dict[str, dict[str, Tensor | None]]) -> tuple[list, list, Tensor]:
+        """Hiddens, cells and input feed of a search's last step."""
+        states = self.get_incremental_state(incremental_state, "cached_state")["states"]
+        states = states.view(states.size(0), -1, self.hidden_size)
+        return list(states[: self.num_layers]), list(states[self.num_layers : -1]), states[-1]
+
+    def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
+        """Let the rows of a search follow its hypotheses."""
+        if incremental_state:
+            states = self.get_incremental_state(incremental_state, "cached_state")["states"]
+            state: dict[str, Tensor | None] = {"states": states.index_select(2, new_order)}
+            self.set_incremental_state(incremental_state, "cached_state", state)
+
+
+def step_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of an LSTM cell.
+
+    Args:
+        gates: [N, 4H], before their nonlinearities, in PyTorch's order
+        cell: [N, H], the cell state before
+
+    Returns:
+        the hidden and the cell state after, [N, H] each
+    """
+    enter, forget, new, leave = gates.chunk(4, dim=1)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(new)
+    return torch.sigmoid(leave) * torch.tanh(cell), cell
+
+
+class SyntaxLSTMModel(LSTMModel):
+    """An LSTM translation model; a system says what its encoder and its attention are.
+
+    ``training_needs`` and ``inference_needs`` say what the batch must bring of the source's syntax.
+    """
+
+    training_needs: frozenset[str] = frozenset()
+    inference_needs: frozenset[str] = frozenset()
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> SyntaxLSTMModel:
+        """Build the model from fairseq's options for ``lstm`` and those of the system."""
+        base_architecture(args)
+        if args.encoder_layers != args.decoder_layers:
+            raise SyntaxDataError("--encoder-layers must match --decoder-layers")
+        source, target = task.source_dictionary, task.target_dictionary
+        src_embed = build_embedding(source, args.encoder_embed_dim, args.encoder_embed_path)
+        if args.share_all_embeddings:
+            if source != target:
+                raise SyntaxDataError("--share-all-embeddings requires a joint dictionary")
+            if args.encoder_embed_dim != args.decoder_embed_dim:
+                raise SyntaxDataError(
+                    "--share-all-embeddings requires --encoder-embed-dim to match --decoder-embed-dim"
+                )
+            if args.decoder_embed_path not in (None, args.encoder_embed_path):
+                raise SyntaxDataError("--share-all-embeddings is not compatible with --decoder-embed-path")
+            args.share_decoder_input_output_embed = True
+            tgt_embed = src_embed
+        else:
+            tgt_embed = build_embedding(target, args.decoder_embed_dim, args.decoder_embed_path)
+        if args.share_decoder_input_output_embed and args.decoder_embed_dim != args.decoder_out_embed_dim:
+            raise SyntaxDataError(
+                "--share-decoder-input-output-embed requires --decoder-embed-dim to match --decoder-out-embed-dim"
+            )
+        src_embed.weight.requires_grad = not args.encoder_freeze_embed
+        if not args.share_all_embeddings:
+            tgt_embed.weight.requires_grad = not args.decoder_freeze_embed
+        encoder = cls.build_encoder(
+            args,
+            source,
+            embed_dim=args.encoder_embed_dim,
+            hidden_size=args.encoder_hidden_size,
+            num_layers=args.encoder_layers,
+            dropout_in=args.encoder_dropout_in,
+            dropout_out=args.encoder_dropout_out,
+            bidirectional=args.encoder_bidirectional,
+            pretrained_embed=src_embed,
+            max_source_positions=getattr(args, "max_source_positions", DEFAULT_MAX_SOURCE_POSITIONS),
+        )
+        adaptive = getattr(args, "criterion", None) == "adaptive_loss"
+        decoder = cls.build_decoder(
+            args,
+            target,
+            embed_dim=args.decoder_embed_dim,
+            hidden_size=args.decoder_hidden_size,
+            out_embed_dim=args.decoder_out_embed_dim,
+            num_layers=args.decoder_layers,
+            dropout_in=args.decoder_dropout_in,
+            dropout_out=args.decoder_dropout_out,
+            encoder_output_units=encoder.output_units,
+            pretrained_embed=tgt_embed,
+            share_input_output_embed=args.share_decoder_input_output_embed,
+            adaptive_softmax_cutoff=utils.eval_str_list(args.adaptive_softmax_cutoff, type=int) if adaptive else None,
+            max_target_positions=getattr(args, "max_target_positions", DEFAULT_MAX_TARGET_POSITIONS),
+        )
+        return cls(encoder, decoder)
+
+    @classmethod
+    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+        """The encoder, with fairseq's options for it."""
+        return SyntaxLSTMEncoder(dictionary, cls.inference_needs, **options)
+
+    @classmethod
+    def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:
+        """The decoder, with fairseq's options for it."""
+        sizes = options["hidden_size"], options["encoder_output_units"]
+        return SyntaxLSTMDecoder(dictionary, cls.build_attention(args, *sizes), **options)
+
+    @classmethod
+    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> SourceAttention:
+        """How the decoder reads the source."""
+        raise NotImplementedError
+
+    def forward(  # type: ignore[override]
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        src_syntax: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, T, V], and in evaluation the attention [B, T, S]; arguments as in the encoder and the decoder."""
+        return self.decoder(prev_output_tokens, encoder_out=self.encoder(src_tokens, src_lengths, src_syntax))
+
+
+def build_embedding(dictionary, size: int, path: str | None) -> nn.Embedding:
+    """An embedding of a dictionary, from a file of vectors where one is given."""
+    embedding = Embedding(len(dictionary), size, dictionary.pad())
+    if path:
+        vectors = utils.parse_embedding(path)
+        utils.print_embed_overlap(vectors, dictionary)
+        embedding = utils.load_embedding(vectors, dictionary, embedding)
+    return embedding
