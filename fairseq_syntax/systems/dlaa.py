@@ -1,0 +1,195 @@
+"""DLAA: attention over the dependency block of a predicted position.
+
+Qiu et al. (2020), Dependency-Based Local Attention Approach to Neural Machine Translation, sections 4 and 5. At each
+step the decoder predicts a position of the source (Equation 8), takes the block of the word that stands there (the
+word, its parent, its children, its siblings, Equations 17 and 18) and attends to the states of the block (Equation 19).
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.lstm import base_architecture
+from torch import Tensor
+
+from fairseq_syntax.data.batch import exclusive_cumsum
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.blocks import RELATIONS, flat_relatives, word_means
+from fairseq_syntax.model.lstm import SyntaxLSTMModel
+from fairseq_syntax.model.lstm_attention import (
+    Encoded,
+    PositionPredictor,
+    RowAttention,
+    RowMemory,
+    negative_infinity_at,
+)
+
+logger = logging.getLogger(__name__)
+
+ALIGNMENTS = ("interpolate", "hard", "gaussian")
+
+
+@dataclass
+class BlockMemory:
+    """The dependency blocks of a batch. Words are flat over the batch; word W is none, with a key and value of zeros.
+
+    Attributes:
+        words: keys and values of [W + 1, H]
+        position: from the decoder's state to the share of the source before the position, [N, H] to [N] float32
+        blocks: [W + 1, K] int64, the members of each word's block
+        bias: [W + 1, K], −inf in empty places
+        first, last: [N] int64 and float32, of each row's sentence the first word (flat) and the last (within it)
+        word_of_piece: [N, S] int64, flat word of each source token, −1 on ``</s>`` and padding
+        pieces: [W] int64, pieces of each word
+    """
+
+    words: RowMemory
+    position: Callable[[Tensor], Tensor]
+    blocks: Tensor
+    bias: Tensor
+    first: Tensor
+    last: Tensor
+    word_of_piece: Tensor
+    pieces: Tensor
+
+    def select(self, rows: Tensor) -> BlockMemory:
+        """The memory of other rows; the blocks are shared."""
+        first, last, word_of_piece = (t.index_select(0, rows) for t in (self.first, self.last, self.word_of_piece))
+        return replace(self, first=first, last=last, word_of_piece=word_of_piece)
+
+
+class BlockAttention(RowAttention):
+    """Attention over the dependency block of the predicted position.
+
+    Args:
+        hidden_size, source_size: of the decoder, and of the encoder's states
+        block_size: the most words in a block
+        alignment: what to do with a position between two words. ``interpolate``: attend to the blocks of both and mix
+            the two contexts by the fraction; ``hard``: the block of the nearest word, which leaves the predictor
+            without a gradient; ``gaussian``: the same block, its weights multiplied by Luong's Gaussian around the
+            position
+        sigma: of the Gaussian, in words
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        source_size: int,
+        block_size: int = 10,
+        alignment: str = "interpolate",
+        sigma: float = 2.5,
+    ) -> None:
+        super().__init__(hidden_size, source_size)
+        self.block_size, self.alignment, self.sigma = block_size, alignment, sigma
+        self.position = PositionPredictor(hidden_size)
+
+    def remember(self, encoded: Encoded) -> BlockMemory:
+        syntax = encoded.syntax
+        assert syntax is not None  # the encoder has checked that it is there
+        total = syntax.pieces.numel()
+        words = self.table(word_means(encoded.states, syntax))
+        members, present = flat_relatives(syntax, self.block_size, RELATIONS)
+        # A sentence without words has a block of the empty word alone, so that its context is zero.
+        none = torch.full_like(members[:1], total) if total else members.new_full((1, members.size(1)), total)
+        present = torch.cat((present, torch.arange(none.size(1), device=none.device)[None] == 0))
+        length = syntax.counts[1]
+        return BlockMemory(
+            words,
+            self.position.for_loop(),
+            torch.cat((members, none)),
+            negative_infinity_at(~present, words.keys.shared),
+            torch.where(length > 0, exclusive_cumsum(length), total),
+            (length - 1).clamp(min=0).float(),
+            syntax.word_of_piece,
+            syntax.pieces,
+        )
+
+    def predict(self, hidden: Tensor, memory: BlockMemory) -> Tensor:
+        """Equation 8 over words from 0 on: ``p_t = (S − 1) · sigmoid(v' tanh(W_p h_t))``. [N, H] to [N] float32."""
+        return memory.last * memory.position(hidden)
+
+    def forward(self, hidden: Tensor, memory: BlockMemory, step: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        position = self.predict(hidden, memory)
+        factor: Tensor | None = None
+        if self.alignment == "interpolate":
+            below = position.detach().floor()
+            fraction = position - below
+            word = torch.stack((below, torch.minimum(below + 1, memory.last)), dim=1)
+            factor = torch.stack((1 - fraction, fraction), dim=1)[:, :, None]
+        else:
+            word = position.detach().round()[:, None]
+        word = word.long() + memory.first[:, None]
+        members = F.embedding(word, memory.blocks)
+        bias = F.embedding(word, memory.bias)
+        if self.alignment == "gaussian":
+            distance = members - memory.first[:, None, None] - position[:, None, None]
+            factor = torch.exp(distance.square() / (-2 * self.sigma**2))
+        out, weights = self.attend(hidden, memory.words, members, bias, factor)
+        return out, (members, weights)
+
+    def over_source(self, reads: list[tuple[Tensor, Tensor]], memory: BlockMemory) -> Tensor:
+        """A word's weight is shared equally by its pieces; ``</s>`` has none."""
+        N = memory.first.numel()
+        total = memory.pieces.numel()
+        per_piece = F.pad(1 / memory.pieces, (0, 1))
+        piece = memory.word_of_piece.masked_fill(memory.word_of_piece < 0, total)
+        steps = []
+        for members, weights in reads:
+            over_words = weights.new_zeros(N, total + 1).scatter_add_(1, members.view(N, -1), weights.view(N, -1))
+            steps.append(over_words.gather(1, piece) * per_piece[piece])
+        return torch.stack(steps, dim=1)
+
+
+@register_model("dlaa_lstm")
+class DLAAModel(SyntaxLSTMModel):
+    """LSTM encoder and decoder with attention over dependency blocks."""
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add fairseq's options for ``lstm`` and those of DLAA."""
+        super().add_args(parser)
+        group = parser.add_argument_group("dlaa (syntax system)")
+        group.add_argument("--dlaa-block-size", type=int, metavar="K", help="most words in a block (default: 10)")
+        group.add_argument(
+            "--dlaa-alignment",
+            choices=ALIGNMENTS,
+            help="a predicted position between two words: mix the contexts of both blocks; round (no gradient for the "
+            "predictor); or round and weigh by a Gaussian (default: interpolate)",
+        )
+        group.add_argument(
+            "--dlaa-sigma",
+            type=float,
+            metavar="S",
+            help="standard deviation of the Gaussian, in words (default: a quarter of the block size)",
+        )
+
+    @classmethod
+    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> BlockAttention:
+        if args.dlaa_block_size < 1:
+            raise SyntaxDataError(f"--dlaa-block-size {args.dlaa_block_size}: a block holds at least the word itself")
+        sigma = args.dlaa_block_size / 4 if args.dlaa_sigma is None else args.dlaa_sigma
+        if sigma <= 0:
+            raise SyntaxDataError(f"--dlaa-sigma {sigma}: a standard deviation is positive")
+        if args.dlaa_alignment == "hard":
+            logger.warning(
+                "--dlaa-alignment hard rounds the predicted position: the predictor gets no gradient and stays as it "
+                "was initialised"
+            )
+        return BlockAttention(hidden_size, source_size, args.dlaa_block_size, args.dlaa_alignment, sigma)
+
+
+@register_model_architecture("dlaa_lstm", "dlaa_lstm")
+def dlaa_lstm(args: Namespace) -> None:
+    """The sizes of fairseq's ``lstm``."""
+    for option, default in (("dlaa_block_size", 10), ("dlaa_alignment", "interpolate"), ("dlaa_sigma", None)):
+        if getattr(args, option, None) is None:
+            setattr(args, option, default)
+    base_architecture(args)

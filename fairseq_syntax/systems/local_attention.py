@@ -1,0 +1,137 @@
+"""Local attention: a window of source tokens around a position.
+
+Luong, Pham and Manning (2015), Effective Approaches to Attention-based Neural Machine Translation, section 3.2; a
+baseline of paper 004 (its Equations 7 and 8). It needs no parse.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.lstm import base_architecture
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.lstm import SyntaxLSTMModel
+from fairseq_syntax.model.lstm_attention import (
+    Encoded,
+    PositionPredictor,
+    RowAttention,
+    RowMemory,
+    negative_infinity_at,
+)
+
+KINDS = ("monotonic", "predictive")
+
+
+@dataclass
+class WindowMemory:
+    """The source tokens of a batch, flat: that of column s of sentence b is ``b · S + s``.
+
+    Attributes:
+        tokens: keys and values of [B · S, H]
+        position: from the decoder's state to the share of the source before the position, [N, H] to [N] float32; None
+            where the position is the step
+        first: [N] int64, flat index of column 0 of each row's sentence
+        length: [N] float32, tokens of each row's sentence, with ``</s>``
+        columns: S
+    """
+
+    tokens: RowMemory
+    position: Callable[[Tensor], Tensor] | None
+    first: Tensor
+    length: Tensor
+    columns: int
+
+    def select(self, rows: Tensor) -> WindowMemory:
+        """The memory of other rows; keys and values are shared."""
+        return replace(self, first=self.first.index_select(0, rows), length=self.length.index_select(0, rows))
+
+
+class WindowAttention(RowAttention):
+    """Attention over the tokens at most ``window`` away from a position.
+
+    Args:
+        hidden_size, source_size: of the decoder, and of the encoder's states
+        kind: ``monotonic`` (local-m: the position is the step, or the last token once the source is at its end) or
+            ``predictive`` (local-p: the position is predicted, and the weights are multiplied by a Gaussian around it
+            with σ = D/2)
+        window: D
+    """
+
+    def __init__(self, hidden_size: int, source_size: int, kind: str = "predictive", window: int = 5) -> None:
+        super().__init__(hidden_size, source_size)
+        self.kind, self.window = kind, window
+        self.position = PositionPredictor(hidden_size) if kind == "predictive" else None
+
+    def remember(self, encoded: Encoded) -> WindowMemory:
+        columns, rows, _ = encoded.states.shape
+        tokens = self.table(encoded.states.transpose(0, 1).flatten(0, 1))
+        position = None if self.position is None else self.position.for_loop()
+        first = torch.arange(rows, device=encoded.states.device) * columns
+        return WindowMemory(tokens, position, first, (~encoded.padding).sum(dim=0).float(), columns)
+
+    def centre(self, hidden: Tensor, memory: WindowMemory, step: int) -> Tensor:
+        """p_t, [N] float32: ``S · sigmoid(v' tanh(W_p h_t))`` (Luong's Equation 9), or the step."""
+        if memory.position is None:
+            return (memory.length - 1).clamp(max=step)
+        return memory.length * memory.position(hidden)
+
+    def forward(self, hidden: Tensor, memory: WindowMemory, step: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        centre = self.centre(hidden, memory, step)[:, None]
+        offset = torch.arange(2 * self.window + 1, device=hidden.device)
+        token = (centre.detach() - self.window).ceil() + offset
+        outside = (token < 0) | (token >= memory.length[:, None]) | (token > centre + self.window)
+        token = token.masked_fill(outside, 0)
+        # Luong's Equation 10
+        factor = torch.exp((token - centre).square() / (-2 * (self.window / 2) ** 2))[:, None]
+        members = (token.long() + memory.first[:, None])[:, None]
+        bias = negative_infinity_at(outside, hidden)[:, None]
+        out, weights = self.attend(hidden, memory.tokens, members, bias, None if self.position is None else factor)
+        return out, (members, weights)
+
+    def over_source(self, reads: list[tuple[Tensor, Tensor]], memory: WindowMemory) -> Tensor:
+        steps = []
+        for members, weights in reads:
+            column = members[:, 0] - memory.first[:, None]
+            empty = weights.new_zeros(column.size(0), memory.columns)
+            steps.append(empty.scatter_add_(1, column, weights[:, 0]))
+        return torch.stack(steps, dim=1)
+
+
+@register_model("local_attention_lstm")
+class LocalAttentionModel(SyntaxLSTMModel):
+    """LSTM encoder and decoder with Luong's local attention."""
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add fairseq's options for ``lstm`` and those of local attention."""
+        super().add_args(parser)
+        group = parser.add_argument_group("local attention")
+        group.add_argument(
+            "--local-attention",
+            choices=KINDS,
+            help="Luong's local-m, around the step, or local-p, around a predicted position (default: predictive)",
+        )
+        group.add_argument("--local-window", type=int, metavar="D", help="tokens to either side (default: 5)")
+
+    @classmethod
+    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> WindowAttention:
+        if args.local_window < 1:
+            raise SyntaxDataError(
+                f"--local-window {args.local_window}: a window reaches at least one token to each side"
+            )
+        return WindowAttention(hidden_size, source_size, args.local_attention, args.local_window)
+
+
+@register_model_architecture("local_attention_lstm", "local_attention_lstm")
+def local_attention_lstm(args: Namespace) -> None:
+    """The sizes of fairseq's ``lstm``."""
+    for option, default in (("local_attention", "predictive"), ("local_window", 5)):
+        if getattr(args, option, None) is None:
+            setattr(args, option, default)
+    base_architecture(args)

@@ -1,0 +1,262 @@
+"""SDRNMT-1 and SDRNMT-2: source dependency representations made by a convolution.
+
+Chen et al. (2017), Neural Machine Translation with Source Dependency Representation, EMNLP, as baselines of paper 004
+(its section 3.4, whose equation numbers are used here). A convolution reads the dependency unit of each source word,
+its parent, siblings and children, and makes a vector of it.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.lstm import LSTM, Linear, base_architecture
+from torch import Tensor, nn
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.blocks import flat_relatives, word_means
+from fairseq_syntax.model.lstm import SyntaxLSTMDecoder, SyntaxLSTMEncoder, SyntaxLSTMModel
+from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, SourceAttention
+
+UNIT = ("parent", "siblings", "children")  # Equation 9
+
+
+class UnitConvolution(nn.Module):
+    """A vector V_U for each word: a convolution over the embeddings of its dependency unit, the greatest value over
+    the unit of each channel, and tanh. A unit has a fixed number of places; a learnt vector fills spare ones.
+
+    Args:
+        embed_dim: of the word embeddings
+        channels: size of V_U
+        kernel: words that one application of the convolution sees
+        unit_size: places in a unit
+    """
+
+    def __init__(self, embed_dim: int, channels: int, kernel: int = 3, unit_size: int = 10) -> None:
+        super().__init__()
+        self.kernel, self.unit_size = kernel, unit_size
+        self.conv = nn.Conv1d(embed_dim, channels, kernel)
+        self.spare = nn.Parameter(torch.empty(embed_dim))
+        for p in self.parameters():
+            nn.init.uniform_(p, -0.1, 0.1)
+
+    def forward(self, words: Tensor, members: Tensor) -> Tensor:
+        """Convolve.
+
+        Args:
+            words: [W, C], the embeddings of all words
+            members: [W', P] int64, the words in each unit, W in spare places; P at most ``unit_size``
+
+        Returns:
+            [W', channels]
+        """
+        members = F.pad(members, (0, self.unit_size - members.size(1)), value=words.size(0))
+        words = torch.cat((words, self.spare[None].to(words.dtype)))
+        # A word stands in several units: its product with each slice of the kernel is made once, and the convolution
+        # adds up rows. Only the places that win the maximum are read again with a gradient.
+        slices = [F.linear(words, self.conv.weight[:, :, k]) for k in range(self.kernel)]
+        places = self.unit_size - self.kernel + 1
+        with torch.no_grad():
+            rows = members.unfold(1, self.kernel, 1) + torch.arange(self.kernel, device=members.device) * len(words)
+            values = F.embedding_bag(rows.reshape(-1, self.kernel), torch.cat(slices), mode="sum")
+            best = values.view(len(members), places, values.size(1)).argmax(dim=1)
+        value = sum(s.gather(0, members.gather(1, best + k)) for k, s in enumerate(slices))
+        return torch.tanh(value + self.conv.bias)
+
+
+def unit_vectors(convolution: UnitConvolution, x: Tensor, syntax: SyntaxBatch) -> Tensor:
+    """V_U of each source token, that of its word; ``</s>`` and padding have zeros.
+
+    Args:
+        x: [S, B, C], the embeddings of the tokens; a word's embedding is the mean over its pieces
+        syntax: the batch's syntax, in the columns of ``x``
+
+    Returns:
+        [S, B, channels]
+    """
+    members, _ = flat_relatives(syntax, convolution.unit_size, UNIT)
+    vectors = convolution(word_means(x, syntax)[:-1], members)
+    vectors = torch.cat((vectors, vectors.new_zeros(1, vectors.size(1))))
+    return vectors[syntax.word_of_piece.t()]  # −1 is the last row
+
+
+class ConcatenatingEncoder(SyntaxLSTMEncoder):
+    """SDRNMT-1: the encoder reads ``[V_x : V_U]`` (Equation 10)."""
+
+    def __init__(self, dictionary, needs: frozenset[str], convolution: UnitConvolution, embed_dim: int, **options: Any):
+        super().__init__(dictionary, needs, embed_dim=embed_dim + convolution.conv.out_channels, **options)
+        self.convolution = convolution
+
+    def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
+        assert syntax is not None  # the encoder has checked that it is there
+        return torch.cat((x, unit_vectors(self.convolution, x, syntax)), dim=2)
+
+
+class TwoEncoders(SyntaxLSTMEncoder):
+    """SDRNMT-2: a second encoder of the same size reads V_U (Equation 11)."""
+
+    def __init__(self, dictionary, needs: frozenset[str], convolution: UnitConvolution, **options: Any):
+        super().__init__(dictionary, needs, **options)
+        self.convolution = convolution
+        self.unit_lstm = LSTM(
+            input_size=convolution.conv.out_channels,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            dropout=self.lstm.dropout,
+            bidirectional=self.bidirectional,
+        )
+
+    def second(self, x: Tensor, syntax: SyntaxBatch | None, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        assert syntax is not None  # the encoder has checked that it is there
+        return self.run(self.unit_lstm, unit_vectors(self.convolution, x, syntax), lengths)
+
+
+@dataclass
+class PairedMemory:
+    """The memories of the source states h^e and of the unit states d^e."""
+
+    words: PaddedMemory
+    units: PaddedMemory
+
+    def select(self, rows: Tensor) -> PairedMemory:
+        """The memory of other rows."""
+        return PairedMemory(self.words.select(rows), self.units.select(rows))
+
+
+class PairedAttention(SourceAttention):
+    """One set of weights for both contexts (Equations 12 and 13): ``α̃ = λ α + (1 − λ) α^d``.
+
+    It reads for both streams of the decoder at once: the first N rows of the decoder's state are h, the others h^dep.
+
+    Args:
+        hidden_size, source_size: of the decoder, and of the states of either encoder
+        weight: λ
+    """
+
+    def __init__(self, hidden_size: int, source_size: int, weight: float) -> None:
+        super().__init__()
+        self.words, self.units = (GlobalAttention(hidden_size, source_size) for _ in range(2))
+        self.weight = weight
+
+    def remember(self, encoded: Encoded) -> PairedMemory:
+        assert encoded.second is not None  # its encoder has made it
+        units = replace(encoded, states=encoded.second[0])
+        return PairedMemory(self.words.remember(encoded), self.units.remember(units))
+
+    def forward(self, hidden: Tensor, memory: PairedMemory, step: int) -> tuple[Tensor, Tensor]:
+        of_words, of_units = hidden.chunk(2)
+        weights = self.weight * self.words.weights(of_words, memory.words)
+        weights = weights + (1 - self.weight) * self.units.weights(of_units, memory.units)
+        out = self.words.read(weights, of_words, memory.words), self.units.read(weights, of_units, memory.units)
+        return torch.cat(out), weights
+
+    def over_source(self, reads: list[Tensor], memory: PairedMemory) -> Tensor:
+        return torch.stack(reads, dim=1)
+
+
+class TwoStreamDecoder(SyntaxLSTMDecoder):
+    """SDRNMT-2: the LSTM g runs over the source contexts and, with the same weights, over the unit contexts
+    (Equations 14 and 15); both attentional states go into the prediction (Equation 16).
+    """
+
+    streams = 2
+
+    def __init__(self, dictionary, attention: PairedAttention, **options: Any) -> None:
+        super().__init__(dictionary, attention, **options)
+        size, source = self.hidden_size, self.encoder_output_units
+        self.unit_hidden_proj, self.unit_cell_proj = Linear(source, size), Linear(source, size)
+        self.merge_proj = Linear(2 * size, size)
+
+    def initial_state(self, encoder_out: Encoded) -> tuple[list[Tensor], list[Tensor]]:
+        assert encoder_out.second is not None  # its encoder has made it
+        hiddens, cells = super().initial_state(encoder_out)
+        unit_hiddens, unit_cells = (encoder_out.per_row(s) for s in encoder_out.second[1:])
+        unit_hiddens, unit_cells = self.unit_hidden_proj(unit_hiddens), self.unit_cell_proj(unit_cells)
+        return (
+            [torch.cat(pair) for pair in zip(hiddens, unit_hiddens)],
+            [torch.cat(pair) for pair in zip(cells, unit_cells)],
+        )
+
+    def merge(self, outs: Tensor) -> Tensor:
+        return self.dropout_out_module(torch.tanh(self.merge_proj(torch.cat(outs.chunk(2, dim=1), dim=2))))
+
+
+class SDRNMTModel(SyntaxLSTMModel):
+    """What the two models share: the options, and the convolution they make of them."""
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add fairseq's options for ``lstm`` and those of SDRNMT."""
+        super().add_args(parser)
+        group = parser.add_argument_group("sdrnmt (syntax system)")
+        group.add_argument("--sdrnmt-channels", type=int, metavar="N", help="size of a unit's vector (default: 256)")
+        group.add_argument("--sdrnmt-kernel", type=int, metavar="N", help="words a kernel sees (default: 3)")
+        group.add_argument("--sdrnmt-unit-size", type=int, metavar="N", help="places in a unit (default: 10)")
+        group.add_argument(
+            "--sdrnmt-weight",
+            type=float,
+            metavar="W",
+            help="sdrnmt2_lstm: share of the source states in the attention weights, the rest being that of the units "
+            "(default: 0.5)",
+        )
+
+    @classmethod
+    def build_convolution(cls, args: Namespace) -> UnitConvolution:
+        """The convolution over dependency units.
+
+        Raises:
+            SyntaxDataError: an option is out of range
+        """
+        if not 1 <= args.sdrnmt_kernel <= args.sdrnmt_unit_size:
+            raise SyntaxDataError(
+                f"--sdrnmt-kernel {args.sdrnmt_kernel}: a kernel sees between 1 word and the {args.sdrnmt_unit_size} "
+                "places of a unit"
+            )
+        return UnitConvolution(args.encoder_embed_dim, args.sdrnmt_channels, args.sdrnmt_kernel, args.sdrnmt_unit_size)
+
+
+@register_model("sdrnmt1_lstm")
+class SDRNMT1(SDRNMTModel):
+    """The unit vectors join the source embeddings."""
+
+    @classmethod
+    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+        return ConcatenatingEncoder(dictionary, cls.inference_needs, cls.build_convolution(args), **options)
+
+    @classmethod
+    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> GlobalAttention:
+        return GlobalAttention(hidden_size, source_size)
+
+
+@register_model("sdrnmt2_lstm")
+class SDRNMT2(SDRNMTModel):
+    """The unit vectors have an encoder, an attention and a stream of the decoder of their own."""
+
+    @classmethod
+    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+        return TwoEncoders(dictionary, cls.inference_needs, cls.build_convolution(args), **options)
+
+    @classmethod
+    def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:
+        if not 0 <= args.sdrnmt_weight <= 1:
+            raise SyntaxDataError(f"--sdrnmt-weight {args.sdrnmt_weight}: a share lies between 0 and 1")
+        sizes = options["hidden_size"], options["encoder_output_units"]
+        return TwoStreamDecoder(dictionary, PairedAttention(*sizes, args.sdrnmt_weight), **options)
+
+
+@register_model_architecture("sdrnmt1_lstm", "sdrnmt1_lstm")
+@register_model_architecture("sdrnmt2_lstm", "sdrnmt2_lstm")
+def sdrnmt_lstm(args: Namespace) -> None:
+    """The sizes of fairseq's ``lstm``."""
+    defaults = {"sdrnmt_channels": 256, "sdrnmt_kernel": 3, "sdrnmt_unit_size": 10, "sdrnmt_weight": 0.5}
+    for option, default in defaults.items():
+        if getattr(args, option, None) is None:
+            setattr(args, option, default)
+    base_architecture(args)
