@@ -5,6 +5,7 @@ from fairseq_syntax import compat
 __version__ = "0.1.0"
 
 # Importing registers: the types of a checkpoint, the step of fairseq-preprocess, the task, the models and criteria.
+compat.quieten()
 compat.allow_checkpoint_types()
 
 from fairseq_syntax import systems, tasks  # noqa: E402

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import collections
+import logging
 import typing
 
 import numpy as np
 import torch
+
+
+def quieten() -> None:
+    """Still the notices about optional packages that fairseq's speech tasks give whenever a task is imported."""
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 
 def allow_checkpoint_types() -> None:

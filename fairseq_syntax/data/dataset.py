@@ -28,9 +28,8 @@ class SideSyntax:
         self.arcs = arcs
         self._sizes = np.array([len(s) for s in stores])
         self._ends = np.cumsum(self._sizes * np.array(repeats))
-        labels = stores[0].labels
         for other in stores[1:]:
-            if other.labels != labels:
+            if other.labels != stores[0].labels:
                 raise SyntaxDataError(
                     f"its labels are not those of {stores[0].path}",
                     path=other.path,

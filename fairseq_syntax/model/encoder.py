@@ -277,8 +277,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
             names = " and ".join(s.name for s in self.systems.values() if s.training_needs | s.inference_needs)
             raise SyntaxDataError(
                 f"{names} cannot encode a sentence without its parse, and this batch has none",
-                hint="use --task syntax_translation; --print-alignment and other tools that pass tokens only cannot "
-                "be used with it",
+                hint="use --task syntax_translation; a tool that passes tokens only cannot be used with it",
             )
         if "arcs" in needs and flat is not None and "arcs" not in flat:
             raise SyntaxDataError("a system needs the parser's distributions, and this batch has only 1-best trees")

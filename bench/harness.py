@@ -1,0 +1,107 @@
+"""Measuring ratios: two things in turn, A B A B …, in one process, so that the machine's drift hits both."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results.jsonl"
+MEASURES: dict[str, Callable[[], Any]] = {}
+
+
+def measure(*names: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Register a function that records one or more measures; ``names`` are what ``ONLY`` selects them by."""
+
+    def register(function: Callable[[], Any]) -> Callable[[], Any]:
+        for name in names:
+            MEASURES[name] = function
+        return function
+
+    return register
+
+
+def device() -> str:
+    """Where tensors are to be put: the GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_name() -> str:
+    """The hardware in words."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def compare(
+    name: str,
+    ours: Callable[[], Any],
+    plain: Callable[[], Any],
+    *,
+    unit: str = "speed, ours over plain",
+    pairs: int = 5,
+    warmup: int = 1,
+    repeat: int = 1,
+    detail: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Time two functions that do the same work, and record the ratio of their speeds.
+
+    Args:
+        ours, plain: called without arguments; a ratio above 1 says that ours is faster
+        pairs: how often each is timed, in turn
+        warmup: untimed pairs before
+        repeat: calls per timing, for functions that take less than some milliseconds
+        detail: kept with the result
+    """
+
+    def timed(function: Callable[[], Any]) -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(repeat):
+            function()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / repeat
+
+    for _ in range(warmup):
+        timed(ours), timed(plain)
+    times = [(timed(ours), timed(plain)) for _ in range(pairs)]
+    seconds = {
+        "ours_seconds": statistics.median(t[0] for t in times),
+        "plain_seconds": statistics.median(t[1] for t in times),
+    }
+    return record(name, [b / a for a, b in times], unit=unit, detail={**seconds, **(detail or {})})
+
+
+def record(name: str, ratios: list[float], *, unit: str, detail: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Print a measure as a line and append it to ``results.jsonl``; the figure is the median of ``ratios``."""
+    result = {
+        "name": name,
+        "ratio": round(statistics.median(ratios), 4),
+        "ratio_min": round(min(ratios), 4),
+        "ratio_max": round(max(ratios), 4),
+        "unit": unit,
+        "device": device_name(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "detail": {"cores": os.cpu_count(), **(detail or {})},
+    }
+    print(
+        f"{name:42} {result['ratio']:8.3f}  ({result['ratio_min']:.3f} to {result['ratio_max']:.3f})  {unit}",
+        flush=True,
+    )
+    with RESULTS.open("a", encoding="utf-8") as f:
+        f.write(json.dumps(result, ensure_ascii=False) + "\n")
+    return result

@@ -1,0 +1,102 @@
+"""PASCAL against the plain Transformer and plain attention, and the loader with syntax against the one without."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.nn.functional as F
+
+from bench import corpus
+from bench.harness import compare, device, measure, record
+from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.systems.pascal import ParentTerm, gaussian
+
+SIZE = ["--encoder-embed-dim", "256", "--encoder-ffn-embed-dim", "1024", "--encoder-layers", "3"]
+SIZE += ["--encoder-attention-heads", "4", "--decoder-layers", "3", "--decoder-attention-heads", "4"]
+
+
+def train_epoch(arch: str, *arguments: str, criterion=None, batches: int = 4):
+    """A function that trains one model on the first batches of the corpus, and the number of target tokens in them."""
+    task = corpus.task()
+    model, _ = corpus.model(task, arch, *SIZE, *arguments)
+    model = model.to(device()).train()
+    task.load_dataset("train")
+    iterator = task.get_batch_iterator(task.dataset("train"), max_tokens=2000, seed=1).next_epoch_itr(shuffle=True)
+    samples = [next(iterator) for _ in range(batches)]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+
+    def run() -> None:
+        for sample in samples:
+            optimizer.zero_grad()
+            logits, _ = model(**sample["net_input"])
+            F.cross_entropy(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1).backward()
+            optimizer.step()
+
+    return run, sum(s["ntokens"] for s in samples)
+
+
+@measure("train/pascal_transformer")
+def train() -> None:
+    """Training steps of the same batches."""
+    ours, tokens = train_epoch("pascal_transformer", "--pascal-heads", "2")
+    plain, _ = train_epoch("transformer")
+    compare("train/pascal_transformer", ours, plain, pairs=7, detail={"target_tokens": tokens})
+
+
+@measure("loader/syntax")
+def loader() -> None:
+    """An epoch over the loader."""
+
+    def epoch(needs):
+        task = corpus.task()
+        task._needs["source"] = frozenset(needs)
+        task.load_dataset("train")
+        batches = task.get_batch_iterator(task.dataset("train"), max_tokens=4000, seed=1)
+
+        def run() -> None:
+            for _ in batches.next_epoch_itr(shuffle=True):
+                pass
+
+        return run
+
+    compare("loader/syntax", epoch({"tree"}), epoch(()), pairs=9)
+
+
+@measure("store/bytes_per_token")
+def store_size() -> None:
+    """Bytes of a store without arcs over its tokens."""
+    import random
+
+    from fairseq_syntax.store import SyntaxStoreWriter
+
+    path = os.path.join(corpus.corpus(), "no-arcs.syntax.arrow")
+    rng = random.Random(1)
+    with SyntaxStoreWriter(path, with_arcs=False) as writer:
+        for _ in range(4000):
+            sentence = corpus.random_sentence(rng, 13)
+            sentence.arcs = None
+            writer.add(sentence)
+        writer.update_metadata({"labels": {}})
+    store = SyntaxStore(path)
+    record("store/bytes_per_token", [os.path.getsize(path) / store.metadata["pieces"]], unit="bytes per source piece")
+
+
+@measure(*(f"layer/pascal@{t}" for t in (16, 64, 256, 1024)))
+def layer() -> None:
+    """The scaled attention, forward and backward, all heads scaled, against PyTorch's attention."""
+    for length in (16, 64, 256, 1024):
+        batch = max(1, 2048 // length)
+        q, k, v = (torch.randn(batch, 4, length, 64, device=device(), requires_grad=True) for _ in range(3))
+        position = torch.arange(length, device=device()).expand(batch, length)
+        parent = torch.randint(0, length, (batch, length), device=device()).float()
+
+        def ours(q=q, k=k, v=v, parent=parent, position=position) -> None:
+            term = ParentTerm(4, gaussian(parent, position, 1.0))
+            weights = term.scores(q @ k.transpose(2, 3) / 8, None).softmax(-1)
+            (weights @ v).sum().backward()
+
+        def plain(q=q, k=k, v=v) -> None:
+            F.scaled_dot_product_attention(q, k, v).sum().backward()
+
+        compare(f"layer/pascal@{length}", ours, plain, repeat=5, detail={"form": "dense", "batch": batch})

@@ -1,0 +1,68 @@
+"""``fairseq-syntax translate``: raw text in, text out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def add_parser(verbs: argparse._SubParsersAction) -> None:
+    """Add the verb."""
+    summary = "translate raw text with a trained model"
+    parser = verbs.add_parser(
+        "translate",
+        help=summary,
+        description="Translate raw text, or CoNLL-U, line by line: parses it where the model needs a parse, segments, "
+        "translates and puts the pieces together again. Empty lines stay empty.",
+    )
+    parser.add_argument("checkpoint", nargs="+", metavar="CHECKPOINT", help="a model, or several for an ensemble")
+    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
+    parser.add_argument("--input", default="-", metavar="FILE", help="text, or a .conllu file (default: text on stdin)")
+    parser.add_argument("--output", default="-", metavar="FILE", help="default: stdout")
+    parser.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
+    parser.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
+    parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    parser.add_argument("--beam", type=int, default=4, metavar="N", help="default: 4")
+    parser.add_argument("--lenpen", type=float, default=1.0, metavar="P", help="length penalty (default: 1)")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="sentences at a time (default: 32)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+
+
+def main(args: argparse.Namespace) -> None:
+    """Translate."""
+    import logging
+    from contextlib import nullcontext
+    from itertools import islice
+
+    from tqdm import tqdm
+
+    from fairseq_syntax.hub import Translator
+    from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.text.files import read_lines, whole_file
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    translator = Translator.load(
+        args.checkpoint,
+        args.data,
+        parser_name=args.parser,
+        parser_lang=args.lang,
+        parser_dir=args.model_dir,
+        device=args.device,
+        batch_size=args.batch_size,
+        beam=args.beam,
+        lenpen=args.lenpen,
+    )
+    if args.input == "-":
+        source = (line.rstrip("\r\n") for line in sys.stdin)
+    elif args.input.removesuffix(".gz").endswith(".conllu"):
+        source = read_conllu(args.input)
+    else:
+        source = read_lines(args.input)
+    lines = iter(tqdm(source, unit=" lines", disable=None))
+    out = nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output)
+    with out as file:
+        # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
+        while chunk := list(islice(lines, args.batch_size * 4)):
+            for text in translator.translate(chunk):
+                file.write(text + "\n")
+            file.flush()
