@@ -100,7 +100,8 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         """fairseq's, noting what of the syntax the model needs (in training, or at inference from a checkpoint)."""
         model = super().build_model(cfg, from_checkpoint)
         self._training_needs = getattr(model, "training_needs", frozenset())
-        self._need("source", getattr(model, "inference_needs", frozenset()) if from_checkpoint else self._training_needs)
+        inference_needs = getattr(model, "inference_needs", frozenset())
+        self._need("source", inference_needs if from_checkpoint else self._training_needs)
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
             self.tokenizer = SegmentationDecoder(self.target_segmenter)
         return model
