@@ -1,0 +1,49 @@
+"""``fairseq-syntax inspect``: what is in a store, and whether it belongs to its tokens."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "inspect",
+        help="say what is in a store, and check it against its tokens",
+        description="Say what is in the stores of a data directory (or in one store), and draw a sentence as text.",
+    )
+    parser.add_argument("path", metavar="BIN", help="a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow")
+    parser.add_argument("--check", action="store_true", help="verify every sentence against the token dataset")
+    parser.add_argument("--sentence", type=int, nargs="+", metavar="N", help="draw these (from 1; default: the first)")
+    parser.add_argument("--label-groups", default="ud", metavar="MAP", help="of LDD: ud, stanford or a file")
+    parser.add_argument("--problems", type=int, default=20, metavar="N", help="with --check: show so many")
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    from ..errors import SyntaxDataError
+    from ..evaluation.inspect import Tokens, check, describe, example, find_stores, report
+    from ..store import SyntaxStore
+
+    failed = False
+    for path in find_stores(args.path):
+        store = SyntaxStore(path)
+        try:
+            tokens = Tokens(path)
+        except SyntaxDataError:
+            # a store alone can still be looked at, but not be checked
+            if args.check:
+                raise
+            tokens = None
+        print(report(describe(store), args.label_groups))
+        wanted = args.sentence or ([1] if len(store) else [])
+        for sentence in wanted:
+            print("  " + example(store, sentence, tokens).replace("\n", "\n    "))
+        if args.check:
+            problems = 0
+            for problem in check(store, tokens):
+                problems += 1
+                if problems <= args.problems:
+                    print(f"  WRONG: {problem}")
+            print(f"  check: {f'{problems} problems' if problems else f'all {len(store):,} sentences are right'}")
+            failed |= problems > 0
+    return 1 if failed else 0

@@ -1,0 +1,58 @@
+"""Dependency trees drawn as text: one word a row, in the order of the sentence, its dependents bound by lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def depths(heads: Sequence[int]) -> list[int]:
+    """How many arcs each word is below its root (a root is its own head, at depth 0).
+
+    Raises:
+        ValueError: the heads form a circle
+    """
+    found: list[int | None] = [0 if head == i else None for i, head in enumerate(heads)]
+    for start in range(len(heads)):
+        path = []
+        word = start
+        while found[word] is None:
+            path.append(word)
+            if len(path) > len(heads):
+                raise ValueError(f"the heads form a circle through word {start}")
+            word = heads[word]
+        for step, below in enumerate(reversed(path), 1):
+            found[below] = found[word] + step
+    return [depth or 0 for depth in found]
+
+
+def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
+    """A tree (or several) as text.
+
+    .. code-block:: text
+
+           ╭─ A det
+        ╭─ man nsubj
+        runs root
+        ╰─ fast advmod
+
+    Args:
+        rows: what to write for each word
+        heads: 0-based head of each word; a root is its own head
+    """
+    level = depths(heads)
+    grid = [[" "] * (3 * depth) for depth in level]
+    for head in range(len(heads)):
+        children = [i for i, h in enumerate(heads) if h == head and i != head]
+        if not children:
+            continue
+        column = 3 * level[head]
+        first, last = min(*children, head), max(*children, head)
+        for row in range(first, last + 1):
+            if row == head or column >= len(grid[row]):
+                continue  # in a non-projective tree a word may stand where the line passes
+            if row in children:
+                corner = "╭" if row == first else "╰" if row == last else "├"
+                grid[row][column : column + 3] = [corner, "─", " "]
+            else:
+                grid[row][column] = "│"
+    return "\n".join(("".join(cells) + row).rstrip() for cells, row in zip(grid, rows))
