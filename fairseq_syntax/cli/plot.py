@@ -1,0 +1,117 @@
+"""``fairseq-syntax plot``: the papers' figures."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "plot",
+        help="draw scores, training curves and reliability",
+        description="Draw a figure as PNG, SVG or PDF, by the ending of its name.",
+    )
+    figures = parser.add_subparsers(dest="figure", metavar="FIGURE", required=True)
+
+    box = figures.add_parser("box", help="box plot of the systems' sentence scores")
+    _translations(box)
+    metrics = ("bleu", "bleu1", "chrf", "ter", "ribes")
+    box.add_argument("--metric", choices=metrics, default="bleu", help="(default: bleu)")
+
+    length = figures.add_parser("length", help="BLEU by length of the reference, or of the source")
+    _translations(length)
+    length.add_argument("--src", metavar="FILE", help="source sentences: count their tokens")
+    length.add_argument("--step", type=int, default=10, metavar="N", help="width of an interval (default: 10)")
+
+    curves = figures.add_parser("curves", help="training curves from fairseq's logs")
+    curves.add_argument("logs", nargs="+", metavar="[NAME=]LOG", help="json, simple or tqdm logs of fairseq-train")
+    curves.add_argument("--metrics", nargs="+", default=["loss"], metavar="NAME", help="one panel each (default: loss)")
+
+    reliability = figures.add_parser("reliability", help="reliability diagram of a parser's probabilities")
+    reliability.add_argument("files", nargs="+", metavar="[NAME=]FILE", help="--output of fairseq-syntax calibrate")
+
+    for figure in (box, length, curves, reliability):
+        figure.add_argument("--out", required=True, metavar="FILE", help="FILE.png, FILE.svg or FILE.pdf")
+    return parser
+
+
+def _translations(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ref", nargs="+", required=True, metavar="FILE", help="reference translations")
+    parser.add_argument("--sys", nargs="+", required=True, metavar="[NAME=]FILE[,FILE…]", help="as for score")
+    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
+
+
+def main(args: argparse.Namespace) -> int:
+    from ..evaluation import plot
+
+    draw = {"box": _box, "length": _length, "curves": _curves, "reliability": _reliability}[args.figure]
+    plot.save(draw(args), args.out)
+    return 0
+
+
+def _box(args):
+    import numpy as np
+
+    from ..evaluation.metrics import Scorer
+    from ..evaluation.plot import box_plot
+
+    systems, references, _ = _read(args)
+    scorer = Scorer(args.metric, references, args.tokenize)
+    scores = {s.name: np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in systems}
+    return box_plot(scores, scorer.name)
+
+
+def _length(args):
+    from ..evaluation.plot import bleu_by_length
+    from ..evaluation.score import Options, by_length
+
+    systems, references, sources = _read(args)
+    return bleu_by_length(by_length(systems, references, Options(tokenize=args.tokenize, by_length=args.step), sources))
+
+
+def _curves(args):
+    from ..evaluation.logs import read_curves
+    from ..evaluation.plot import training_curves
+
+    return training_curves({name: read_curves(path) for name, path in map(_named, args.logs)}, args.metrics)
+
+
+def _reliability(args):
+    import json
+
+    from ..errors import SyntaxDataError
+    from ..evaluation.plot import reliability_diagram
+
+    curves = {}
+    for name, path in map(_named, args.files):
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)["curves"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SyntaxDataError(
+                f"not a report of calibrate ({type(error).__name__})",
+                path=path,
+                hint="fairseq-syntax calibrate --output",
+            ) from error
+        curves |= {curve if len(args.files) == 1 else f"{name}: {curve}": bins for curve, bins in found.items()}
+    return reliability_diagram(curves)
+
+
+def _read(args):
+    from ..evaluation.outputs import check_parallel, read_text
+    from ..evaluation.score import read_system
+
+    systems = [read_system(text) for text in args.sys]
+    references = [read_text(path) for path in args.ref]
+    sources = read_text(args.src) if getattr(args, "src", None) else None
+    named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
+    named += [(args.src, len(sources))] if sources is not None else []
+    check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
+    return systems, references, sources
+
+
+def _named(text: str) -> tuple[str, str]:
+    import os
+
+    name, equals, path = text.partition("=")
+    return (name, path) if equals and not os.path.exists(text) else (text, text)
