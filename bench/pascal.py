@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -92,7 +93,7 @@ def layer() -> None:
         parent = torch.randint(0, length, (batch, length), device=device()).float()
 
         def ours(q=q, k=k, v=v, parent=parent, position=position) -> None:
-            term = ParentTerm(4, gaussian(parent, position, 1.0))
+            term = ParentTerm(4, parent, position, partial(gaussian, variance=1.0))
             weights = term.scores(q @ k.transpose(2, 3) / 8, None).softmax(-1)
             (weights @ v).sum().backward()
 

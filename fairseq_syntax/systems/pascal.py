@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -21,27 +22,23 @@ from fairseq_syntax.model.transformer import register_presets
 
 
 def gaussian(parent: Tensor, position: Tensor, variance: float) -> Tensor:
-    """Equation 3: ``D[t, j] = exp(−(j − p_t)² / 2σ²) / √(2πσ²)``.
+    """Equation 3: ``d = exp(−(j − p)² / 2σ²) / √(2πσ²)``, elementwise.
 
     Args:
-        parent: [B, T] float, p_t, the middle position of each token's parent, halves allowed
-        position: [B, T], j, counted from the same origin
+        parent: p, the middle position of a token's parent, halves allowed
+        position: j, counted from the same origin; broadcasts with ``parent``
         variance: σ²
-
-    Returns:
-        [B, T, T] of ``parent``'s dtype; rows are tokens t, columns are keys j
     """
-    distance = position[:, None, :] - parent[:, :, None]
-    return torch.exp(distance.square() / (-2 * variance)) / math.sqrt(2 * math.pi * variance)
+    return torch.exp((position - parent).square() / (-2 * variance)) / math.sqrt(2 * math.pi * variance)
 
 
 def one_hot(parent: Tensor, position: Tensor) -> Tensor:
-    """The parent-only factor: 1 at ``round(p_t)``, halves to the even position, 0 elsewhere; as :func:`gaussian`.
+    """The parent-only factor: 1 at ``round(p)``, halves to the even position, 0 elsewhere; as :func:`gaussian`.
 
     Positions must be counted from the sentence's first piece: counted from the left edge of a padded batch, rounding
     would depend on the padding.
     """
-    return (position[:, None, :] == parent[:, :, None].round()).to(parent.dtype)
+    return (position == parent.round()).to(parent.dtype)
 
 
 class ParentTerm(ScoreTerm):
@@ -49,22 +46,61 @@ class ParentTerm(ScoreTerm):
 
     Args:
         num_heads: h_P, the number of heads scaled
-        distance: [B, T, T], D
+        parent: [B, T] float, the middle position of each token's parent
+        position: [B, T], each place's own position, counted from the same origin
+        factor: the elementwise function (parent, position) → d
         ignored: [B, T] bool, True where the token's row of D is replaced by what leaves the scores as they are
         add: add D in place of multiplying by it
+        fused: compute it in FlexAttention
     """
 
-    def __init__(self, num_heads: int, distance: Tensor, ignored: Tensor | None = None, add: bool = False) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        parent: Tensor,
+        position: Tensor,
+        factor: Callable[[Tensor, Tensor], Tensor],
+        ignored: Tensor | None = None,
+        add: bool = False,
+        fused: bool = False,
+    ) -> None:
         self.heads = slice(0, num_heads)
-        neutral = 0.0 if add else 1.0
-        if ignored is not None:
-            distance = distance.masked_fill(ignored[:, :, None], neutral)
-        self._distance = distance[:, None]
-        self._add = add
+        self._parent, self._position, self._factor = parent, position.to(parent.dtype), factor
+        self._ignored, self._add, self._fused = ignored, add, fused
 
-    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
-        distance = self._distance.to(scores.dtype)
+    @cached_property
+    def distance(self) -> Tensor:
+        """D, [B, 1, T, T]; rows are tokens t, columns are keys j."""
+        distance = self._factor(self._parent[:, :, None], self._position[:, None, :])
+        if self._ignored is not None:
+            distance = distance.masked_fill(self._ignored[:, :, None], 0.0 if self._add else 1.0)
+        return distance[:, None]
+
+    def scores(self, scores: Tensor, x: Tensor | None) -> Tensor:
+        distance = self.distance.to(scores.dtype)
         return scores + distance if self._add else scores * distance
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        if not self._fused or (torch.is_grad_enabled() and not q.is_cuda):  # FlexAttention has no backward on CPUs
+            return None
+        parent, position, ignored, padding = self._parent, self._position, self._ignored, key_padding_mask
+
+        def scaled(score: Tensor, b: Tensor, h: Tensor, t: Tensor, j: Tensor) -> Tensor:
+            distance = self._factor(parent[b, t], position[b, j])
+            if ignored is not None:
+                distance = torch.where(ignored[b, t], 0.0 if self._add else 1.0, distance)
+            score = score + distance if self._add else score * distance
+            return score if padding is None else torch.where(padding[b, j], -math.inf, score)
+
+        return _flex_attention(q.is_cuda)(q, k, v, score_mod=scaled, scale=1.0)
+
+
+@lru_cache
+def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
+    """FlexAttention; only its compiled form avoids the T×T scores."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
 
 
 @register_encoder_system("pascal")
@@ -78,6 +114,7 @@ class Pascal(EncoderSystem):
         ignore: q, the probability in training that a token's row of D is left out (parent ignoring)
         parent_only: scale by a one-hot vector in place of the Gaussian
         add: add D to the scores in place of multiplying
+        fused: use FlexAttention where no attention weights are dropped
     """
 
     training_needs = inference_needs = frozenset({"tree"})
@@ -90,14 +127,16 @@ class Pascal(EncoderSystem):
         ignore: float = 0.0,
         parent_only: bool = False,
         add: bool = False,
+        fused: bool = False,
     ) -> None:
         super().__init__()
         if variance <= 0:
             raise SyntaxDataError(f"--pascal-variance {variance}: a variance is positive")
         if not 0 <= ignore <= 1:
             raise SyntaxDataError(f"--parent-ignoring {ignore}: a probability lies between 0 and 1")
-        self.num_heads, self._layers, self.variance = heads, tuple(layers), variance
-        self.ignore, self.parent_only, self.add = ignore, parent_only, add
+        self.num_heads, self._layers = heads, tuple(layers)
+        self.ignore, self.add, self.fused = ignore, add, fused
+        self.factor = one_hot if parent_only else partial(gaussian, variance=variance)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -114,6 +153,12 @@ class Pascal(EncoderSystem):
         )
         parser.add_argument(
             "--pascal-add", action="store_true", default=None, help="add the factor in place of multiplying by it"
+        )
+        parser.add_argument(
+            "--pascal-fused",
+            action="store_true",
+            default=None,
+            help="compute the heads in FlexAttention, on a GPU and with no dropout on attention weights",
         )
 
     @classmethod
@@ -138,6 +183,7 @@ class Pascal(EncoderSystem):
             option("parent_ignoring", 0.0),
             option("parent_only", False),
             option("pascal_add", False),
+            option("pascal_fused", False),
         )
 
     def layers(self) -> Sequence[int]:
@@ -147,13 +193,12 @@ class Pascal(EncoderSystem):
         assert syntax is not None  # the encoder has checked what is needed
         position = syntax.offset_in_sentence
         parent = syntax.parent_middle - syntax.start[:, None]
-        distance = one_hot(parent, position) if self.parent_only else gaussian(parent, position, self.variance)
         ignored = None
         if self.training and self.ignore > 0:
             # One draw per token, shared by the heads; made here and not in the layer, so that a checkpointed layer
             # is recomputed with the same draw.
             ignored = torch.rand(parent.shape, device=parent.device) < self.ignore
-        return ParentTerm(self.num_heads, distance, ignored, self.add)
+        return ParentTerm(self.num_heads, parent, position, self.factor, ignored, self.add, self.fused)
 
 
 register_presets("pascal_transformer", encoder_syntax="pascal")
