@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import random
+import shutil
+import tempfile
+from functools import lru_cache
 from pathlib import Path
 
 from stanza.models import parser as stanza_parser
@@ -59,3 +63,11 @@ def train(folder: Path, *, steps: int = 40) -> Path:
         stanza_tagger.main([*common, "--save_name", "pos.pt", "--batch_size", "20"])
         stanza_parser.main([*common, "--save_name", "depparse.pt", "--batch_size", "300", "--no_checkpoint"])
     return folder
+
+
+@lru_cache
+def models() -> Path:
+    """A folder with a tiny tagger and parser, trained once for all tests."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return train(folder / "toy", steps=8)

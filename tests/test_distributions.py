@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import math
-import shutil
-import tempfile
-from functools import lru_cache
-from pathlib import Path
 
 import parse_models
 import pytest
 import torch
+from parse_models import models
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import ParserOptions, load_parser
@@ -19,14 +15,6 @@ from fairseq_syntax.parsing.distributions import head_probabilities, sparse_arcs
 from fairseq_syntax.text.conllu import format_conllu, parse_conllu_block
 
 LABELS = ["root", "dep", "nmod:poss"]
-
-
-@lru_cache
-def models() -> Path:
-    """A folder with a tiny tagger and parser, trained once for all tests."""
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return parse_models.train(folder / "toy", steps=8)
 
 
 def toy(**changes) -> ParserOptions:

@@ -17,9 +17,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "--input", required=True, type=Path, metavar="FILE", help="text, or CoNLL-U for --parser conllu"
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the CoNLL-U file to write")
-    parser.add_argument(
-        "--text", type=Path, metavar="FILE", help="for --parser conllu: the text it is the parse of"
-    )
+    parser.add_argument("--text", type=Path, metavar="FILE", help="for --parser conllu: the text it is the parse of")
     add_parser_options(parser)
     lines = parser.add_argument_group("lines")
     lines.add_argument("--max-words", type=positive, default=250, metavar="N", help="longest sentence (default: 250)")
@@ -42,8 +40,8 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     return parser
 
 
-def add_parser_options(parser) -> None:
-    """The options that choose a parser, its models and its tokenizer."""
+def add_parser_options(parser, *, raw_text: bool = True) -> None:
+    """The options that choose a parser and its models and, for raw text, its tokenizer."""
     group = parser.add_argument_group("parser")
     group.add_argument(
         "--parser",
@@ -55,10 +53,12 @@ def add_parser_options(parser) -> None:
     group.add_argument(
         "--model-dir",
         metavar="DIR",
-        help="with pos.pt and depparse.pt, or a Stanza resources folder (default: Stanza's own); a checkpoint for supar",
+        help="with pos.pt and depparse.pt, or Stanza's resources (default: Stanza's own); for supar a checkpoint",
     )
     group.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (default: cpu)")
     group.add_argument("--batch-size", type=positive, default=4000, metavar="WORDS", help="(default: 4000)")
+    if not raw_text:
+        return
     group.add_argument(
         "--tokenizer",
         choices=("auto", "stanza", "spacy", "basic"),
@@ -69,9 +69,11 @@ def add_parser_options(parser) -> None:
     group.add_argument("--split-sentences", action="store_true", help="a line may hold several sentences")
 
 
-def add_distribution_options(group) -> None:
+def add_distribution_options(group, *, min_prob: float = 0.01) -> None:
     """The options that say which probabilities are taken, and how many."""
-    group.add_argument("--min-prob", type=_probability, default=0.01, metavar="P", help="least p kept (default: 0.01)")
+    group.add_argument(
+        "--min-prob", type=_probability, default=min_prob, metavar="P", help=f"least p kept (default: {min_prob:g})"
+    )
     group.add_argument("--temperature", type=_temperature, default=1.0, metavar="T", help="divides head scores")
     group.add_argument("--label-temperature", type=_temperature, default=1.0, metavar="T", help="divides label scores")
     group.add_argument(
@@ -114,13 +116,14 @@ def parser_options(args: argparse.Namespace, **more):
     from ..errors import SyntaxDataError
     from ..parsing.base import ParserOptions
 
-    if args.pretokenized and args.split_sentences:
-        raise SyntaxDataError("--pretokenized lines are single sentences", hint="drop --split-sentences")
-    if args.pretokenized and args.tokenizer != "auto":
-        raise SyntaxDataError("--pretokenized text needs no --tokenizer", hint="drop one of the two")
     known = {field.name for field in fields(ParserOptions)}
     values = {name: value for name, value in vars(args).items() if name in known} | more
-    values["tokenizer"] = "whitespace" if args.pretokenized else args.tokenizer
+    if getattr(args, "pretokenized", False):
+        if args.split_sentences:
+            raise SyntaxDataError("--pretokenized lines are single sentences", hint="drop --split-sentences")
+        if args.tokenizer != "auto":
+            raise SyntaxDataError("--pretokenized text needs no --tokenizer", hint="drop one of the two")
+        values["tokenizer"] = "whitespace"
     return ParserOptions(**values)
 
 
@@ -132,7 +135,8 @@ def main(args: argparse.Namespace) -> int:
     from ..parsing.conllu_file import pass_on
     from ..parsing.jobs import Job, Plan, merge, parse_corpus
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger().setLevel(logging.INFO)  # fairseq leaves it at DEBUG
     if args.parser == "conllu":
         if args.distributions or args.shard or args.merge:
             raise SyntaxDataError("an existing parse is passed on as it is", hint="drop --distributions and --shard")

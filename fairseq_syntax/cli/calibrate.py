@@ -1,0 +1,156 @@
+"""``fairseq-syntax calibrate``: whether a parser's probabilities can be believed, against a treebank."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .parse import add_distribution_options, add_parser_options, positive
+
+# Small enough to leave the distributions as they are, large enough to keep their lists short.
+_MIN_PROB = 1e-5
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "calibrate",
+        help="compare a parser's probabilities with a treebank",
+        description="Parse a treebank's own words, or take a parse of them, and report how far the probabilities of "
+        "heads and labels are right: expected calibration error, UAS by confidence, the temperature that fits best, "
+        "and what each --min-prob would keep. The temperatures are those of the softmax for each word.",
+    )
+    parser.add_argument("--gold", required=True, type=Path, metavar="FILE", help="the treebank, CoNLL-U")
+    parser.add_argument(
+        "--parsed", type=Path, metavar="FILE", help="a parse of its words with Arcs=, in place of a parser"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the report as JSON")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="reliability diagram: .png, .svg or .pdf")
+    parser.add_argument("--bins", type=positive, default=10, metavar="N", help="of confidence (default: 10)")
+    add_parser_options(parser, raw_text=False)
+    arcs = parser.add_argument_group("distributions")
+    add_distribution_options(arcs, min_prob=_MIN_PROB)
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    import json
+    import logging
+
+    from ..errors import SyntaxDataError
+    from ..parsing import calibration
+    from ..parsing.base import load_parser
+    from ..text.conllu import read_conllu
+    from ..text.files import whole_file
+    from .parse import parser_options
+
+    logging.getLogger().setLevel(logging.INFO)  # fairseq leaves it at DEBUG, and matplotlib is talkative
+    gold = list(read_conllu(args.gold))
+    if args.parsed is not None:
+        parsed = list(read_conllu(args.parsed, n_lines=len(gold)))
+    else:
+        options = parser_options(args, distributions=True, tokenizer="whitespace", max_words=10**9)
+        parsed = _parse(load_parser(options), gold)
+    try:
+        sample = calibration.compare(gold, parsed)
+    except SyntaxDataError as error:
+        raise SyntaxDataError(error.message, path=args.parsed or args.gold, hint=error.hint) from error
+    report, curves = _report(sample, args.bins, fit=not args.structured)
+    print(_text(report))
+    if args.output is not None:
+        try:
+            with whole_file(args.output) as file:
+                json.dump(report | {"curves": curves}, file, indent=1)
+                file.write("\n")
+        except OSError as error:
+            raise SyntaxDataError(f"cannot be written: {error.strerror}", path=args.output) from error
+    if args.picture is not None:
+        from ..evaluation.plot import reliability_diagram, save
+
+        save(reliability_diagram(curves), args.picture)
+    return 0
+
+
+def _parse(parser, gold):
+    """The gold lines' words parsed, sentence by sentence, in lines of the same sentences."""
+    from ..parsing.base import assemble
+    from ..parsing.tokenizers import Surface
+
+    sentences = [line.words[start:end] for line in gold for start, end in line.sentences]
+    parses = iter(parser.parse_sentences(sentences) if sentences else [])
+    return [
+        assemble(
+            [[Surface(word, True, [word]) for word in line.words[start:end]] for start, end in line.sentences],
+            [next(parses) for _ in line.sentences],
+            line.line_number,
+        )
+        for line in gold
+    ]
+
+
+def _report(sample, bins: int, *, fit: bool) -> tuple[dict, dict]:
+    from ..parsing import calibration as c
+
+    confidence, correct = sample.heads.best()
+    joint, both = sample.arcs.best()
+    curves = {"heads": c.reliability(confidence, correct, bins), "heads and labels": c.reliability(joint, both, bins)}
+    report = {
+        "words": sample.heads.n,
+        "uas": float(sample.tree_right.mean()),
+        "las": float(sample.tree_labelled.mean()),
+        "head": {
+            "accuracy": float(correct.mean()),
+            "confidence": float(confidence.mean()),
+            "ece": c.calibration_error(confidence, correct, bins),
+            "log_loss": sample.heads.log_loss(),
+        },
+        "arc": {
+            "accuracy": float(both.mean()),
+            "confidence": float(joint.mean()),
+            "ece": c.calibration_error(joint, both, bins),
+            "log_loss": sample.arcs.log_loss(),
+        },
+        "uas_by_confidence": [
+            {"confidence": p, "uas": accuracy, "words": count}
+            for p, accuracy, count in c.reliability(sample.tree_p, sample.tree_right, bins)
+        ],
+        "kept": [
+            {"min_prob": threshold, "arcs_per_word": arcs, "mass": mass}
+            for threshold, arcs, mass in c.kept_mass(sample.arcs)
+        ],
+    }
+    if fit:
+        temperature = c.fit_temperature(sample.heads)
+        report["temperature"] = {
+            "head": temperature,
+            "label": c.fit_temperature(sample.labels),
+            "held_out_ece": c.held_out_error(sample.heads, bins),
+            "log_loss": sample.heads.at(temperature).log_loss(),
+        }
+        curves[f"heads, T = {temperature:.2f}"] = c.reliability(*sample.heads.at(temperature).best(), bins)
+    return report, curves
+
+
+def _text(report: dict) -> str:
+    lines = [
+        f"{report['words']} words: UAS {100 * report['uas']:.2f}, LAS {100 * report['las']:.2f}",
+        "                    accuracy  confidence     ECE  log loss",
+    ]
+    for name, title in (("head", "best head"), ("arc", "best head and label")):
+        row = report[name]
+        lines.append(
+            f"{title:20} {100 * row['accuracy']:7.2f} {100 * row['confidence']:11.2f} {100 * row['ece']:7.2f}"
+            f" {row['log_loss']:9.4f}"
+        )
+    if "temperature" in report:
+        row = report["temperature"]
+        lines.append(
+            f"best fit: --temperature {row['head']:.3f} --label-temperature {row['label']:.3f}; heads then have an ECE "
+            f"of {100 * row['held_out_ece']:.2f} (held out) and a log loss of {row['log_loss']:.4f}"
+        )
+    lines += ["", "confidence of the tree's head      words     UAS"]
+    for row in report["uas_by_confidence"]:
+        lines.append(f"{row['confidence']:29.3f} {row['words']:10d} {100 * row['uas']:7.2f}")
+    lines += ["", "--min-prob    arcs per word    mass kept"]
+    for row in report["kept"]:
+        lines.append(f"{row['min_prob']:10g} {row['arcs_per_word']:16.2f} {row['mass']:12.4f}")
+    return "\n".join(lines)
