@@ -133,6 +133,8 @@ class SyntaxBatch:
         Returns:
             [B, T] of ``per_word``'s dtype
         """
+        if not per_word.numel():  # a batch of empty lines: nothing to spread, and nothing to index
+            per_word = per_word.new_zeros(1)
         spread = per_word[self.word_of_piece.clamp(min=0)]
         other = torch.as_tensor(other, dtype=spread.dtype, device=spread.device)
         return torch.where(self.real, spread, other)

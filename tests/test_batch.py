@@ -1,0 +1,182 @@
+"""Every view of a batch's syntax against loops over the sentences, whatever else is in the batch and on either side."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_parses import EOS, PAD, Line, pad, random_line
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.store.memory import MemoryStore
+from fairseq_syntax.store.schema import StoredSentence
+
+EMPTY = Line([], [], [], [EOS])
+Arc = tuple[int, int, int, float]
+
+
+def random_arcs(rng: random.Random, line: Line) -> list[Arc]:
+    """A few arcs per word, some words without; a root arc has the word as its own head."""
+    arcs = {}
+    for dependent in range(len(line.heads)):
+        for _ in range(rng.choice([0, 1, 1, 2, 3])):
+            arcs[dependent, rng.randrange(len(line.heads)), rng.randrange(5)] = rng.random()
+    return [(*key, p) for key, p in sorted(arcs.items())]
+
+
+def collate(lines: list[Line], left: bool, arcs: list[list[Arc]] | None = None, extra: int = 0) -> SyntaxBatch:
+    """The batch as the loader and the model make it; ``extra`` columns of padding, as --required-seq-len-multiple."""
+    stored = [
+        StoredSentence(l.pieces, l.heads, *([labels[c] for labels in l.labels] for c in range(3)), arcs=a)
+        for l, a in zip(lines, arcs or [None] * len(lines))
+    ]
+    flat = MemoryStore(stored).fetch(range(len(lines)), arcs=arcs is not None)
+    flat = {k: v if isinstance(v, int) else torch.from_numpy(v) for k, v in flat.items()}
+    tokens = pad(lines, left)
+    if extra:
+        padding = torch.full((len(lines), extra), PAD)
+        tokens = torch.cat([padding, tokens] if left else [tokens, padding], dim=1)
+    return SyntaxBatch(flat, tokens, PAD)
+
+
+def views_by_loops(lines: list[Line], left: bool, width: int) -> dict[str, list[list[float]]]:
+    """Each [B, T] view, filled place by place from the definition."""
+    views: dict[str, list[list[float]]] = {
+        name: [] for name in "real word_of_piece parent_middle parent_first first_piece deprel upos xpos".split()
+    }
+    words_before = 0
+    for line in lines:
+        start = width - len(line.tokens) if left else 0
+        columns_of = []  # the columns of each word's pieces
+        at = start
+        for n in line.pieces:
+            columns_of.append(list(range(at, at + n)))
+            at += n
+        word_at = {column: w for w, columns in enumerate(columns_of) for column in columns}
+        row: dict[str, list[float]] = {name: [] for name in views}
+        for column in range(width):
+            w = word_at.get(column)
+            row["real"].append(w is not None)
+            row["word_of_piece"].append(-1 if w is None else words_before + w)
+            parent = [column] if w is None else columns_of[line.heads[w]]
+            row["parent_middle"].append(sum(parent) / len(parent))
+            row["parent_first"].append(parent[0])
+            row["first_piece"].append(column if w is None else columns_of[w][0])
+            for c, name in enumerate(("deprel", "upos", "xpos")):
+                row[name].append(0 if w is None else line.labels[w][c])
+        for name in views:
+            views[name].append(row[name])
+        words_before += len(line.pieces)
+    return views
+
+
+def arcs_by_loops(lines: list[Line], left: bool, width: int, arcs: list[list[Arc]]) -> list[tuple]:
+    """(row, column of the dependent piece, column of the head piece, label, probability), all pairs of pieces."""
+    found = []
+    for b, (line, own) in enumerate(zip(lines, arcs)):
+        start = width - len(line.tokens) if left else 0
+        for dependent, head, label, p in own:
+            for i in range(line.pieces[dependent]):
+                for j in range(line.pieces[head]):
+                    found.append((b, start + line.starts[dependent] + i, start + line.starts[head] + j, label, p))
+    return sorted(found)
+
+
+def as_list(arcs) -> list[tuple]:
+    return sorted(zip(*(part.tolist() for part in arcs)))
+
+
+@st.composite
+def batches(draw) -> tuple[list[Line], random.Random]:
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    kinds = draw(st.lists(st.booleans(), min_size=1, max_size=5))
+    return [random_line(rng) if full else EMPTY for full in kinds], rng
+
+
+@pytest.mark.parametrize("left", [True, False])
+@settings(max_examples=60, deadline=None)
+@given(drawn=batches(), extra=st.integers(0, 2))
+def test_views_against_loops(left, drawn, extra):
+    lines, _ = drawn
+    syntax = collate(lines, left, extra=extra)
+    for name, expected in views_by_loops(lines, left, syntax.size[1]).items():
+        assert getattr(syntax, name).tolist() == expected, name
+    for name in ("parent_first", "first_piece", "word_of_piece", "deprel", "upos", "xpos"):
+        assert getattr(syntax, name).dtype == torch.int64
+    assert syntax.real.dtype == torch.bool and syntax.parent_middle.dtype == torch.float32
+
+
+@pytest.mark.parametrize("left", [True, False])
+@settings(max_examples=60, deadline=None)
+@given(drawn=batches(), extra=st.integers(0, 2))
+def test_arcs_against_loops(left, drawn, extra):
+    lines, rng = drawn
+    arcs = [random_arcs(rng, line) for line in lines]
+    syntax = collate(lines, left, arcs, extra)
+    width = syntax.size[1]
+    expected = arcs_by_loops(lines, left, width, arcs)
+    found = as_list(syntax.piece_arcs)
+    assert [a[:4] for a in found] == [a[:4] for a in expected]
+    assert [a[4] for a in found] == pytest.approx([a[4] for a in expected])
+    trees = [[(w, h, labels[0], 1.0) for w, (h, labels) in enumerate(zip(l.heads, l.labels))] for l in lines]
+    assert as_list(syntax.tree_arcs) == arcs_by_loops(lines, left, width, trees)
+    # The totals that the host ships must be what the device would have counted.
+    for total in ("n_piece_arcs", "n_tree_arcs"):
+        assert syntax.flat[total] == len(syntax.piece_arcs.prob if total == "n_piece_arcs" else syntax.tree_arcs.prob)
+        del syntax.flat[total]
+    counted = SyntaxBatch(syntax.flat, syntax._tokens, PAD)
+    assert as_list(counted.piece_arcs) == found
+    assert as_list(counted.tree_arcs) == as_list(syntax.tree_arcs)
+
+
+def test_a_known_batch():
+    """Worked by hand: split words, two sentences in one line, a root each, and the middle between two pieces."""
+    #          The   tele##scope   works .  |  Yes !      heads: 1, 2, root, 2 | root, 4
+    line = Line(
+        [1, 2, 1, 1, 3, 1],
+        [1, 2, 2, 2, 4, 4],
+        [(1, 1, 1), (2, 2, 2), (3, 3, 1), (4, 1, 1), (1, 2, 2), (2, 1, 1)],
+        [*range(4, 13), EOS],
+    )
+    other = Line([1], [0], [(1, 1, 1)], [4, EOS])
+    right, left = collate([line, other], False), collate([line, other], True)
+    #       The  tele scope works .  Y   e   s   !   </s>
+    middle = [1.5, 3, 3, 3, 3, 6, 6, 6, 6, 9]
+    assert right.parent_middle[0].tolist() == left.parent_middle[0].tolist() == middle
+    assert right.parent_first[0].tolist() == [1, 3, 3, 3, 3, 5, 5, 5, 5, 9]
+    assert right.parent_middle[1].tolist() == list(range(10))
+    assert left.parent_middle[1].tolist() == list(range(10))
+    assert left.real[1].tolist() == [False] * 8 + [True, False]
+    assert right.real[1].tolist() == [True] + [False] * 9
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_batch_of_empty_lines_only(left):
+    syntax = collate([EMPTY, EMPTY], left, [[], []])
+    assert not syntax.real.any()
+    assert syntax.parent_middle.tolist() == [[0.0], [0.0]]
+    assert syntax.deprel.tolist() == [[0], [0]]
+    assert len(syntax.piece_arcs.prob) == len(syntax.tree_arcs.prob) == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(drawn=batches(), seed=st.integers(0, 999))
+def test_a_sentence_is_the_same_in_any_batch(drawn, seed):
+    """Counted from its first piece, no view depends on the other sentences, their order or the padding."""
+    lines, rng = drawn
+    arcs = [random_arcs(rng, line) for line in lines]
+    order = list(range(len(lines)))
+    random.Random(seed).shuffle(order)
+    for left in (True, False):
+        shuffled = collate([lines[i] for i in order], left, [arcs[i] for i in order])
+        for row, i in enumerate(order):
+            alone = collate([lines[i]], False, [arcs[i]])
+            start, length = int(shuffled.start[row]), len(lines[i].tokens)
+            place = slice(start, start + length)
+            for name in ("parent_middle", "parent_first", "first_piece"):
+                assert torch.equal(getattr(shuffled, name)[row, place] - start, getattr(alone, name)[0]), name
+            for name in ("real", "deprel", "upos", "xpos"):
+                assert torch.equal(getattr(shuffled, name)[row, place], getattr(alone, name)[0]), name
+            own = [(q - start, k - start, l, p) for b, q, k, l, p in as_list(shuffled.piece_arcs) if b == row]
+            assert own == [a[1:] for a in as_list(alone.piece_arcs)]
