@@ -16,46 +16,52 @@ from fairseq_syntax.errors import SyntaxDataError
 
 @dataclass(frozen=True)
 class PredictedTree:
-    """Heads over a line (0-based, a root its own head), the probability of each, and the sentences' word spans.
+    """The trees of a line.
 
-    `repaired` counts words whose head is not their most probable parent.
+    Attributes:
+        heads: 0-based over the line, a root its own head
+        probabilities: `[W, W]`, of each word (row) to have each head (column)
+        sentences: word spans `[start, end)`
+        repaired: words whose head is not their most probable parent
     """
 
     heads: list[int]
-    probabilities: list[float]
+    probabilities: np.ndarray
     sentences: list[tuple[int, int]]
     repaired: int
 
 
-def decode_line(
-    logprobs: np.ndarray, sentences: Sequence[tuple[int, int]] | None = None, mode: str = "one"
-) -> PredictedTree:
+def decode_line(scores: np.ndarray, sentences: Sequence[tuple[int, int]] | None = None) -> PredictedTree:
     """The best tree of every sentence of a line.
 
     Args:
-        logprobs: `[W, W]`, the log-probability that word j is the parent of word i; the diagonal is the root's
-        sentences: word spans `[start, end)` where they are known; parents outside a word's sentence are not considered
-        mode: without `sentences`, `one` takes the line for one sentence with one root; `auto` lets the words decide how
-            many roots there are, and takes their trees for sentences where each covers words in a row, else as `one`
+        scores: `[W, W]`, the unnormalised log-probability that word j is the parent of word i; the diagonal says how
+            much i is a root
+        sentences: word spans `[start, end)`; parents outside a word's sentence are not considered.  None lets the words
+            decide how many roots there are: where each root's tree covers words in a row, these are the sentences,
+            else the line is one
 
-    Probabilities are renormalised over the words that could be parents.
+    Probabilities are a softmax over the words of the sentence.
     """
-    n_words = len(logprobs)
-    if sentences is None and mode == "auto" and n_words:
-        sentences = _consecutive_trees(_best_tree(logprobs, one_root=False))
+    n_words = len(scores)
+    scores = scores.astype(np.float64)
     if sentences is None:
-        sentences = [(0, n_words)] if n_words else []
+        forest = _best_tree(_log_softmax(scores), one_root=False) if n_words else np.zeros(0, dtype=np.int64)
+        sentences = _consecutive_trees(forest)
     heads = np.zeros(n_words, dtype=np.int64)
-    probabilities = np.zeros(n_words)
+    probabilities = np.zeros((n_words, n_words))
     repaired = 0
     for start, end in sentences:
-        block = logprobs[start:end, start:end].astype(np.float64)
-        block = block - np.logaddexp.reduce(block, axis=1, keepdims=True)
-        tree = _best_tree(block, one_root=True)
+        logprobs = _log_softmax(scores[start:end, start:end])
+        tree = _best_tree(logprobs, one_root=True)
         heads[start:end] = tree + start
-        probabilities[start:end] = np.exp(block[np.arange(end - start), tree])
-        repaired += int((tree != block.argmax(axis=1)).sum())
-    return PredictedTree(heads.tolist(), probabilities.tolist(), list(sentences), repaired)
+        probabilities[start:end, start:end] = np.exp(logprobs)
+        repaired += int((tree != logprobs.argmax(axis=1)).sum())
+    return PredictedTree(heads.tolist(), probabilities, list(sentences), repaired)
+
+
+def _log_softmax(scores: np.ndarray) -> np.ndarray:
+    return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
 
 
 def is_tree(heads: np.ndarray, *, one_root: bool) -> bool:
@@ -93,10 +99,10 @@ def _best_tree(logprobs: np.ndarray, *, one_root: bool) -> np.ndarray:
     return np.where(tree < 0, np.arange(n_words), tree)
 
 
-def _consecutive_trees(heads: np.ndarray) -> list[tuple[int, int]] | None:
-    """Spans of the trees of a forest, or None where a tree's words are not in a row."""
+def _consecutive_trees(heads: np.ndarray) -> list[tuple[int, int]]:
+    """Spans of the trees of a forest, or the whole line where a tree's words are not in a row."""
     root = _topmost(heads)
     starts = [i for i in range(len(root)) if i == 0 or root[i] != root[i - 1]]
     if len(starts) != len(set(root.tolist())):
-        return None
+        starts = [0]
     return list(zip(starts, [*starts[1:], len(root)]))

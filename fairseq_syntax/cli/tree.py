@@ -1,0 +1,96 @@
+"""`fairseq-syntax tree`: the trees that a translation model's parent head predicts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "tree",
+        help="write the trees that a model's parent head predicts",
+        description="Write CoNLL-U with the heads that a trained model's parent head predicts (supervised_heads or "
+        "lisa in its encoder), repaired to trees.  Input is raw text, or CoNLL-U whose tokens are taken and whose "
+        "heads are not looked at.  MISC has each head's probability, as Arcs=HEAD:dep:P.",
+    )
+    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
+    parser.add_argument("--data", metavar="DIR", help="binarized data, if no longer where they were in training")
+    parser.add_argument(
+        "--input", default="-", metavar="FILE", help="text or .conllu, either .gz (default: stdin, text)"
+    )
+    parser.add_argument("--output", default="-", metavar="FILE", help="CoNLL-U to write (default: stdout)")
+    parser.add_argument("--system", metavar="NAME", help="whose head, where the encoder has several systems with one")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--batch-size", type=int, default=4000, metavar="PIECES", help="default: %(default)s")
+    text = parser.add_argument_group("tokens and sentences")
+    text.add_argument("--lang", metavar="CODE", help="language of the tokenizer (default: the model's source)")
+    text.add_argument(
+        "--tokenizer",
+        choices=("basic", "spacy", "whitespace"),
+        default="basic",
+        help="of raw text; as close as can be to that of the parses in training (default: %(default)s)",
+    )
+    text.add_argument("--split-sentences", action="store_true", help="the tokenizer may split a line into sentences")
+    text.add_argument(
+        "--find-sentences",
+        action="store_true",
+        help="let the predicted roots split a line into sentences, where each one's words are in a row",
+    )
+    arcs = parser.add_argument_group("probabilities")
+    arcs.add_argument(
+        "--distributions", action="store_true", help="write every likely head of a word, not only its own"
+    )
+    arcs.add_argument(
+        "--min-prob", type=float, default=0.01, metavar="P", help="least probability written (default: 0.01)"
+    )
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    from contextlib import nullcontext
+
+    from ..parsing.base import ParserOptions
+    from ..parsing.parent_head import ParentHeadParser, load_model
+    from ..text.conllu import write_conllu
+    from ..text.files import whole_file
+
+    model, task = load_model(args.path, args.data, args.device)
+    options = ParserOptions(
+        lang=args.lang or task.cfg.source_lang,
+        tokenizer=args.tokenizer,
+        split_sentences=args.split_sentences,
+        max_words=sys.maxsize,
+        batch_size=args.batch_size,
+        distributions=args.distributions,
+        min_prob=args.min_prob,
+    )
+    parser = ParentHeadParser(options, model, task, args.system, args.find_sentences)
+    words = lines = 0
+    opened = nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output)
+    with opened as output:
+        for chunk in chunks(args.input):
+            parsed = parser.predict(chunk) if is_conllu(args.input) else parser.parse(chunk, first_line=lines)
+            for line in parsed:
+                write_conllu(output, line)
+                words += len(line.words)
+            lines += len(parsed)
+    print(f"{lines} lines, {words} words", file=sys.stderr)
+    return 0
+
+
+def is_conllu(path: str) -> bool:
+    return path.endswith((".conllu", ".conllu.gz"))
+
+
+def chunks(path: str, size: int = 2000):
+    """The lines of the input, so many at a time: strings, or parsed lines of CoNLL-U."""
+    from itertools import islice
+
+    from ..text.conllu import read_conllu
+    from ..text.files import read_lines
+
+    lines = (line.rstrip("\r\n") for line in sys.stdin) if path == "-" else None
+    source = iter(read_conllu(path) if is_conllu(path) else read_lines(path)) if lines is None else lines
+    while chunk := list(islice(source, size)):
+        yield chunk
