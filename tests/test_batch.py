@@ -13,6 +13,7 @@ from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import StoredSentence
 
 EMPTY = Line([], [], [], [EOS])
+VIEWS = ("real", "word_of_piece", "parent_middle", "parent_first", "first_piece", "deprel", "upos", "xpos")
 Arc = tuple[int, int, int, float]
 
 
@@ -42,9 +43,7 @@ def collate(lines: list[Line], left: bool, arcs: list[list[Arc]] | None = None, 
 
 def views_by_loops(lines: list[Line], left: bool, width: int) -> dict[str, list[list[float]]]:
     """Each [B, T] view, filled place by place from the definition."""
-    views: dict[str, list[list[float]]] = {
-        name: [] for name in "real word_of_piece parent_middle parent_first first_piece deprel upos xpos".split()
-    }
+    views: dict[str, list[list[float]]] = {name: [] for name in VIEWS}
     words_before = 0
     for line in lines:
         start = width - len(line.tokens) if left else 0

@@ -63,15 +63,21 @@ def _concatenate(stores: list[SyntaxStore], part: np.ndarray, within: np.ndarray
     }
 
 
-def check_against_tokens(store: SyntaxStore, sizes: np.ndarray, dictionary_fingerprint: str | None) -> None:
+def check_against_tokens(
+    store: SyntaxStore,
+    sizes: np.ndarray,
+    dictionary_fingerprint: str | None,
+    labels: dict[str, list[str]] | None = None,
+) -> None:
     """Make sure that a store belongs to a token dataset.
 
     Args:
         sizes: lengths of the dataset's sentences, ``</s>`` included
         dictionary_fingerprint: of the dictionary that the dataset is used with; None where there is no file
+        labels: the label inventory that the dataset is used with; None does not check it
 
     Raises:
-        SyntaxDataError: the store has other sentences, other lengths or another dictionary
+        SyntaxDataError: the store has other sentences, other lengths, another dictionary or other label ids
     """
     hint = "run fairseq-syntax binarize on this dataset"
     if len(store) != len(sizes):
@@ -83,6 +89,12 @@ def check_against_tokens(store: SyntaxStore, sizes: np.ndarray, dictionary_finge
     known = store.metadata.get("dictionary_fingerprint")
     if dictionary_fingerprint and known and known != dictionary_fingerprint:
         raise SyntaxDataError("was made with another dictionary", path=store.path, hint=hint)
+    if labels is not None and store.labels != labels:
+        raise SyntaxDataError(
+            "was made with other labels than those beside it",
+            path=store.path,
+            hint="binarize all splits together, or with the training data's labels.LANG.json",
+        )
 
 
 class SyntaxPairDataset(LanguagePairDataset):

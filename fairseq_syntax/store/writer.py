@@ -42,7 +42,10 @@ class SyntaxStoreWriter:
         self._clear()
 
     def __enter__(self) -> SyntaxStoreWriter:
-        self._writer = pa.ipc.new_file(self._partial, self._schema)
+        try:
+            self._writer = pa.ipc.new_file(self._partial, self._schema)
+        except OSError as e:
+            raise self._unwritable(e) from e
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
@@ -53,7 +56,7 @@ class SyntaxStoreWriter:
             if kind is None:
                 self._finish()
         except OSError as e:
-            raise SyntaxDataError(f"could not write the store: {e}", path=self.path, hint="free some space") from e
+            raise self._unwritable(e) from e
         finally:
             for leftover in (self._partial, self._partial + ".whole"):
                 if os.path.exists(leftover):
@@ -110,8 +113,14 @@ class SyntaxStoreWriter:
             raise SyntaxDataError(f"a number is too large for the store: {e}", path=self.path) from e
         self._words += sum(self._n_words)
         self._arcs += sum(self._n_arcs)
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        try:
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        except OSError as e:
+            raise self._unwritable(e) from e
         self._clear()
+
+    def _unwritable(self, error: OSError) -> SyntaxDataError:
+        return SyntaxDataError(f"could not write the store: {error}", path=self.path, hint="free some space")
 
     def _finish(self) -> None:
         """Copy the batches behind a header that knows the counts, then give the file its name."""

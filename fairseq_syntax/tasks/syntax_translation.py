@@ -172,8 +172,9 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         stores = [SyntaxStore(path) for path in paths]
         dictionary = os.path.join(directory, f"dict.{lang}.txt")
         fingerprint = file_fingerprint(dictionary) if os.path.exists(dictionary) else None
+        labels = getattr(self, f"{side}_labels")
         for store, part in zip(stores, parts):
-            check_against_tokens(store, np.asarray(part.sizes), fingerprint)
+            check_against_tokens(store, np.asarray(part.sizes), fingerprint, labels)
         if "arcs" in needs and not all(s.has_arcs for s in stores):
             raise SyntaxDataError(
                 "holds 1-best trees only, and the model needs the parser's distributions",

@@ -1,0 +1,368 @@
+"""The store gives back what was put in, from any process, and a file that is not whole is never taken for one."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store import StoredSentence, SyntaxStore, SyntaxStoreWriter, schema
+from fairseq_syntax.store.memory import MemoryStore
+
+LABELS = {"deprel": ["<unk>", "a"], "upos": ["<unk>"], "xpos": ["<unk>"]}
+
+
+def sentence(rng: random.Random, arcs: bool, max_words: int = 6) -> StoredSentence:
+    """Anything that the format holds: empty lines, and words without arcs, among them."""
+    n = rng.randint(0, max_words)
+    return StoredSentence(
+        pieces=[rng.choice([1, 1, 2, 300]) for _ in range(n)],
+        head=[rng.randrange(n) for _ in range(n)],
+        deprel=[rng.choice([0, 1, 65_535]) for _ in range(n)],
+        upos=[rng.choice([0, 255]) for _ in range(n)],
+        xpos=[rng.randrange(1000) for _ in range(n)],
+        arcs=[
+            (w, h, rng.randrange(100), rng.random()) for w in range(n) for h in range(n) if arcs and rng.random() < 0.5
+        ]
+        if arcs
+        else None,
+    )
+
+
+def write(path, sentences, with_arcs=False, chunk=schema.SENTENCES_PER_CHUNK, **metadata):
+    with SyntaxStoreWriter(path, with_arcs=with_arcs, chunk=chunk) as writer:
+        writer.update_metadata({"labels": LABELS, **metadata})
+        for s in sentences:
+            writer.add(s)
+    return SyntaxStore(path)
+
+
+def by_loops(sentences, ids, arcs):
+    """What a batch must hold, appended sentence by sentence."""
+    flat = {"counts": [[], [], []], "pieces": [], "words": [[], [], [], []], "arcs": [[], [], []], "probs": []}
+    tree = expanded = 0
+    for s in (sentences[i] for i in ids):
+        own = sorted(s.arcs or []) if arcs else []
+        for row, number in enumerate((sum(s.pieces), len(s.pieces), len(own))):
+            flat["counts"][row].append(number)
+        flat["pieces"] += s.pieces
+        for row, values in enumerate((s.head, s.deprel, s.upos, s.xpos)):
+            flat["words"][row] += values
+        for w, h in enumerate(s.head):
+            tree += s.pieces[w] * s.pieces[h]
+        for dependent, head, label, p in own:
+            for row, value in enumerate((dependent, head, label)):
+                flat["arcs"][row].append(value)
+            flat["probs"].append(p)
+            expanded += s.pieces[dependent] * s.pieces[head]
+    return flat, tree, expanded
+
+
+def check(found, sentences, ids, arcs):
+    flat, tree, expanded = by_loops(sentences, ids, arcs)
+    for key in ("counts", "pieces", "words", *(("arcs",) if arcs else ())):
+        assert found[key].tolist() == flat[key], key
+        assert found[key].dtype == np.int32
+    assert found["n_tree_arcs"] == tree
+    assert ("arcs" in found) == ("probs" in found) == ("n_piece_arcs" in found) == arcs
+    if arcs:
+        assert found["n_piece_arcs"] == expanded
+        assert found["probs"].dtype == np.float32
+        assert found["probs"].tolist() == pytest.approx(flat["probs"], abs=8e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    n=st.integers(1, 30),
+    chunk=st.sampled_from([1, 2, 3, 7, 100]),
+    arcs=st.booleans(),
+)
+def test_round_trip(tmp_path_factory, seed, n, chunk, arcs):
+    """Any ids in any order, repeated or not, over the seams of the chunks; from memory as from the file."""
+    rng = random.Random(seed)
+    sentences = [sentence(rng, arcs) for _ in range(n)]
+    store = write(tmp_path_factory.mktemp("store") / "a.arrow", sentences, arcs, chunk)
+    assert len(store) == n and store.has_arcs == arcs and store.labels == LABELS
+    assert store.metadata["words"] == sum(len(s.pieces) for s in sentences)
+    assert store.metadata["pieces"] == sum(sum(s.pieces) for s in sentences)
+    assert store.metadata["arcs"] == (sum(len(s.arcs) for s in sentences) if arcs else None)
+    for ids in (list(range(n)), [rng.randrange(n) for _ in range(rng.randint(1, 12))], [n - 1, 0, n - 1]):
+        for wanted in {arcs, False}:
+            check(store.fetch(np.array(ids), arcs=wanted), sentences, ids, wanted)
+            check(MemoryStore(sentences).fetch(np.array(ids), arcs=wanted), sentences, ids, wanted)
+
+
+def test_arcs_are_sorted_by_their_dependent(tmp_path):
+    """The file keeps no dependents, only how many arcs each word has: the order of what comes in must not matter."""
+    mixed = StoredSentence(
+        [1, 2, 1], [1, 1, 1], [0] * 3, [0] * 3, [0] * 3, [(2, 0, 5, 0.5), (0, 1, 4, 0.25), (2, 1, 3, 1.0)]
+    )
+    store = write(tmp_path / "a.arrow", [mixed], with_arcs=True)
+    check(store.fetch(np.array([0]), arcs=True), [mixed], [0], True)
+    check(MemoryStore([mixed]).fetch(np.array([0]), arcs=True), [mixed], [0], True)
+
+
+@pytest.mark.parametrize("wrong", [[-1], [0, 3], [2**40]])
+def test_a_number_out_of_range(tmp_path, wrong):
+    store = write(tmp_path / "a.arrow", [sentence(random.Random(i), False) for i in range(3)])
+    with pytest.raises(SyntaxDataError, match=f"sentence {wrong[-1]} asked of a store of 3"):
+        store.fetch(np.array(wrong))
+
+
+def test_arcs_of_a_store_without(tmp_path):
+    store = write(tmp_path / "a.arrow", [sentence(random.Random(0), False)])
+    with pytest.raises(SyntaxDataError, match=r"a\.arrow: .*--distributions"):
+        store.fetch(np.array([0]), arcs=True)
+
+
+# -- other processes ------------------------------------------------------------------------------------------------
+
+
+def _fetch(store, ids, queue):
+    flat = store.fetch(np.array(ids), arcs=True)
+    queue.put({k: v if isinstance(v, int) else v.tolist() for k, v in flat.items()})
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes(tmp_path, method):
+    """A store that has been read is handed to a worker that is forked from this process, or started anew."""
+    rng = random.Random(1)
+    sentences = [sentence(rng, True) for _ in range(9)]
+    store = write(tmp_path / "a.arrow", sentences, True, chunk=4)
+    ids = [8, 0, 4, 4]
+    here = store.fetch(np.array(ids), arcs=True)
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    worker = context.Process(target=_fetch, args=(store, ids, queue))
+    worker.start()
+    there = queue.get(timeout=120)
+    worker.join()
+    assert there == {k: v if isinstance(v, int) else v.tolist() for k, v in here.items()}
+
+
+def test_a_pickled_store_is_its_name(tmp_path):
+    store = write(tmp_path / "a.arrow", [sentence(random.Random(i), False) for i in range(500)])
+    store.fetch(np.arange(500))
+    pickled = pickle.dumps(store)
+    assert len(pickled) < 500
+    assert len(pickle.loads(pickled)) == 500
+
+
+# -- files that are not a whole store ---------------------------------------------------------------------------------
+
+
+def test_cut_anywhere(tmp_path):
+    """A file cut at any byte is an error, which names the file and what to run."""
+    rng = random.Random(3)
+    path = tmp_path / "a.arrow"
+    write(path, [sentence(rng, True) for _ in range(12)], True, chunk=5)
+    whole = path.read_bytes()
+    cut = tmp_path / "cut.arrow"
+    # Every byte near the ends, where the magic, the schema and the footer are; every 97th between.
+    for size in sorted({*range(24), *range(len(whole) - 300, len(whole)), *range(0, len(whole), 97)}):
+        cut.write_bytes(whole[:size])
+        with pytest.raises(SyntaxDataError, match=r"cut\.arrow: .*not a whole syntax store.*binarize"):
+            SyntaxStore(cut)
+
+
+def test_foreign_arrow_files(tmp_path):
+    path = tmp_path / "a.arrow"
+    table = pa.table({"words": [1, 2]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(SyntaxDataError, match=r"a\.arrow: an Arrow file, but not a syntax store"):
+        SyntaxStore(path)
+    marked = table.replace_schema_metadata({schema.METADATA_KEY: json.dumps({"version": schema.VERSION})})
+    with pa.ipc.new_file(path, marked.schema) as writer:
+        writer.write_table(marked)
+    with pytest.raises(SyntaxDataError, match="columns are not those"):
+        SyntaxStore(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"ARROW1\0\0", b"text\n", b"\0" * 4096, b"PAR1" + b"\0" * 64 + b"PAR1"])
+def test_other_files(tmp_path, content):
+    path = tmp_path / "a.arrow"
+    path.write_bytes(content)
+    with pytest.raises(SyntaxDataError, match="not a whole syntax store"):
+        SyntaxStore(path)
+
+
+def test_no_file_and_a_directory(tmp_path):
+    with pytest.raises(SyntaxDataError, match=r"none\.arrow: .*run fairseq-syntax binarize"):
+        SyntaxStore(tmp_path / "none.arrow")
+    with pytest.raises(SyntaxDataError, match="not a whole syntax store"):
+        SyntaxStore(tmp_path)
+
+
+def test_another_version(tmp_path, monkeypatch):
+    path = tmp_path / "a.arrow"
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    write(path, [sentence(random.Random(0), False)])
+    monkeypatch.undo()
+    with pytest.raises(SyntaxDataError, match=f"version {schema.VERSION + 1}; this package reads version"):
+        SyntaxStore(path)
+
+
+def test_other_tokens(tmp_path):
+    """A store belongs to one text, segmentation, dictionary and label inventory."""
+    sentences = [StoredSentence([2, 1], [1, 1], [1, 1], [0, 0], [0, 0]), StoredSentence([1], [0], [1], [0], [0])]
+    store = write(tmp_path / "a.arrow", sentences, dictionary_fingerprint="d")
+    check_against_tokens(store, np.array([4, 2]), "d")
+    check_against_tokens(store, np.array([4, 2]), None)
+    for sizes, fingerprint, message in (
+        ([4], "d", "holds 2 sentences, the tokens 1"),
+        ([4, 2, 1], "d", "holds 2 sentences, the tokens 3"),
+        ([2, 4], "d", "another segmentation"),
+        ([4, 3], "d", "another segmentation"),
+        ([4, 2], "e", "another dictionary"),
+    ):
+        with pytest.raises(SyntaxDataError, match=rf"a\.arrow: .*{message}.*binarize"):
+            check_against_tokens(store, np.array(sizes), fingerprint)
+    with pytest.raises(SyntaxDataError, match="labels"):
+        check_against_tokens(store, np.array([4, 2]), "d", {**LABELS, "deprel": ["<unk>", "b"]})
+    other = write(tmp_path / "b.arrow", sentences)
+    other.metadata["labels"] = {**LABELS, "upos": ["<unk>", "N"]}
+    with pytest.raises(SyntaxDataError, match=r"b\.arrow: its labels are not those of .*a\.arrow"):
+        SideSyntax([store, other], [1, 1], arcs=False)
+
+
+def test_several_stores(tmp_path):
+    """train, train1, … with the first one repeated: numbers as in fairseq's ConcatDataset."""
+    rng = random.Random(5)
+    parts = [[sentence(rng, True) for _ in range(n)] for n in (3, 2, 4)]
+    stores = [write(tmp_path / f"{i}.arrow", part, True) for i, part in enumerate(parts)]
+    side = SideSyntax(stores, [2, 1, 1], arcs=True)
+    everything = [*parts[0], *parts[0], *parts[1], *parts[2]]
+    assert len(side) == len(everything)
+    ids = list(range(len(everything)))
+    rng.shuffle(ids)
+    for chosen in (ids, [5], [6, 5, 8, 0, 0]):
+        found = side.collate(torch.tensor(chosen))
+        check({k: v if isinstance(v, int) else v.numpy() for k, v in found.items()}, everything, chosen, True)
+
+
+# -- writing that fails -----------------------------------------------------------------------------------------------
+
+
+def test_an_error_while_writing_leaves_the_old_store(tmp_path):
+    path = tmp_path / "a.arrow"
+    write(path, [sentence(random.Random(0), False)])
+    before = path.read_bytes()
+    with pytest.raises(KeyError), SyntaxStoreWriter(path, with_arcs=False) as writer:
+        writer.add(sentence(random.Random(1), False))
+        raise KeyError
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.arrow"]
+
+
+@pytest.mark.parametrize(
+    "field, number", [("deprel", 65_536), ("upos", 256), ("pieces", 65_536), ("head", -1), ("words", 65_536)]
+)
+def test_a_number_that_does_not_fit(tmp_path, field, number):
+    numbers = {"pieces": 1, "head": 0, "deprel": 0, "upos": 0, "xpos": 0}
+    n = number if field == "words" else 1
+    too_large = StoredSentence(**{k: [number if k == field else v] * n for k, v in numbers.items()})
+    with pytest.raises(SyntaxDataError, match=r"too large|holds 65535"):
+        write(tmp_path / "a.arrow", [too_large])
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_such_directory(tmp_path):
+    with pytest.raises(SyntaxDataError, match="could not write the store"):
+        write(tmp_path / "none" / "a.arrow", [sentence(random.Random(0), False)])
+
+
+@pytest.mark.parametrize("limit", [200, 2_000, 60_000])
+def test_a_full_disk(tmp_path, limit):
+    """The disk is full at the header, at a batch, and while the batches are copied behind the final header."""
+    path = tmp_path / "a.arrow"
+    sentences = [sentence(random.Random(i), False, 60) for i in range(300)]
+    write(path, sentences, chunk=50)
+    assert os.path.getsize(path) > 60_000
+    os.remove(path)
+    old_limit, old_handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old_limit[1]))
+        with pytest.raises(SyntaxDataError, match=r"a\.arrow: could not write the store: .*free some space"):
+            write(path, sentences, chunk=50)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old_limit)
+        signal.signal(signal.SIGXFSZ, old_handler)
+    assert os.listdir(tmp_path) == []
+
+
+def test_killed_while_writing(tmp_path):
+    """After a kill there is no file of that name, or the old one; what is left is not taken for a store."""
+    path = tmp_path / "a.arrow"
+    program = """
+        import sys, time
+        from fairseq_syntax.store import StoredSentence, SyntaxStoreWriter
+        with SyntaxStoreWriter(sys.argv[1], with_arcs=False, chunk=10) as writer:
+            for i in range(105):
+                writer.add(StoredSentence([1], [0], [0], [0], [0]))
+            print("writing", flush=True)
+            time.sleep(600)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(path)]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout.readline() == "writing\n"
+    writer.kill()
+    writer.wait()
+    leftovers = list(tmp_path.iterdir())
+    assert path not in leftovers and leftovers
+    for leftover in leftovers:
+        with pytest.raises(SyntaxDataError):
+            SyntaxStore(leftover)
+    assert len(write(path, [sentence(random.Random(0), False)])) == 1
+
+
+def test_killed_between_the_copy_and_the_name(tmp_path, monkeypatch):
+    """Only the last step, an atomic rename, makes the name; until then the old store is there."""
+    path = tmp_path / "a.arrow"
+    write(path, [sentence(random.Random(0), False)])
+    seen = []
+    replace = os.replace
+
+    def watched(source, target):
+        seen.append(len(SyntaxStore(target)))
+        assert len(SyntaxStore(source)) == 2
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watched)
+    assert len(write(path, [sentence(random.Random(i), False) for i in range(2)])) == 2
+    assert seen == [1]
+
+
+def test_size(tmp_path):
+    """At most 16 bytes a piece without arcs, at the piece to word ratio of running text."""
+    rng = random.Random(0)
+    words = [[rng.choice([1, 1, 1, 1, 2]) for _ in range(14)] for _ in range(3000)]
+    sentences = [StoredSentence(w, *([0] * 14 for _ in range(4))) for w in words]
+    path = tmp_path / "a.arrow"
+    write(path, sentences)
+    assert os.path.getsize(path) / sum(map(sum, words)) < 10
+
+
+def test_more_than_is_read_at_once(tmp_path):
+    """Chunks are mapped when they are asked for, and not before."""
+    store = write(tmp_path / "a.arrow", [sentence(random.Random(i), False) for i in range(40)], chunk=10)
+    store.fetch(np.array([35, 12]))
+    assert sorted(store._chunks) == [1, 3]
+    for chunk in store._chunks.values():
+        for values in (chunk.word_offsets, *chunk.words.values()):
+            assert not values.flags.owndata  # views of the mapped file
