@@ -111,6 +111,24 @@ class SyntaxPairDataset(LanguagePairDataset):
         super().__init__(*args, **kwargs)
         self.source_syntax, self.target_syntax = source_syntax, target_syntax
 
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        required_batch_size_multiple: int = 1,
+    ) -> list[np.ndarray]:
+        """fairseq's batches, and the last one.
+
+        fairseq drops a last batch whose size is not a multiple of ``--required-batch-size-multiple``, 8 by default.
+        In fairseq-generate those sentences would stay untranslated, and in training they are always the longest.
+        """
+        if not len(indices):
+            return []
+        batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
+        rest = indices[sum(map(len, batches)) :]
+        return [*batches, rest] if len(rest) else batches
+
     def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
         """fairseq's batch, with the syntax in the batch's own order (fairseq sorts it by length)."""
         batch = super().collater(samples, pad_to_length)
