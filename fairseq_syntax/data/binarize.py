@@ -133,7 +133,7 @@ def binarize(
 ) -> Summary:
     """Write the store of one side of a split.
 
-    A store that was made from the same files with the same labels is left as it is.
+    A store that was made from the same files, dictionary and segmentation with the same labels is left as it is.
 
     Args:
         tokens: the file of pieces that was binarized to tokens
@@ -147,12 +147,14 @@ def binarize(
     Raises:
         SyntaxDataError: bad input; nothing is written then
     """
-    inputs = _digest(tokens, parse)
+    inputs = [*_digest(tokens, parse), file_fingerprint(dictionary)]
+    about = segmentation_path(os.path.dirname(tokens) or ".", lang)
+    segmenter = load_segmenter(about) if os.path.exists(about) else None
+    if segmenter:
+        inputs.append(segmenter.fingerprint)
     done = _already(out, inputs, labels)
     if done is not None:
         return done
-    about = segmentation_path(os.path.dirname(tokens) or ".", lang)
-    segmenter = load_segmenter(about) if os.path.exists(about) else None
     with_arcs = _has_arcs(parse)
     summary = Summary()
     lines = paired_lines(tokens, parse, segmenter)
@@ -177,7 +179,7 @@ def binarize(
                 "lang": lang,
                 "labels": labels.labels,
                 "labels_fingerprint": labels.fingerprint,
-                "dictionary_fingerprint": file_fingerprint(dictionary),
+                "dictionary_fingerprint": inputs[2],
                 "segmentation_fingerprint": segmenter.fingerprint if segmenter else None,
                 "inputs": inputs,
                 "mass": summary.mass,

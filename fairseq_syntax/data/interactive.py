@@ -19,13 +19,13 @@ from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
 from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.text.conllu import ParsedLine, flatten, parse_conllu_block
+from fairseq_syntax.text.conllu import ParsedLine, flatten, parse_conllu_block, unflatten
 from fairseq_syntax.text.segmentation import spaces_before
 
 
 def is_parsed(line: str) -> bool:
     """Whether a line of input is a flattened CoNLL-U parse: its first row has the ten columns."""
-    return line.startswith(("1\t", "1-")) and line.split("\\n", 1)[0].count("\t") == 9
+    return line.startswith(("1\t", "1-")) and unflatten(line).split("\n", 1)[0].count("\t") == 9
 
 
 class InteractiveInput:
@@ -130,24 +130,29 @@ class InteractiveInput:
                 sentence.arcs = []
         self._store = MemoryStore(stored)
 
-    def dataset(self, src_tokens: list, src_lengths: list, constraints: Any = None) -> SyntaxPairDataset:
-        """The dataset of the lines encoded last."""
+    def dataset(
+        self, src_tokens: list, src_lengths: list, constraints: Any = None, *, rebuilt: bool = False
+    ) -> SyntaxPairDataset:
+        """The dataset of the lines encoded last.
+
+        Args:
+            rebuilt: whether :meth:`attach` will be given batches that were made anew from the tokens of this dataset's
+        """
         syntax = None
         if self._store is not None:
             if len(self._store) != len(src_tokens):
                 raise SyntaxDataError(f"{len(src_tokens)} sentences, but {len(self._store)} were encoded")
             syntax = SideSyntax([self._store], [1], arcs="arcs" in self.needs)
+        arguments = (src_tokens, src_lengths, self.task.source_dictionary)
+        options = {
+            "tgt_dict": self.task.target_dictionary,
+            "constraints": constraints,
+            "source_syntax": syntax,
+        }
+        if not rebuilt:
+            return SyntaxPairDataset(*arguments, **options)
         first, self._read = self._read, self._read + len(src_tokens)
-        return _InferenceDataset(
-            self._batches,
-            first,
-            src_tokens,
-            src_lengths,
-            self.task.source_dictionary,
-            tgt_dict=self.task.target_dictionary,
-            constraints=constraints,
-            source_syntax=syntax,
-        )
+        return _NotingDataset(self._batches, first, *arguments, **options)
 
     def attach(self, sample: dict[str, Any]) -> None:
         """Give a batch that was rebuilt from its tokens its syntax back, and the numbers of its sentences as ``id``.
@@ -169,7 +174,7 @@ class InteractiveInput:
             raise SyntaxDataError("a batch came without its syntax, and was not made by this task's own dataset")
 
 
-class _InferenceDataset(SyntaxPairDataset):
+class _NotingDataset(SyntaxPairDataset):
     """A dataset that notes what it collates, for :meth:`InteractiveInput.attach`."""
 
     def __init__(self, batches: list, first: int, *args: Any, **kwargs: Any) -> None:

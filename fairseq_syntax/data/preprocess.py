@@ -57,6 +57,27 @@ def sides(args: Namespace) -> Iterator[Side]:
                     )
 
 
+def check_text(args: Namespace) -> None:
+    """Make sure, before hours of work, that both sides of each split can be read and have equally many lines.
+
+    Raises:
+        SyntaxDataError: a side is missing, empty or not UTF-8, or the two sides differ in their number of lines
+    """
+    for prefixes in filter(None, (args.trainpref, args.validpref, args.testpref)):
+        for prefix in prefixes.split(","):
+            lines = {}
+            for lang in [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]:
+                path = f"{prefix}.{lang}"
+                lines[path] = sum(1 for _ in read_lines(path))
+                if not lines[path]:
+                    raise SyntaxDataError("the file is empty", path=path)
+            if len(set(lines.values())) > 1:
+                (source, n), (target, m) = lines.items()
+                raise SyntaxDataError(
+                    f"has {m} lines, but {source} has {n}", path=target, hint="the two sides go line by line"
+                )
+
+
 def binarize_syntax(args: Namespace) -> None:
     """Binarize the syntax of all splits that ``args`` names into ``args.destdir``, beside their token datasets."""
     inventories: dict[str, LabelInventory] = {}
@@ -161,7 +182,8 @@ def _wrap_main(module) -> None:
     def main(args):
         if args.task != TASK:
             return original(args)
-        list(sides(args))  # complain of a missing parse before hours of work, not after
+        list(sides(args))  # complain of a missing parse at once
+        check_text(args)
         original(args)
         if not args.dict_only:
             binarize_syntax(args)

@@ -209,7 +209,7 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None) -> SyntaxPairDataset:
         """A dataset of the user's sentences, with the syntax that was found when they were encoded."""
-        return self._input.dataset(src_tokens, src_lengths, constraints)
+        return self._input.dataset(src_tokens, src_lengths, constraints, rebuilt=True)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax and its numbers back."""
