@@ -20,9 +20,9 @@ class JointBeamSearch(BeamSearch):
     """The candidates of the highest P(y, z), found without computing it for every word.
 
     The step gets the log marginals. A word's joint score is its marginal plus the log posterior of its most probable
-    value, so that marginal - log Z <= joint <= marginal. Words are taken in the order of their marginals; once the
-    next marginal is not above the last candidate's joint score, no word left can be a candidate. Whatever fairseq has
-    added to the marginals (penalties, constraints, a language model) is in the joint scores too.
+    value, so that marginal - log Z <= joint <= marginal. The words of the highest marginals are taken first; no word
+    whose marginal is not above the last candidate's joint score can be a candidate. Whatever fairseq has added to the
+    marginals (penalties, constraints, a language model) is in the joint scores too.
 
     Args:
         tgt_dict: the dictionary
@@ -43,12 +43,18 @@ class JointBeamSearch(BeamSearch):
         bound = bound.reshape(n_sentences, -1)
         n_best = min(candidate_multiple * beam, bound.size(1) - 1)
         first_row = torch.arange(n_sentences, device=bound.device)[:, None] * beam
-        width = min(2 * n_best, bound.size(1))
-        while True:
+
+        def best_of(width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             marginal, index = bound.topk(width)
             beams, words = index // n_words, index % n_words
             joint = marginal + self._posterior[0].log_posterior(first_row + beams, words).amax(dim=-1)
             best, place = joint.topk(n_best)
-            if width == bound.size(1) or bool((marginal[:, -1] <= best[:, -1]).all()):
-                return best, words.gather(1, place), beams.gather(1, place)
-            width = min(4 * width, bound.size(1))
+            return best, words.gather(1, place), beams.gather(1, place), marginal[:, -1:]
+
+        width = min(8 * n_best, bound.size(1))
+        *found, next_marginal = best_of(width)
+        worst = found[0][:, -1:]
+        if width < bound.size(1) and not bool((next_marginal <= worst).all()):
+            # All that can still be a candidate.
+            *found, _ = best_of(max(int((bound > worst).sum(dim=1).max()), n_best))
+        return found[0], found[1], found[2]

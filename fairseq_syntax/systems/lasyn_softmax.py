@@ -147,11 +147,11 @@ def tag_tables(weight: Tensor, embed: Tensor) -> TagTables:
 def search_scores(logits: Tensor, log_prior: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the next word, the latent values summed out, and what it takes to put them back.
 
-    logits: A [R, V]; log_prior: log P(z) [R, Z]. Returns the log marginal [R, V] and C [R, Z], with which
+    logits: A [R, V], overwritten; log_prior: log P(z) [R, Z]. Returns the log marginal [R, V] and C [R, Z], with which
     log P(z | v) = log_softmax over z of C[z] + B[z, v]. No gradient.
     """
     dtype = tables.logits.dtype
-    logits = logits.to(dtype, copy=True)
+    logits = logits.to(dtype)
     logits -= logits.amax(dim=1, keepdim=True)
     if not tables.safe:
         rest = log_prior - log_matmul_exp(logits, tables.logits)

@@ -1,0 +1,185 @@
+"""LaSyn against the plain Transformer of the same size, and its output layer against the literal form."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.utils import move_to_cuda
+
+from bench import corpus
+from bench.harness import compare, device, measure, record
+from fairseq_syntax.systems.lasyn_softmax import em_loss
+
+Z, V = 45, 10_000  # tags of the Penn treebank, and the paper's subwords
+SIZE = ["--encoder-embed-dim", "256", "--encoder-ffn-embed-dim", "1024", "--encoder-layers", "3"]
+SIZE += ["--encoder-attention-heads", "4", "--decoder-layers", "3", "--decoder-attention-heads", "4"]
+SMOOTHING = ["--label-smoothing", "0.1"]
+OURS = ["lasyn_transformer", "--criterion", "lasyn_em", *SMOOTHING]
+PLAIN = ["transformer", "--criterion", "label_smoothed_cross_entropy", *SMOOTHING]
+
+
+def build(arch: str, *arguments: str) -> tuple[Any, Any, Any]:
+    """The task on a random corpus of V words, a model that knows Z tags, and the criterion."""
+    task = corpus.task(corpus.corpus(vocabulary=V, tags=Z - 1))  # and </s> has a value of its own
+    model, args = corpus.model(task, arch, *SIZE, *arguments)
+    criterion = task.build_criterion(convert_namespace_to_omegaconf(args).criterion)
+    return task, model.to(device()), criterion
+
+
+def batches(task: Any, split: str, count: int, max_tokens: int) -> list[dict]:
+    """The first batches of a split, shuffled, on the device."""
+    task.load_dataset(split)
+    iterator = task.get_batch_iterator(task.dataset(split), max_tokens=max_tokens, seed=1).next_epoch_itr()
+    samples = [next(iterator) for _ in range(count)]
+    return [move_to_cuda(s) for s in samples] if device() == "cuda" else samples
+
+
+def trainer(model: Any, criterion: Any, samples: list[dict], steps: int = 1, lr: float = 1e-4) -> Callable[[], None]:
+    """A function that takes optimizer steps on each batch in turn."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+
+    def run() -> None:
+        model.train()
+        for sample in samples:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                loss, sample_size, _ = criterion(model, sample)
+                (loss / sample_size).backward()
+                optimizer.step()
+
+    return run
+
+
+def training(system: list[str], steps: int = 1, count: int = 3) -> tuple[Callable[[], None], int]:
+    """A function that trains on a few batches, each `steps` times, and the number of target tokens in them."""
+    task, model, criterion = build(*system)
+    samples = batches(task, "train", count, 2000)
+    return trainer(model, criterion, samples, steps), sum(s["ntokens"] for s in samples)
+
+
+@measure("train/lasyn_transformer@K1", "train/lasyn_transformer@K5")
+def train() -> None:
+    """Passes over the same batches, with one and with five steps on each."""
+    for steps in (1, 5):
+        ours, tokens = training(OURS, steps)
+        plain, _ = training(PLAIN)
+        detail = {"target_tokens": tokens, "values": Z, "words": V}
+        compare(f"train/lasyn_transformer@K{steps}", ours, plain, pairs=7 if steps == 1 else 5, detail=detail)
+
+
+def generation(system: list[str], length: int = 20, **options: Any) -> Callable[[], None]:
+    """A function that translates a batch with beam 4, every translation of the same length.
+
+    The model has learnt the batch by heart, so that words and tags are as certain as in a trained model.
+    """
+    task, model, criterion = build(*system)
+    for name, value in options.items():
+        setattr(task.cfg, name, value)
+    (sample,) = batches(task, "test", 1, 1000)
+    trainer(model, criterion, [sample], steps=60, lr=1e-3)()
+    generator = task.build_generator([model.eval()], Namespace(beam=4, max_len_b=length, min_len=length))
+
+    def run() -> None:
+        generator.generate([model], sample)
+
+    return run
+
+
+@measure("generate/lasyn_transformer@marginal", "generate/lasyn_transformer@joint")
+def generate() -> None:
+    """Beam search of the same batch and number of steps; the hypotheses come with their tags."""
+    plain = generation(PLAIN)
+    for mode in ("marginal", "joint"):
+        ours = generation(OURS, tag_search=mode)
+        compare(f"generate/lasyn_transformer@{mode}", ours, plain, pairs=7, detail={"beam": 4, "values": Z, "words": V})
+
+
+def literal(hidden, weight, embed, log_prior, target) -> torch.Tensor:
+    """The loss as Equations 2 and 6 have it: every value's softmax over all words."""
+    words = torch.log_softmax((hidden[:, None] + embed) @ weight.t(), dim=2)
+    log_word = words.gather(2, target[:, None, None].expand(-1, len(embed), 1)).squeeze(2)
+    return -(log_word + log_prior).logsumexp(dim=1).sum()
+
+
+@measure("layer/lasyn@literal", "layer/lasyn@softmax")
+def layer() -> None:
+    """The output layer and its loss, forward and backward, against the literal form and against a plain softmax."""
+    size, made = 256, torch.Generator().manual_seed(1)
+
+    def tensors(count: int) -> tuple[torch.Tensor, ...]:
+        parts = [torch.randn(n, size, generator=made) * size**-0.5 for n in (V, Z, Z)]
+        hidden = torch.randn(count, size, generator=made)
+        target = torch.randint(4, V, (count,), generator=made).to(device())
+        return *(t.to(device()).requires_grad_() for t in (hidden, *parts)), target
+
+    def ours(hidden, weight, embed, projection, target) -> None:
+        log_prior = torch.log_softmax(hidden @ projection.t(), dim=1)
+        em_loss(hidden, weight, embed, log_prior, target).loss.backward()
+
+    def by_value(hidden, weight, embed, projection, target) -> None:
+        literal(hidden, weight, embed, torch.log_softmax(hidden @ projection.t(), dim=1), target).backward()
+
+    def softmax(hidden, weight, _embed, _projection, target) -> None:
+        log_words = torch.log_softmax(hidden @ weight.t(), dim=1)
+        label_smoothed_nll_loss(log_words, target, 0.1, ignore_index=1)[0].backward()
+
+    few, many = tensors(100), tensors(1000)
+    detail = {"values": Z, "words": V, "channels": size}
+    compare(
+        "layer/lasyn@literal",
+        lambda: ours(*few),
+        lambda: by_value(*few),
+        unit="speed, ours over the literal form",
+        detail={**detail, "positions": 100},
+    )
+    compare(
+        "layer/lasyn@softmax",
+        lambda: ours(*many),
+        lambda: softmax(*many),
+        unit="speed, ours over one label-smoothed softmax",
+        pairs=9,
+        detail={**detail, "positions": 1000},
+    )
+
+
+@measure("memory/lasyn_transformer")
+def memory() -> None:
+    """Peak memory of training: on a GPU what is allocated, else what the process grows by after its imports."""
+    peaks = {name: [_peak(name) for _ in range(3)] for name in ("ours", "plain")}
+    record(
+        "memory/lasyn_transformer",
+        [a / b for a, b in zip(peaks["ours"], peaks["plain"])],
+        unit="peak memory, ours over plain",
+        detail={"ours_bytes": peaks["ours"], "plain_bytes": peaks["plain"], "values": Z, "words": V},
+    )
+
+
+def _peak(name: str) -> int:
+    code = f"from bench import lasyn; lasyn.train_for_memory({name!r})"
+    root = Path(__file__).parent.parent
+    out = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True).stdout
+    return json.loads(out.splitlines()[-1])
+
+
+def train_for_memory(name: str) -> None:
+    """Train a little and print the peak in bytes; run in a process of its own."""
+    corpus.corpus(vocabulary=V, tags=Z - 1)
+    before = _status("VmRSS")
+    run, _ = training(OURS if name == "ours" else PLAIN, count=2)
+    run()
+    print(torch.cuda.max_memory_allocated() if device() == "cuda" else _status("VmHWM") - before)
+
+
+def _status(key: str) -> int:
+    """A figure of this process in bytes, from Linux."""
+    line = next(r for r in Path("/proc/self/status").read_text().splitlines() if r.startswith(key))
+    return int(line.split()[1]) * 1024
