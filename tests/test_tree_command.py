@@ -1,0 +1,142 @@
+"""From parsed text to a trained model to trees again, by the commands that a user has."""
+
+import json
+import random
+import sys
+
+import pytest
+from fairseq_cli import preprocess, train, validate
+
+import fairseq_syntax
+from fairseq_syntax import cli
+from fairseq_syntax.text.conllu import ParsedLine, Token, read_conllu, text_of, write_conllu
+
+pytestmark = pytest.mark.slow
+USER_DIR = next(iter(fairseq_syntax.__path__))
+NOUNS, VERBS = ["cat", "dog", "bird", "horse", "lion"], ["sees", "likes", "hears"]
+
+
+def parse(rng, number):
+    """`The (old) cat sees the (old) dog.`, now and then with two such sentences in a line."""
+    line = ParsedLine(line_number=number)
+    for _ in range(rng.choice([1, 1, 1, 2])):
+        start, words = len(line.words), []
+        for deprel in ("nsubj", "obj"):
+            phrase = [
+                ("The" if deprel == "nsubj" else "the", "det"),
+                *([("old", "amod")] if rng.random() < 0.4 else []),
+                (rng.choice(NOUNS), deprel),
+            ]
+            words += [(form, label, len(words) + len(phrase) - 1) for form, label in phrase]
+            if deprel == "nsubj":
+                verb = len(words)
+                words.append((rng.choice(VERBS), "root", verb))
+        words.append((".", "punct", verb))
+        for form, label, head in words:
+            line.words.append(form)
+            line.heads.append(start + (verb if label in ("nsubj", "obj") else head))
+            line.deprels.append(label)
+        line.sentences.append((start, len(line.words)))
+    count = len(line.words)
+    line.upos, line.xpos = ["_"] * count, ["_"] * count
+    line.tokens = [Token(w, i + 1 == count or line.words[i + 1] != ".", i, i, i) for i, w in enumerate(line.words)]
+    return line
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    root = tmp_path_factory.mktemp("corpus")
+    rng = random.Random(1)
+    for split, size in (("train", 400), ("valid", 60), ("test", 60)):
+        lines = [parse(rng, number) for number in range(size)]
+        with open(root / f"{split}.en.conllu", "w") as file:
+            for line in lines:
+                write_conllu(file, line)
+        (root / f"{split}.en").write_text("".join(text_of(line) + "\n" for line in lines))
+        (root / f"{split}.de").write_text("".join(" ".join(reversed(line.words)) + "\n" for line in lines))
+    segment = [
+        "segment",
+        "--outdir",
+        str(root / "seg"),
+        "--train",
+        "sentencepiece",
+        "--model-type",
+        "bpe",
+        "--vocab-size",
+    ]
+    for lang, suffix, size in (("en", ".en.conllu", "48"), ("de", ".de", "48")):
+        files = [str(root / f"{split}{suffix}") for split in ("train", "valid", "test")]
+        assert cli.main([*segment, size, "--lang", lang, "--input", *files]) == 0
+    prefixes = [x for s in ("train", "valid", "test") for x in (f"--{s}pref", str(root / "seg" / s))]
+    fairseq(preprocess, "--user-dir", USER_DIR, "--task", "syntax_translation", "-s", "en", "-t", "de", *prefixes,
+            "--destdir", str(root / "bin"))  # fmt: skip
+    return root
+
+
+def fairseq(module, *arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fairseq", *map(str, arguments)])
+        module.cli_main()
+
+
+def train_model(corpus, name, *options, updates=250):
+    size = ["--encoder-layers", 2, "--decoder-layers", 1, "--encoder-embed-dim", 48, "--encoder-ffn-embed-dim", 64]
+    size += ["--encoder-attention-heads", 4, "--decoder-attention-heads", 4, "--dropout", 0]
+    how = ["--optimizer", "adam", "--lr", "4e-3", "--max-tokens", 1200, "--max-update", updates, "--cpu", "--seed", 1]
+    how += ["--no-epoch-checkpoints", "--no-last-checkpoints", "--disable-validation", "--label-smoothing", 0.1]
+    fairseq(train, corpus / "bin", "--user-dir", USER_DIR, "--task", "syntax_translation", *size, *how,
+            "--save-dir", corpus / name, "--save-interval-updates", updates, *options)  # fmt: skip
+    return next((corpus / name).glob(f"checkpoint_*_{updates}.pt"))
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("heads", ["--arch", "supervised_head_transformer", "--criterion", "supervised_head"]),
+        ("lisa", ["--arch", "lisa_transformer", "--criterion", "lisa", "--lisa-gold"]),
+    ],
+)
+def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options, capsys, caplog):
+    checkpoint = train_model(corpus, name, *options)
+    raw, out = corpus / "test.en", corpus / f"{name}.conllu"
+    gold = corpus / "test.en.conllu"
+    tree = ["tree", "--path", str(checkpoint), "--output", str(out)]
+    scores = []
+    for source, more in ((raw, ["--find-sentences"]), (raw, ["--split-sentences"]), (gold, [])):
+        assert cli.main([*tree, "--input", str(source), *more]) == 0
+        capsys.readouterr()
+        assert cli.main(["eval-tree", str(gold), str(out), "--json"]) == 0
+        scores.append(json.loads(capsys.readouterr().out))
+    for found in scores:
+        assert found["Words"]["f1"] == 1.0 and "LAS" not in found
+        assert found["UAS"]["f1"] > 0.95
+    lines = list(read_conllu(out, n_lines=60))
+    assert all(len(line.arcs) == len(line.words) for line in lines)
+    assert all(head == line.heads[word] for line in lines for word, head, _, _ in line.arcs)
+    assert sum(p for line in lines for *_, p in line.arcs) / sum(len(line.words) for line in lines) > 0.8
+
+    # the same words in batches of one line: the same trees
+    alone = corpus / f"{name}.alone.conllu"
+    assert cli.main([*tree[:-1], str(alone), "--input", str(gold), "--batch-size", "1"]) == 0
+    assert [line.heads for line in read_conllu(alone)] == [line.heads for line in lines]
+    assert cli.main([*tree, "--input", str(gold), "--distributions", "--min-prob", "0.001"]) == 0
+    assert all(len(line.arcs) >= len(line.words) for line in read_conllu(out))
+
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        fairseq(validate, corpus / "bin", "--user-dir", USER_DIR, "--task", "syntax_translation", "--valid-subset",
+                "valid", "--path", checkpoint, "--cpu", "--batch-size", 20)  # fmt: skip
+    messages = " ".join(record.getMessage() for record in caplog.records)
+    if name == "heads":
+        assert all(key in messages for key in ("translation_loss", "child_loss", "parent_loss", "parent_uas"))
+    else:
+        assert "lisa_uas" not in messages  # the given parents stand in for the predicted ones
+
+
+def test_a_model_without_a_parent_head(corpus, capsys):
+    checkpoint = train_model(corpus, "plain", "--arch", "supervised_head_transformer", "--parent-weight", 0,
+                             "--criterion", "supervised_head", updates=2)  # fmt: skip
+    assert cli.main(["tree", "--path", str(checkpoint), "--input", str(corpus / "test.en")]) == 1
+    assert "no head that predicts parents" in capsys.readouterr().err
+    assert cli.main(["tree", "--path", "nothing.pt", "--input", str(corpus / "test.en")]) == 1
+    assert "nothing.pt: there is no checkpoint" in capsys.readouterr().err
