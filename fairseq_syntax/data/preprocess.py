@@ -125,15 +125,19 @@ def check_dataset(args: Namespace) -> None:
         dataset = data_utils.load_indexed_dataset(prefix, None)
         if dataset is None:
             raise SyntaxDataError("no such token dataset", path=prefix + ".idx", hint="run fairseq-preprocess first")
-        counts = (len(line.split()) + 1 for line in read_lines(side.tokens))
-        number = 0
-        for number, (count, size) in enumerate(zip(counts, dataset.sizes), start=1):
-            if count != size:
+        lines = 0
+        for lines, line in enumerate(read_lines(side.tokens), start=1):
+            count = len(line.split())
+            if lines <= len(dataset) and count != dataset.sizes[lines - 1] - 1:
                 raise SyntaxDataError(
-                    f"{count - 1} pieces, but the token dataset has {size - 1}", path=side.tokens, line=number
+                    f"{count} pieces, but the token dataset has {dataset.sizes[lines - 1] - 1}",
+                    path=side.tokens,
+                    line=lines,
                 )
-        if number != len(dataset) or next(counts, None) is not None:
-            raise SyntaxDataError(f"the token dataset {prefix} has {len(dataset)} lines", path=side.tokens)
+        if lines != len(dataset):
+            raise SyntaxDataError(
+                f"has {lines} lines, but the token dataset {prefix} has {len(dataset)}", path=side.tokens
+            )
 
 
 def add_syntax_options(parser: ArgumentParser) -> None:

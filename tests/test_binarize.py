@@ -1,0 +1,470 @@
+"""Binarizing: what comes out is the parse, whichever command made it, and bad input is an error that says where."""
+
+import json
+import logging
+import os
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy_data
+from fairseq.data import Dictionary, data_utils
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_parses import random_tree
+
+from fairseq_syntax.data.binarize import binarize, paired_lines, to_stored
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store import SyntaxStore, store_path
+from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
+from fairseq_syntax.text.segmentation import load_segmenter
+
+SPLITS = ("train", "valid", "test")
+
+
+@pytest.fixture
+def segmented(toy, tmp_path) -> Path:
+    """A copy of the segmented corpus that a test may spoil."""
+    return Path(shutil.copytree(toy.segmented, tmp_path / "segmented"))
+
+
+def preprocess(segmented: Path, data: Path, *more) -> str:
+    return toy_data.fairseq("preprocess", *toy_data.preprocess_options(segmented, data), *more)
+
+
+def binarize_options(segmented: Path, data: Path) -> list:
+    options = ["binarize", "--destdir", data, "-s", "en", "-t", "de"]
+    return options + [x for split in SPLITS for x in (f"--{split}pref", segmented / split)]
+
+
+def fetched(path) -> dict:
+    store = SyntaxStore(path)
+    flat = store.fetch(np.arange(len(store)), arcs=store.has_arcs)
+    return {k: v if isinstance(v, int) else v.tolist() for k, v in flat.items()}
+
+
+def replace_line(path: Path, number: int, line: str) -> None:
+    """Put another line ``number``, counted from 1."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines[number - 1] = line
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+# -- what is in the store -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_store_is_the_parse(toy, split):
+    """Token by token, from the lines that the corpus was written from."""
+    store = SyntaxStore(store_path(toy.data, split, "en", "de", "en"))
+    segmenter = load_segmenter(toy.segmented / "segmentation.en.json")
+    text = (toy.segmented / f"{split}.en").read_text(encoding="utf-8").splitlines()
+    tokens = data_utils.load_indexed_dataset(str(toy.data / f"{split}.en-de.en"))
+    dictionary = Dictionary.load(str(toy.data / "dict.en.txt"))
+    assert len(store) == len(tokens) == len(toy.lines[split]) == len(text)
+    split_words = several_words = 0
+    for number, line in enumerate(toy.lines[split]):
+        flat = store.fetch(np.array([number]), arcs=True)
+        pieces = text[number].split()
+        assert dictionary.string(tokens[number]).split() == pieces
+        assert segmenter.decode(pieces) == text_of(line)
+        token_of = {w: t for t, token in enumerate(line.tokens) for w in range(token.first, token.last + 1)}
+        at = 0
+        arcs = []
+        for t, token in enumerate(line.tokens):
+            own = pieces[at : at + flat["pieces"][t]]
+            at += len(own)
+            # The pieces spell the token: the map from pieces to words is right.
+            assert segmenter.decode(own) == token.form
+            word = token.word
+            head, deprel, upos, xpos = flat["words"][:, t].tolist()
+            assert head == token_of[line.heads[word]]
+            assert store.labels["deprel"][deprel] == line.deprels[word]
+            assert store.labels["upos"][upos] == line.upos[word]
+            assert store.labels["xpos"][xpos] == (line.xpos[word] if line.xpos[word] != "_" else "<unk>")
+            split_words += len(own) > 1
+            several_words += token.last > token.first
+            expected = {}
+            for dependent, arc_head, label, p in line.arcs:
+                # An arc from one word of a token to another is no arc of the token; its root arc is.
+                inside = token_of[arc_head] == t and arc_head != dependent
+                if dependent == word and not inside:
+                    key = (t, token_of[arc_head], label)
+                    expected[key] = expected.get(key, 0) + p
+            arcs += [(*key, p) for key, p in expected.items()]
+        assert at == len(pieces) == flat["counts"][0, 0]
+        names = [store.labels["deprel"][i] for i in flat["arcs"][2]]
+        found = sorted(zip(flat["arcs"][0].tolist(), flat["arcs"][1].tolist(), names, flat["probs"].tolist()))
+        assert [a[:3] for a in found] == [a[:3] for a in sorted(arcs)]
+        assert [a[3] for a in found] == pytest.approx([a[3] for a in sorted(arcs)], abs=2e-5)
+    assert (split_words and several_words) or split != "train"  # the corpus has what it is for
+
+
+def test_tokens_of_several_words():
+    """zum = zu + dem, and dem hangs on Bahnhof outside: it owns the token; heads on either word lead to the token."""
+    rows = [
+        ("1", "Er", 3),
+        ("2-3", "gingzu", None),
+        ("2", "zu", 5),
+        ("3", "ging", 0),
+        ("4-5", "zum", None),
+        ("4", "zu", 5),
+        ("5", "dem", 3),
+    ]
+    block = "\n".join(
+        f"{i}\t{form}\t_\t_\t_\t_\t{'_' if head is None else head}\t{'_' if head is None else 'l' + i}\t_\t_"
+        for i, form, head in rows
+    )
+    (line,) = read_conllu((block + "\n\n").splitlines(keepends=True))
+    stored = to_stored(line, LabelInventory())
+    # 'gingzu': its first word hangs on dem, outside the token, so that it owns it; zum is owned by dem.
+    assert stored.head == [1, 2, 1]
+    assert len(set(stored.deprel)) == 3
+    inventory = LabelInventory()
+    assert [inventory.id("deprel", l) for l in ("l1", "l2", "l5")] == [1, 2, 3]
+    assert to_stored(line, inventory).deprel == [1, 2, 3]
+
+
+def test_the_stock_command_and_ours_agree(toy, tmp_path):
+    """fairseq-syntax binarize, beside a token dataset without syntax, makes the same files byte for byte."""
+    data = tmp_path / "data"
+    shutil.copytree(toy.data, data, ignore=shutil.ignore_patterns("*.arrow", "labels.*", "segmentation.*"))
+    assert not list(data.glob("*syntax*"))
+    assert toy_data.syntax_command(*binarize_options(toy.segmented, data)) == 0
+    made = {p.name for p in data.iterdir()}
+    assert {p.name for p in toy.data.iterdir()} - made <= {"preprocess.log"}
+    for name in sorted(made):
+        if "syntax" in name or name.startswith(("labels", "segmentation")):
+            assert (data / name).read_bytes() == (toy.data / name).read_bytes(), name
+
+
+def test_another_task_is_left_alone(toy, tmp_path):
+    options = toy_data.preprocess_options(toy.segmented, tmp_path / "data")
+    options[options.index("syntax_translation")] = "translation"
+    toy_data.fairseq("preprocess", *options)
+    assert (tmp_path / "data" / "train.en-de.en.bin").exists()
+    assert not list((tmp_path / "data").glob("*syntax*"))
+
+
+def test_only_source_and_a_given_dictionary(toy, tmp_path):
+    """Test data alone, for a model that is there: its dictionary and label inventory are given."""
+    options = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--only-source", "--destdir", tmp_path / "data"]
+    given = ["--srcdict", toy.data / "dict.en.txt", "--source-labels", toy.data / "labels.en.json"]
+    toy_data.fairseq("preprocess", *options, *given, "--testpref", toy.segmented / "test", "--workers", 2)
+    name = store_path("", "test", "en", "de", "en")
+    assert (tmp_path / "data" / name).read_bytes() == (toy.data / name).read_bytes()
+    with pytest.raises(SyntaxDataError, match=r"labels\.en\.json: there is no label inventory .*training data"):
+        options[-1] = tmp_path / "other"
+        toy_data.fairseq("preprocess", *options, *given[:2], "--testpref", toy.segmented / "test", "--workers", 1)
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_those_of_the_training_data(toy, segmented, tmp_path, caplog):
+    """A label that only the validation data has is unknown, counted and reported; ids are shared by the splits."""
+    text = (segmented / "valid.en.conllu").read_text(encoding="utf-8")
+    (segmented / "valid.en.conllu").write_text(text.replace("\tnsubj\t", "\tdislocated\t"), encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        preprocess(segmented, tmp_path / "data")
+    assert "deprel=dislocated" in caplog.text
+    stores = [SyntaxStore(store_path(tmp_path / "data", split, "en", "de", "en")) for split in SPLITS]
+    inventory = LabelInventory.load(tmp_path / "data" / "labels.en.json")
+    assert all(s.labels == inventory.labels for s in stores)
+    assert "dislocated" not in inventory.labels["deprel"]
+    before, after = (
+        fetched(store_path(d, "valid", "en", "de", "en"))["words"][1] for d in (toy.data, tmp_path / "data")
+    )
+    assert {(a, b) for a, b in zip(before, after) if a != b} == {(inventory.labels["deprel"].index("nsubj"), 0)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"deprel": ["<unk>"]}', '{"deprel": ["a"], "upos": ["<unk>"], "xpos": ["<unk>"]}', "\xff"],
+)
+def test_a_damaged_inventory(tmp_path, content):
+    path = tmp_path / "labels.en.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(SyntaxDataError, match=r"labels\.en\.json: not a label inventory"):
+        LabelInventory.load(path)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["deprel", "upos", "xpos"]), st.text(max_size=5)), max_size=20))
+def test_inventory_round_trip(tmp_path_factory, labels):
+    inventory = LabelInventory()
+    ids = [inventory.id(*label) for label in labels]
+    path = tmp_path_factory.mktemp("labels") / "labels.en.json"
+    inventory.save(path)
+    loaded = LabelInventory.load(path)
+    assert loaded.fingerprint == inventory.fingerprint
+    assert [loaded.id(*label) for label in labels] == ids
+    for (column, name), i in zip(labels, ids):
+        assert loaded.labels[column][i] == (name if name != "_" else "<unk>")
+    assert loaded.id("deprel", "never seen") == 0 and loaded.unknown == {"deprel=never seen": 1}
+
+
+# -- doing it again ---------------------------------------------------------------------------------------------------
+
+
+def made(data: Path) -> dict[str, tuple]:
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in data.glob("*.arrow")}
+
+
+def test_done_is_done(toy, segmented, tmp_path):
+    """A second run leaves the stores as they are; a changed parse, dictionary or segmentation makes them anew."""
+    data = tmp_path / "data"
+    shutil.copytree(toy.data, data)
+    command = binarize_options(segmented, data)
+    first = made(data)
+    assert len(first) == 3
+    assert toy_data.syntax_command(*command) == 0
+    assert made(data) == first
+
+    # Another label of one word of the test data: only that store is new.
+    parse = segmented / "test.en.conllu"
+    text = parse.read_text(encoding="utf-8")
+    parse.write_text(text.replace("\tobl\t", "\tobj\t", 1), encoding="utf-8")
+    assert toy_data.syntax_command(*command) == 0
+    second = made(data)
+    assert {name for name in first if first[name] != second[name]} == {"test.en-de.en.syntax.arrow"}
+
+    # Another dictionary: the loader would refuse the stores and say "binarize", which must then help.
+    with open(data / "dict.en.txt", "a", encoding="utf-8") as file:
+        file.write("another 1\n")
+    assert toy_data.syntax_command(*command) == 0
+    third = made(data)
+    assert not set(second.values()) & set(third.values())
+
+    # A store that was cut off is made anew.
+    store = data / "valid.en-de.en.syntax.arrow"
+    whole = store.read_bytes()
+    store.write_bytes(whole[:-10])
+    assert toy_data.syntax_command(*command) == 0
+    assert store.read_bytes() == whole
+
+
+def test_other_training_data_makes_all_stores_anew(toy, segmented, tmp_path):
+    """The ids of all splits follow from the training data; a store with the old ids must not stay."""
+    data = tmp_path / "data"
+    shutil.copytree(toy.data, data)
+    parse = segmented / "train.en.conllu"
+    parse.write_text(parse.read_text(encoding="utf-8").replace("\tnsubj\t", "\tcsubj\t"), encoding="utf-8")
+    before = made(data)
+    assert toy_data.syntax_command(*binarize_options(segmented, data)) == 0
+    after = made(data)
+    assert all(before[name] != after[name] for name in before)
+    labels = json.loads((data / "labels.en.json").read_text(encoding="utf-8"))
+    for split in SPLITS:
+        assert SyntaxStore(store_path(data, split, "en", "de", "en")).labels == labels
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+
+def first_row(path: Path) -> int:
+    """The line of the first word that is no root, counted from 1."""
+    rows = path.read_text(encoding="utf-8").split("\n")
+    return next(
+        i for i, row in enumerate(rows, 1) if row[:1].isdigit() and row.split("\t")[6] not in ("0", "_") and i > 8
+    )
+
+
+def spoil(path: Path, what: str) -> int:
+    """Break a CoNLL-U file; the line, counted from 1, that the message is to name."""
+    number = first_row(path)
+    rows = path.read_text(encoding="utf-8").split("\n")
+    columns = rows[number - 1].split("\t")
+    if what == "head out of range":
+        columns[6] = "99"
+    elif what == "two roots":
+        columns[6] = "0"
+    elif what == "cycle":
+        columns[6] = columns[0]
+    elif what == "id":
+        columns[0] = "one"
+    elif what == "columns":
+        del columns[3]
+    elif what == "UTF-8":
+        raw = path.read_bytes().split(b"\n")
+        raw[number - 1] = raw[number - 1][:3] + b"\xff" + raw[number - 1][3:]
+        path.write_bytes(b"\n".join(raw))
+        return number
+    replace_line(path, number, "\t".join(columns))
+    return number
+
+
+@pytest.mark.parametrize("what", ["head out of range", "two roots", "cycle", "id", "columns", "UTF-8"])
+def test_a_bad_parse(toy, segmented, tmp_path, what, capsys):
+    """Named by file and line, on one line of stderr, with exit status 1; and no store is made of it."""
+    parse = segmented / "train.en.conllu"
+    number = spoil(parse, what)
+    data = tmp_path / "data"
+    shutil.copytree(toy.data, data, ignore=shutil.ignore_patterns("*.arrow", "labels.*"))
+    assert toy_data.syntax_command(*binarize_options(segmented, data)) == 1
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    named = int(message.split(f"{parse}:")[1].split(":")[0])
+    # The second of two roots may stand further down.
+    assert named >= number if what in ("two roots", "cycle") else named == number
+    assert not list(data.glob("*.arrow*")) and not (data / "labels.en.json").exists()
+
+
+@pytest.mark.parametrize("lang", ["en", "de"])
+@pytest.mark.parametrize("what", ["UTF-8", "empty", "missing", "shorter", "longer"])
+def test_bad_text_is_found_before_the_work(segmented, tmp_path, lang, what):
+    text = segmented / f"valid.{lang}"
+    if what == "UTF-8":
+        raw = text.read_bytes().split(b"\n")
+        raw[2] += b"\xe4"
+        text.write_bytes(b"\n".join(raw))
+        expected = rf"valid\.{lang}:3: not UTF-8"
+    elif what == "empty":
+        text.write_text("")
+        expected = rf"valid\.{lang}: the file is empty"
+    elif what == "missing":
+        text.unlink()
+        expected = rf"valid\.{lang}: cannot be read: No such file"
+    else:
+        lines = text.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = lines[:-1] if what == "shorter" else [*lines, "x\n"]
+        text.write_text("".join(lines), encoding="utf-8")
+        expected = r"valid\.de: has 1[123] lines, but .*valid\.en has 1[123]"
+    with pytest.raises(SyntaxDataError, match=expected):
+        preprocess(segmented, tmp_path / "data")
+    assert not list((tmp_path / "data").glob("*.bin"))
+
+
+def test_a_missing_parse_is_found_before_the_work(segmented, tmp_path):
+    (segmented / "test.en.conllu").unlink()
+    with pytest.raises(SyntaxDataError, match=r"test\.en\.conllu: the source has no parse.*fairseq-syntax parse"):
+        preprocess(segmented, tmp_path / "data")
+    assert not list((tmp_path / "data").glob("*.bin"))
+
+
+def test_line_counts_of_text_and_parse(segmented):
+    tokens, parse = str(segmented / "valid.en"), str(segmented / "valid.en.conllu")
+    lines = Path(tokens).read_text(encoding="utf-8").splitlines(keepends=True)
+    Path(tokens).write_text("".join(lines[:-1]), encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=r"valid\.en\.conllu: has more lines than the 11 of .*valid\.en"):
+        list(paired_lines(tokens, parse))
+    Path(tokens).write_text("".join([*lines, "more\n"]), encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=r"valid\.en\.conllu: has 12 lines, .*valid\.en has more"):
+        list(paired_lines(tokens, parse))
+
+
+def test_a_parse_of_other_words(segmented):
+    """Equal numbers of pieces do not make it the same text."""
+    tokens, parse = segmented / "valid.en", str(segmented / "valid.en.conllu")
+    segmenter = load_segmenter(segmented / "segmentation.en.json")
+    lines = tokens.read_text(encoding="utf-8").splitlines()
+    number = next(i for i, line in enumerate(lines, 1) if "▁saw" in line.split())
+    place = lines[number - 1].split().index("▁saw") + 1
+    replace_line(tokens, number, lines[number - 1].replace("▁saw", "▁man", 1))
+    with pytest.raises(
+        SyntaxDataError, match=rf"valid\.en:{number}: piece {place} is '▁man', but the parse has '▁saw'"
+    ):
+        list(paired_lines(str(tokens), parse, segmenter))
+    replace_line(tokens, number, lines[number - 1] + " ▁man")
+    with pytest.raises(SyntaxDataError, match=rf"valid\.en:{number}: \d+ pieces, but the parse has \d+ .*the parse of"):
+        list(paired_lines(str(tokens), parse, segmenter))
+
+
+def test_words_that_are_not_split(tmp_path):
+    """Without a segmentation the text's words are the parse's own, and are compared."""
+    lines = [ParsedLine()] * 0
+    rng = random.Random(2)
+    for i in range(4):
+        lines.append(toy_data.random_parsed_line(rng, i))
+    with open(tmp_path / "t.en.conllu", "w", encoding="utf-8") as file:
+        for line in lines:
+            write_conllu(file, line)
+    text = [" ".join(t.form for t in line.tokens) for line in lines]
+    (tmp_path / "t.en").write_text("\n".join(text) + "\n", encoding="utf-8")
+    found = list(paired_lines(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu")))
+    assert [" ".join(pieces) for pieces, _ in found] == text
+    replace_line(tmp_path / "t.en", 3, text[2].upper())
+    with pytest.raises(SyntaxDataError, match=r"t\.en:3: piece 1 is"):
+        list(paired_lines(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu")))
+    replace_line(tmp_path / "t.en", 3, text[2] + " x")
+    with pytest.raises(SyntaxDataError, match=r"t\.en:3: .*has no Pieces="):
+        list(paired_lines(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu")))
+
+
+def test_a_token_dataset_of_another_text(toy, segmented, tmp_path, capsys):
+    """fairseq-syntax binarize compares lengths before it writes beside somebody else's tokens."""
+    lines = (segmented / "valid.en").read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, wrong, expected in (
+        ("valid.en", [lines[1], lines[0], *lines[2:]], "valid.en:1: "),
+        ("valid.en", lines[:-1], "valid.en: has 11 lines, but the token dataset"),
+        ("valid.en", [*lines, "x\n"], "valid.en: has 13 lines, but the token dataset"),
+    ):
+        (segmented / name).write_text("".join(wrong), encoding="utf-8")
+        data = tmp_path / "data"
+        shutil.copytree(toy.data, data, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.arrow", "labels.*"))
+        assert toy_data.syntax_command(*binarize_options(segmented, data)) == 1
+        assert expected in capsys.readouterr().err
+        assert not list(data.glob("*.arrow*"))
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_any_damage_is_an_error_or_harmless(toy, tmp_path_factory, data):
+    """Bytes changed, lines lost or doubled: an error of ours, or a store that is whole and has the text's lengths."""
+    directory = tmp_path_factory.mktemp("damage")
+    which = data.draw(st.sampled_from(["valid.en", "valid.en.conllu"]))
+    for name in ("valid.en", "valid.en.conllu", "segmentation.en.json", "segmentation.en.model"):
+        shutil.copy(toy.segmented / name, directory)
+    path = directory / which
+    raw = path.read_bytes()
+    lines = raw.split(b"\n")
+    at, line = data.draw(st.integers(0, len(raw) - 1)), data.draw(st.integers(0, len(lines) - 1))
+    kind = data.draw(st.sampled_from(["byte", "cut", "lose a line", "double a line", "swap"]))
+    if kind == "byte":
+        raw = raw[:at] + data.draw(st.binary(max_size=2)) + raw[at + 1 :]
+    elif kind == "cut":
+        raw = raw[:at]
+    elif kind == "swap":
+        lines[line], lines[line - 1] = lines[line - 1], lines[line]
+        raw = b"\n".join(lines)
+    else:
+        lines[line : line + 1] = [] if kind == "lose a line" else [lines[line]] * 2
+        raw = b"\n".join(lines)
+    path.write_bytes(raw)
+    out = str(directory / "out.arrow")
+    labels = LabelInventory.load(toy.data / "labels.en.json")
+    options = {"lang": "en", "dictionary": str(toy.data / "dict.en.txt"), "progress": False}
+    try:
+        binarize(str(directory / "valid.en"), str(directory / "valid.en.conllu"), out, labels, **options)
+    except SyntaxDataError as error:
+        assert str(directory) in str(error)
+        assert not os.path.exists(out) and not list(directory.glob("*.partial*"))
+        return
+    text = (directory / "valid.en").read_text(encoding="utf-8").split("\n")
+    store = SyntaxStore(out)
+    flat = store.fetch(np.arange(len(store)), arcs=store.has_arcs)
+    assert flat["counts"][0].tolist() == [len(line.split()) for line in text[: len(store)]]
+    ends = np.cumsum(flat["counts"][1])
+    for start, end in zip(ends - flat["counts"][1], ends):
+        heads = flat["words"][0][start:end]
+        assert ((heads >= 0) & (heads < end - start)).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_tokens_of_random_trees(seed):
+    """Heads of tokens follow the heads of the words that own them, for any tree and any tokens of several words."""
+    rng = random.Random(seed)
+    line = toy_data.random_parsed_line(rng, 0)
+    line.heads = [h for start, end in line.sentences for h in random_tree(rng, end - start, start)]
+    for token in line.tokens:
+        outside = [w for w in range(token.first, token.last + 1) if not token.first <= line.heads[w] <= token.last]
+        roots = [w for w in range(token.first, token.last + 1) if line.heads[w] == w]
+        token.word = min(outside + roots)
+    stored = to_stored(line, LabelInventory())
+    for t, token in enumerate(line.tokens):
+        head = line.tokens[stored.head[t]]
+        assert head.first <= line.heads[token.word] <= head.last
+        assert (stored.head[t] == t) == (line.heads[token.word] == token.word)
