@@ -54,7 +54,7 @@ def flat(lines: list[Line]) -> dict[str, torch.Tensor]:
     return {
         "counts": torch.tensor(counts, dtype=torch.int32).T.contiguous(),
         "pieces": torch.tensor([n for l in lines for n in l.pieces], dtype=torch.int32),
-        "words": torch.tensor(words, dtype=torch.int32).T.contiguous(),
+        "words": torch.tensor(words, dtype=torch.int32).reshape(-1, 4).T.contiguous(),
     }
 
 
