@@ -49,16 +49,20 @@ def conllu(lines: list[str], seed: int = 0) -> str:
     return "\n".join(out) + "\n"
 
 
-def train(folder: Path, *, steps: int = 40) -> Path:
-    """Writes pos.pt and depparse.pt into ``folder``."""
+TINY = (
+    "--hidden_dim 16 --char_hidden_dim 8 --deep_biaff_hidden_dim 16 --word_emb_dim 8 --char_emb_dim 8 "
+    "--tag_emb_dim 8 --transformed_dim 8 --num_layers 1"
+)
+
+
+def train(folder: Path, *, steps: int = 40, sizes: str = TINY) -> Path:
+    """Writes pos.pt and depparse.pt into ``folder``; with empty ``sizes``, of the size that Stanza's own have."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "train.conllu"
     data.write_text(conllu(sentences(60)), encoding="utf-8")
     common = ["--train_file", str(data), "--eval_file", str(data), "--lang", "xx", "--shorthand", "xx_toy"]
     common += ["--no_pretrain", "--save_dir", str(folder), "--max_steps", str(steps), "--eval_interval", str(steps)]
-    common += ["--hidden_dim", "16", "--char_hidden_dim", "8", "--deep_biaff_hidden_dim", "16"]
-    common += ["--word_emb_dim", "8", "--char_emb_dim", "8", "--tag_emb_dim", "8", "--transformed_dim", "8"]
-    common += ["--num_layers", "1", "--word_cutoff", "1", "--dropout", "0.1", "--word_dropout", "0.1", "--cpu"]
+    common += [*sizes.split(), "--word_cutoff", "1", "--dropout", "0.1", "--word_dropout", "0.1", "--cpu"]
     with contextlib.redirect_stdout(io.StringIO()):
         stanza_tagger.main([*common, "--save_name", "pos.pt", "--batch_size", "20"])
         stanza_parser.main([*common, "--save_name", "depparse.pt", "--batch_size", "300", "--no_checkpoint"])
