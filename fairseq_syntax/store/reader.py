@@ -74,21 +74,26 @@ class SyntaxStore:
                 "the store holds no arcs", path=self.path, hint="parse with --distributions and binarize again"
             )
         chunk_ids, rows = np.divmod(ids, int(self.metadata["chunk"]))
-        parts = [(np.flatnonzero(chunk_ids == c), self._chunk(int(c))) for c in np.unique(chunk_ids)]
+        chunks = np.unique(chunk_ids)
+        # A batch from one chunk, as all batches of a small corpus are, needs no second set of indices.
+        parts = [
+            (slice(None) if len(chunks) == 1 else np.flatnonzero(chunk_ids == c), self._chunk(int(c))) for c in chunks
+        ]
 
         n_words = np.zeros(len(ids), dtype=np.int64)
         for at, chunk in parts:
-            n_words[at] = np.diff(chunk.word_offsets)[rows[at]]
+            n_words[at] = _lengths(chunk.word_offsets, rows[at])
         words = np.zeros((5, n_words.sum()), dtype=np.int32)
         n_arcs_of_word = np.zeros(n_words.sum() if arcs else 0, dtype=np.int64)
         n_arcs = np.zeros(len(ids), dtype=np.int64)
         for at, chunk in parts:
-            source, target = _runs(chunk.word_offsets[rows[at]], n_words[at], _starts(n_words)[at])
+            source = _runs(chunk.word_offsets[rows[at]], n_words[at])
+            target = at if isinstance(at, slice) else _runs(_starts(n_words)[at], n_words[at])
             for row, (name, _) in enumerate(layout.WORD_FIELDS):
                 words[row, target] = chunk.words[name][source]
             if arcs:
                 n_arcs_of_word[target] = chunk.words["arcs"][source]
-                n_arcs[at] = np.diff(chunk.arc_offsets)[rows[at]]
+                n_arcs[at] = _lengths(chunk.arc_offsets, rows[at])
         pieces = words[0]
         sentence = np.repeat(np.arange(len(ids)), n_words)
         n_pieces = np.bincount(sentence, weights=pieces, minlength=len(ids)).astype(np.int32)
@@ -109,7 +114,8 @@ class SyntaxStore:
         arcs = np.zeros((3, total), dtype=np.int32)
         probs = np.zeros(total, dtype=np.float32)
         for at, chunk in parts:
-            source, target = _runs(chunk.arc_offsets[rows[at]], n_arcs[at], _starts(n_arcs)[at])
+            source = _runs(chunk.arc_offsets[rows[at]], n_arcs[at])
+            target = at if isinstance(at, slice) else _runs(_starts(n_arcs)[at], n_arcs[at])
             arcs[1, target] = chunk.arcs["head"][source]
             arcs[2, target] = chunk.arcs["label"][source]
             probs[target] = chunk.arcs["prob"][source] * np.float32(1 / layout.PROB_SCALE)
@@ -144,10 +150,14 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
     return np.cumsum(lengths) - lengths
 
 
-def _runs(source: np.ndarray, lengths: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices that copy runs of ``lengths`` from where they stand (``source``) to where they go (``target``)."""
-    within = np.arange(lengths.sum()) - np.repeat(_starts(lengths), lengths)
-    return np.repeat(source, lengths) + within, np.repeat(target, lengths) + within
+def _lengths(offsets: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
+    assert offsets is not None  # only stores with arcs are asked for arcs
+    return offsets[rows + 1] - offsets[rows]
+
+
+def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Indices of runs of ``lengths`` that begin at ``starts``, one run after the other."""
+    return np.repeat(starts - _starts(lengths), lengths) + np.arange(lengths.sum())
 
 
 def _damaged(path: str, error: Exception) -> SyntaxDataError:
