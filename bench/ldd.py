@@ -172,7 +172,7 @@ def loader() -> None:
 
     def epoch(needs: set[str]) -> Callable[[], None]:
         task = corpus.task()
-        task._needs["source"] = frozenset(needs)
+        task._needs = {"source": frozenset(needs), "target": frozenset()}
         task.load_dataset("train")
         batches = task.get_batch_iterator(task.dataset("train"), max_tokens=4000, seed=1)
 

@@ -30,9 +30,9 @@ UNLABELLED = ("UDD", "UDP")  # labels summed out, the same matrix for every head
 UNIFORM = ("ULDD", "UUDD")  # every point of the tensor the same
 VARIANTS = (*LABELLED, *UNLABELLED, *UNIFORM)
 FORMS = ("auto", "linear", "dense")
-# One entry costs the linear form as much as 25 scores cost the dense one: forward and backward on one core of a CPU in
+# One entry costs the linear form as much as 60 scores cost the dense one: forward and backward on one core of a CPU in
 # float32, 16 heads of 32 dimensions, 32 to 512 tokens.
-SCORES_PER_ENTRY = 25
+SCORES_PER_ENTRY = 60
 
 
 # -- the factor tensor (section 3.1) -----------------------------------------------------------------------------------
