@@ -164,7 +164,6 @@ def _check_names(option: str, names: list[str], known: Mapping[str, Any]) -> Non
         raise SyntaxDataError(f"{option} {','.join(names)}: a system is named twice")
 
 
-@register_model_architecture("syntax_transformer", "syntax_transformer")
 def syntax_architecture(args: Namespace) -> None:
     """The plain Transformer; its sizes are fairseq's."""
     args.encoder_syntax = getattr(args, "encoder_syntax", None)
@@ -196,3 +195,6 @@ def register_presets(name: str, **defaults: Any) -> None:
             syntax_architecture(args)
 
         register_model_architecture("syntax_transformer", name + suffix)(preset)
+
+
+register_presets("syntax_transformer")
