@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_syntax.data.binarize import binarize
+from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.systems.label_groups import LabelGroups, parse_label_groups, read_label_groups
+from fairseq_syntax.systems.label_groups import LabelGroups, built_in_for, parse_label_groups, read_label_groups
 
 APPENDIX_A = """root | aux auxpass cop | acomp ccomp pcomp xcomp | dobj iobj pobj | csubj csubjpass | nsubj nsubjpass |
 cc | conj preconj | advcl | amod | advmod | npadvmod tmod | det predet | num number quantmod | appos | punct"""
@@ -85,12 +87,41 @@ def test_coverage():
     assert groups.coverage([]).kept_share == 1.0
 
 
+def test_the_built_in_map_that_fits():
+    assert built_in_for({"nsubj": 3.0, "obl": 1.0, "case": 1.0})[0] == "ud"
+    name, groups = built_in_for({"nsubj": 3.0, "dobj": 1.0, "pobj": 1.0})
+    assert name == "stanford" and groups == read_label_groups("stanford")
+
+
 def test_a_map_for_other_labels_is_refused():
     ud = read_label_groups("ud")
     with pytest.raises(SyntaxDataError, match="miss most labels") as error:
         ud.check(["SBJ", "OBJ", "VMOD", "NMOD", "punct"])
     assert "label_groups_ud.txt" in str(error.value) and "SBJ" in str(error.value)
     assert ud.check(["SBJ", "nsubj"]).unknown_share == 0.5
+
+
+@pytest.mark.parametrize("arcs", [True, False])
+def test_binarizing_reports_the_kept_mass(arcs, tmp_path):
+    rows = [
+        ("1", "dogs", "2", "nsubj", "Arcs=2:nsubj:0.5,2:case:0.3"),
+        ("2", "bark", "0", "root", "Arcs=0:root:0.5,0:nsubj:0.2,1:foo:0.1"),
+    ]
+    lines = [
+        "\t".join([i, form, *"____", head, label, "_", misc if arcs else "_"]) for i, form, head, label, misc in rows
+    ]
+    (tmp_path / "a.en.conllu").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+    (tmp_path / "a.en").write_text("dogs bark\n", encoding="utf-8")
+    (tmp_path / "dict.en.txt").write_text("dogs 1\nbark 1\n", encoding="utf-8")
+    tokens, parse, dictionary = (str(tmp_path / name) for name in ("a.en", "a.en.conllu", "dict.en.txt"))
+    for _ in range(2):  # the second time, of the store that is there
+        summary = binarize(
+            tokens, parse, str(tmp_path / "store"), LabelInventory(), lang="en", dictionary=dictionary, progress=False
+        )
+        expected = {"nsubj": 0.5, "case": 0.3, "root": 0.7, "foo": 0.1} if arcs else {"nsubj": 1.0, "root": 1.0}
+        assert summary.label_mass == pytest.approx(expected, abs=1e-3)
+        share = "75.0 % in 16 label groups; 18.8 % in no group (case 18.8)" if arcs else "100.0 % in 16 label groups"
+        assert f"label groups (ud): {share}" in str(summary)
 
 
 @given(st.text(max_size=60))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from tqdm import tqdm
 
-from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
 from fairseq_syntax.store.schema import StoredSentence
@@ -23,18 +23,29 @@ PARSE_SUFFIX = ".conllu"
 
 @dataclass
 class Summary:
-    """What was binarized, for the log."""
+    """What was binarized, for the log.
+
+    ``label_mass`` adds up, by dependency label, the probability of the arcs (those of the artificial root under
+    ``root``), or the words where there are no arcs.
+    """
 
     sentences: int = 0
     words: int = 0
     pieces: int = 0
     arcs: int = 0
     mass: float = 0.0
+    label_mass: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         text = f"{self.sentences} sentences, {self.words} words, {self.pieces} pieces"
         if self.arcs:
             text += f", {self.arcs} arcs ({self.arcs / self.words:.2f} a word, mean mass {self.mass / self.words:.4f})"
+        if self.label_mass:
+            from fairseq_syntax.systems.label_groups import built_in_for
+
+            name, groups = built_in_for(self.label_mass)
+            text += f"; {'mass' if self.arcs else 'labels'} in LDD's label groups ({name}): "
+            text += str(groups.coverage(self.label_mass))
         return text
 
 
@@ -174,6 +185,7 @@ def binarize(
             summary.pieces += sum(stored.pieces)
             summary.arcs += len(stored.arcs or ())
             summary.mass += sum(a[3] for a in stored.arcs or ())
+            _add_label_mass(summary.label_mass, stored, labels)
         writer.update_metadata(
             {
                 "lang": lang,
@@ -183,9 +195,18 @@ def binarize(
                 "segmentation_fingerprint": segmenter.fingerprint if segmenter else None,
                 "inputs": inputs,
                 "mass": summary.mass,
+                "label_mass": {label: round(mass, 3) for label, mass in summary.label_mass.items()},
             }
         )
     return summary
+
+
+def _add_label_mass(total: dict[str, float], stored: StoredSentence, labels: LabelInventory) -> None:
+    names = labels.labels["deprel"]
+    arcs = ((word, head, label, 1.0) for word, (head, label) in enumerate(zip(stored.head, stored.deprel)))
+    for word, head, label, mass in arcs if stored.arcs is None else stored.arcs:
+        name = ROOT_LABEL if word == head else names[label]
+        total[name] = total.get(name, 0.0) + mass
 
 
 def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
@@ -237,4 +258,11 @@ def _already(out: str, inputs: list[str], labels: LabelInventory) -> Summary | N
                 labels.id(column, name)
         if labels.labels != found["labels"]:
             return None
-    return Summary(found["sentences"], found["words"], found["pieces"], found["arcs"] or 0, found["mass"])
+    return Summary(
+        found["sentences"],
+        found["words"],
+        found["pieces"],
+        found["arcs"] or 0,
+        found["mass"],
+        found.get("label_mass", {}),
+    )

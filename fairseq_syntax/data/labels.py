@@ -10,6 +10,7 @@ from collections import Counter
 from fairseq_syntax.errors import SyntaxDataError
 
 COLUMNS = ("deprel", "upos", "xpos")
+ROOT_LABEL = "root"  # deprel of the word that hangs on the artificial root
 UNKNOWN = "<unk>"  # id 0: a label that the inventory lacks, or none at all ("_" in CoNLL-U)
 
 

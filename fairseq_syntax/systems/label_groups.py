@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairseq_syntax.data.labels import ROOT_LABEL
 from fairseq_syntax.errors import SyntaxDataError
 
 BUILT_IN = ("ud", "stanford")
-ROOT_LABEL = "root"
 NO_GROUP = -1
 
 
@@ -151,6 +151,13 @@ def read_label_groups(name_or_path: str) -> LabelGroups:
     except (OSError, UnicodeDecodeError) as e:
         raise SyntaxDataError(f"cannot read label groups: {e}", path=path) from e
     return parse_label_groups(text, path)
+
+
+def built_in_for(mass: Mapping[str, float]) -> tuple[str, LabelGroups]:
+    """The built-in map that knows most of some labels, weighted by their mass, and its name."""
+    maps = {name: read_label_groups(name) for name in BUILT_IN}
+    name = min(maps, key=lambda name: maps[name].coverage(mass).unknown_share)
+    return name, maps[name]
 
 
 def parse_label_groups(text: str, path: str = "label groups") -> LabelGroups:
