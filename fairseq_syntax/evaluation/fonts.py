@@ -40,6 +40,9 @@ def any_script(language: str | None = None):
     Args:
         language: of the text: for ``ja`` the Japanese forms of the characters go before the Chinese
     """
+    # fairseq and stanza turn logging on for everybody
+    if logging.getLogger("matplotlib").level == logging.NOTSET:
+        logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
     from matplotlib import font_manager
 

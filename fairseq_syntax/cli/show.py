@@ -1,0 +1,95 @@
+"""``fairseq-syntax show``: a model's attention with the parse, as a picture or as a page to step through."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "show",
+        help="draw a model's attention with the parse",
+        description="Translate sentences with one model or several, and show parse, texts, scores and attention: as "
+        "one self-contained HTML page to step through, or (.png, .svg, .pdf) one sentence's heat maps.",
+    )
+    parser.add_argument("data", metavar="BIN", help="the binarized data")
+    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]CHECKPOINT", help="trained models")
+    parser.add_argument("--out", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
+    parser.add_argument("--split", default="valid", metavar="NAME", help="of the data (default: valid)")
+    parser.add_argument(
+        "--sentences", nargs="+", type=_numbers, metavar="N[-M]", help="counted from 1 (default: 1-10; a picture: 1)"
+    )
+    parser.add_argument("--sys", nargs="+", default=[], metavar="[NAME=]FILE", help="translations of the whole split")
+    parser.add_argument("--gold", metavar="FILE", help="gold parse of the split, CoNLL-U")
+    parser.add_argument("--beam", type=int, default=5, metavar="N", help="of the search (default: 5)")
+    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
+    picture = parser.add_argument_group("pictures")
+    picture.add_argument("--layers", nargs="+", type=int, metavar="L", help="counted from 0 (default: all)")
+    picture.add_argument("--heads", nargs="+", type=int, metavar="H", help="counted from 0 (default: all)")
+    picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), default="encoder", help="default: encoder")
+    picture.add_argument("--tree", metavar="NAME", help="to draw: parser, gold, or 'NAME (predicted)'")
+    return parser
+
+
+def _numbers(text: str) -> list[int]:
+    first, dash, last = text.partition("-")
+    try:
+        return list(range(int(first), int(last) + 1)) if dash else [int(first)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a number or a range: {text!r}") from None
+
+
+def main(args: argparse.Namespace) -> int:
+    import logging
+
+    from ..errors import SyntaxDataError
+    from ..evaluation.exhibit import collect
+    from ..evaluation.plot import FORMATS, save
+    from ..text.conllu import read_conllu
+    from ..text.files import whole_file
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    page_wanted = args.out.lower().endswith((".html", ".htm"))
+    if not page_wanted and not args.out.lower().endswith(FORMATS):
+        raise SyntaxDataError("cannot be written in this form", path=args.out, hint=".html, .png, .svg or .pdf")
+    numbers = [n for part in args.sentences for n in part] if args.sentences else list(range(1, 11))
+    if not page_wanted:
+        numbers = numbers[:1]
+    elif not args.sentences:
+        numbers = _at_most(args.data, args.split, numbers)
+    models, files = dict(map(_named, args.model)), dict(map(_named, args.sys))
+    if len({*models, *files}) < len(args.model) + len(args.sys):
+        raise SyntaxDataError("two systems have one name", hint="name them: NAME=FILE")
+    gold = list(read_conllu(args.gold)) if args.gold else None
+    exhibits, src, tgt = collect(
+        args.data, args.split, numbers, models, files=files, gold=gold, beam=args.beam, tokenize=args.tokenize
+    )
+    if page_wanted:
+        from ..evaluation.page import page
+
+        with whole_file(args.out) as file:
+            file.write(page(exhibits, src, tgt, f"{args.split}: {src} → {tgt}"))
+        return 0
+    from ..evaluation.heatmap import heat_maps
+
+    options = {"kind": args.kind, "layers": args.layers, "heads": args.heads, "tree": args.tree, "src": src}
+    save(heat_maps(exhibits[0], next(iter(models)), **options), args.out)
+    return 0
+
+
+def _at_most(data: str, split: str, numbers: list[int]) -> list[int]:
+    """The default sentences, of which a small split has fewer."""
+    from glob import glob
+
+    from fairseq.data import data_utils
+
+    found = [path.removesuffix(".idx") for path in glob(f"{data}/{split}.*.idx")]
+    dataset = data_utils.load_indexed_dataset(found[0], None) if found else None
+    return numbers if dataset is None else numbers[: len(dataset)]
+
+
+def _named(text: str) -> tuple[str, str]:
+    import os
+
+    name, equals, path = text.partition("=")
+    return (name, path) if equals and not os.path.exists(text) else (text, text)
