@@ -164,7 +164,7 @@ steps:
     run: "echo {system} first >> ran.txt; echo 1 > {dir}/first"
     outputs: ["{dir}/first"]
   - name: second
-    run: "echo {system} second $$ >> ran.txt; test -e go || sleep 60; echo 2 > {dir}/second"
+    run: "echo {system} second $$ >> ran.txt; test -e go || sleep 1000; echo 2 > {dir}/second"
     outputs: ["{dir}/second"]
 """
 
@@ -185,7 +185,7 @@ def _start(recipe) -> subprocess.Popen:
     )
 
 
-def _wait(condition, seconds: float = 60.0) -> None:
+def _wait(condition, seconds: float = 240.0) -> None:
     end = time.time() + seconds
     while not condition():
         assert time.time() < end, "nothing happened"
@@ -213,7 +213,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     process = _start(recipe)
     _wait(lambda: len(_pids(work)) == 2)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode != 0
     _wait(lambda: not any(map(_alive, _pids(work))))
     # a kill leaves orphans, and nothing may run beside them
@@ -222,7 +222,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     _wait(lambda: len(_pids(work)) == 2)
     assert "first" not in (work / "ran.txt").read_text(), "the first steps were done"
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     grid = Grid(load(recipe), say=lambda line: None)
     with pytest.raises(SyntaxDataError, match="still going"):
         grid.run()
