@@ -1,0 +1,226 @@
+"""What the corpus scripts share: text → filter → parse → segment → binarize, by the commands of this project.
+
+A script says where its corpus lies (``take``) and what its usual options are; the rest is here. Each command is
+printed, and is not run again while it and its input stay the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:  # a checkout that is not installed
+    sys.path.append(str(ROOT))
+
+from sources import Pair  # noqa: E402
+
+from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
+
+# Name (train, valid, test, test1, …) and pairs of each split.
+Splits = Iterable[tuple[str, Iterable[Pair]]]
+
+
+def arguments(description: str | None, **defaults) -> argparse.ArgumentParser:
+    """The options that all corpus scripts have.
+
+    Args:
+        description: the script's docstring
+        defaults: values of options, by name, where a corpus has its own
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="where the corpus lies")
+    parser.add_argument("--download", action="store_true", help="fetch into --data what is not there")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="bin/ in it is for fairseq-train")
+    parser.add_argument("--source-lang", default="en", metavar="CODE", help="default: %(default)s")
+    parser.add_argument("--target-lang", default="de", metavar="CODE", help="default: %(default)s")
+    filters = parser.add_argument_group("filter, of the training data")
+    filters.add_argument("--max-length", type=int, metavar="N", help="most tokens of a side (default: %(default)s)")
+    filters.add_argument("--max-ratio", type=float, metavar="R", help="of the longer side to the shorter")
+    filters.add_argument("--identify-languages", action="store_true", help="remove pairs that are in other languages")
+    parsing = parser.add_argument_group("parse")
+    parsing.add_argument("--parser", default="stanza", metavar="NAME", help="see fairseq-syntax parse --help")
+    parsing.add_argument("--model-dir", metavar="DIR", help="of the parser for the source")
+    parsing.add_argument("--target-model-dir", metavar="DIR", help="of the parser for the target, with --parse-target")
+    parsing.add_argument("--parse-target", action="store_true", help="parse the target too: for LaSyn")
+    parsing.add_argument("--distributions", action="store_true", help="with the parser's probabilities: for LDD")
+    parsing.add_argument("--split-sentences", action="store_true", help="a line may hold several sentences")
+    parsing.add_argument("--device", default="cpu", metavar="NAME", help="default: %(default)s")
+    parsing.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    pieces = parser.add_argument_group("segment")
+    pieces.add_argument("--segmentation", choices=("sentencepiece", "subword_nmt"), default="sentencepiece")
+    pieces.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="default: %(default)s")
+    pieces.add_argument("--joint", action="store_true", help="one model and dictionary for both languages")
+    pieces.add_argument("--train-lines", type=int, default=0, metavar="N", help="train it on N lines (default: all)")
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits]) -> int:
+    """All steps; returns the exit status. A failed step says why, and the next run goes on from it."""
+    try:
+        _run(args, take)
+    except SyntaxDataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        print(f"this command failed; run the script again to go on from it: {shlex.join(error.cmd)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits]) -> None:
+    langs = (args.source_lang, args.target_lang)
+    steps = Steps(args.out)
+    names = write_text(args.out / "text", take(args), langs)
+    text = {(name, lang): args.out / "text" / f"{name}.{lang}" for name in names for lang in langs}
+
+    kept = {(name, lang): args.out / "filtered" / f"{name}.{lang}" for name in names[:1] for lang in langs}
+    options = ["--max-length", args.max_length] if args.max_length else []
+    options += ["--max-ratio", args.max_ratio] if args.max_ratio else []
+    options += ["--languages", *langs] if args.identify_languages else []
+    steps.run(
+        "filter",
+        [*verb("filter"), "--input", *map(text.get, kept), "--output", *kept.values(), *options],
+        list(map(text.get, kept)),
+        list(kept.values()),
+    )
+    text |= kept
+
+    words = dict(text)
+    for lang, model_dir in ((langs[0], args.model_dir), (langs[1], args.target_model_dir)):
+        if lang == langs[1] and not args.parse_target:
+            continue
+        options = ["--parser", args.parser, "--lang", lang, "--device", args.device, "--workers", args.workers]
+        options += ["--model-dir", model_dir] if model_dir else []
+        options += ["--distributions"] if args.distributions and lang == langs[0] else []
+        options += ["--split-sentences"] if args.split_sentences else []
+        for name in names:
+            parse = args.out / "parsed" / f"{name}.{lang}.conllu"
+            command = [*verb("parse"), "--input", text[name, lang], "--output", parse, *options]
+            steps.run(f"parse.{name}.{lang}", command, [text[name, lang]], [parse], changed="--overwrite")
+            words[name, lang] = parse
+
+    pieces = args.out / "pieces"
+    train = ["--train", args.segmentation, "--vocab-size", args.vocab_size, "--train-lines", args.train_lines]
+    for lang in langs:
+        files = [words[name, lang] for name in names]
+        model = train + (["--train-on", *(words[names[0], each] for each in langs)] if args.joint else [])
+        if args.joint and lang == langs[1]:
+            model = ["--model", pieces / f"segmentation.{langs[0]}.json"]
+        command = [*verb("segment"), "--lang", lang, *model, "--input", *files, "--outdir", pieces]
+        steps.run(f"segment.{lang}", command, files, [pieces / f"{name}.{lang}" for name in names])
+
+    tests = [pieces / name for name in names[2:]]
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--user-dir", user_dir(), "--task", "syntax_translation"]
+    command += ["-s", langs[0], "-t", langs[1], "--destdir", args.out / "bin", "--workers", args.workers]
+    command += ["--trainpref", pieces / names[0], "--validpref", pieces / names[1]]
+    command += ["--testpref", ",".join(map(str, tests))] if tests else []
+    command += ["--joined-dictionary"] if args.joint else []
+    inputs = [pieces / f"{name}.{lang}" for name in names for lang in langs]
+    steps.run("binarize", command, inputs, [args.out / "bin" / f"dict.{lang}.txt" for lang in langs])
+    print(f"binarized for fairseq-train in {args.out / 'bin'}")
+
+
+def write_text(directory: Path, splits: Splits, langs: tuple[str, str]) -> list[str]:
+    """Writes each split as two plain text files; returns the names, training data first.
+
+    Unchanged files are left alone, so that later steps see that they are.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    names = []
+    for name, pairs in splits:
+        names.append(name)
+        partial = [directory / f".{name}.{lang}.part" for lang in langs]
+        with open(partial[0], "w", encoding="utf-8") as source, open(partial[1], "w", encoding="utf-8") as target:
+            count = 0
+            for one, other in pairs:
+                source.write(" ".join(one.split()) + "\n")
+                target.write(" ".join(other.split()) + "\n")
+                count += 1
+        for path, lang in zip(partial, langs):
+            final = directory / f"{name}.{lang}"
+            if final.exists() and final.stat().st_size == path.stat().st_size and _same(final, path):
+                path.unlink()
+            else:
+                path.replace(final)
+        print(f"{name}: {count} pairs")
+        if not count:
+            raise SyntaxDataError("holds no sentences", path=directory / f"{name}.{langs[0]}", hint="check --data")
+    return names
+
+
+def _same(one: Path, other: Path) -> bool:
+    with open(one, "rb") as a, open(other, "rb") as b:
+        while block := a.read(1 << 20):
+            if block != b.read(1 << 20):
+                return False
+    return True
+
+
+class Steps:
+    """Runs commands, and remembers in ``.done`` which ones have run on which input."""
+
+    def __init__(self, out: Path) -> None:
+        self.done = out / ".done"
+        self.done.mkdir(parents=True, exist_ok=True)
+
+    def run(
+        self, name: str, command: list, inputs: list[Path], outputs: list[Path], changed: str | None = None
+    ) -> None:
+        """Runs a command unless it has run as it is, its inputs are as they were and its outputs are there.
+
+        Args:
+            name: of the step
+            command: program and arguments
+            inputs: the files it reads
+            outputs: files it writes
+            changed: an option to add where the step was begun before with another command or other inputs; without
+                one, earlier outputs are removed before it runs
+
+        Raises:
+            subprocess.CalledProcessError: the command failed
+        """
+        words = [str(word) for word in command]
+        stamp = self.done / f"{name}.json"
+        state = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in inputs}
+        now = {"command": words, "inputs": state}
+        before = json.loads(stamp.read_text()) if stamp.exists() else {**now, "finished": False}
+        if before == {**now, "finished": True} and all(path.exists() for path in outputs):
+            return
+        if changed and {**before, "finished": False} != {**now, "finished": False}:
+            words = [*words, changed]
+        for path in outputs:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if changed is None:
+                path.unlink(missing_ok=True)
+        stamp.write_text(json.dumps({**now, "finished": False}))
+        shown = ["fairseq-syntax", *words[3:]] if words[1:3] == ["-m", "fairseq_syntax"] else words
+        print(f"\n{shlex.join(shown)}", flush=True)
+        begin = time.monotonic()
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])),
+        }
+        subprocess.run(words, check=True, env=environment)
+        stamp.write_text(json.dumps({**now, "finished": True}))
+        print(f"({name}: {time.monotonic() - begin:.0f} s)", flush=True)
+
+
+def verb(name: str) -> list[str]:
+    """A command of this project, run by the same Python as this script."""
+    return [sys.executable, "-m", "fairseq_syntax", name]
+
+
+def user_dir() -> str:
+    """What ``fairseq-syntax user-dir`` prints."""
+    spec = importlib.util.find_spec("fairseq_syntax")
+    return os.path.dirname(spec.origin) if spec and spec.origin else str(ROOT / "fairseq_syntax")
