@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# From the files of Multi30k to a table of scores: parse, segment, binarize, train, translate, score.
+#
+#   DATA=multi30k PARSER=models/en examples/multi30k/run.sh [cpu|gpu|lasyn] [options of fairseq-syntax experiment]
+#
+# cpu     English→German, small models on CPUs; gpu: models of the papers' size; lasyn: German→English on CPUs
+# DATA    folder with train.en, val.en, test_2016_flickr.en, test_2017_flickr.en and the .de beside them, plain or .gz;
+#         with DOWNLOAD=1 they are fetched into it
+# PARSER  folder with Stanza's pos.pt and depparse.pt for English; Stanza's own resources where it is not set
+#
+# For the plain Transformer and PASCAL alone:   … run.sh cpu --only transformer pascal
+# Four models at a time:                        … run.sh cpu --jobs 4
+# Whatever is done already is not done again.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+: "${DATA:?the folder with the files of Multi30k}"
+config=${1:-cpu}
+shift || true
+case $config in
+  cpu | lasyn) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
+  gpu) data=$root/runs/multi30k/data-gpu; options=(--vocab-size 10000 --joint --device cuda) ;;
+  *) echo "configurations: cpu, gpu, lasyn" >&2; exit 2 ;;
+esac
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
+[ -d "$root/.venv" ] && PATH=$root/.venv/bin:$PATH
+[ -n "${PARSER:-}" ] && options+=(--model-dir "$PARSER")
+[ -n "${DOWNLOAD:-}" ] && options+=(--download)
+
+python "$root/preprocess/multi30k.py" --data "$DATA" --out "$data" --distributions --workers "${WORKERS:-2}" "${options[@]}"
+exec python -m fairseq_syntax experiment "$here/$config.yaml" "$@"
