@@ -71,24 +71,27 @@ class Enumerator:
             self.script[-1] += 1
 
 
+@pytest.mark.parametrize("knows", ["text", "labels"])
 @pytest.mark.parametrize("phrases, lexical", [(0, 0.0), (1, 0.0), (2, 0.0), (1, 0.5), (2, 0.5), (1, 1.0), (2, 1.0)])
-def test_best_accuracy_against_all_derivations(phrases, lexical):
+def test_best_accuracy_against_all_derivations(phrases, lexical, knows):
     """Every derivation of a small lexicon is enumerated; who sees the text does best by its likeliest translation."""
     joint = defaultdict(lambda: defaultdict(Fraction))
     claimed, total = Fraction(0), Fraction(0)
     for sentence, p in Enumerator().outcomes(
         lambda rng: grammar.attachment(rng, phrases, lexical=lexical, lexicon=SMALL)
     ):
-        joint[tuple(sentence.words)][tuple(sentence.target.words)] += p
-        claimed += p * Fraction(grammar.best_accuracy([sentence], lexical, knows="text")).limit_denominator(10**9)
+        seen = (*sentence.words, *(sentence.deprels if knows == "labels" else ()))
+        joint[seen][tuple(sentence.target.words)] += p
+        claimed += p * Fraction(grammar.best_accuracy([sentence], lexical, knows=knows)).limit_denominator(10**9)
         assert grammar.best_accuracy([sentence], lexical, knows="parse") == 1
         total += p
     assert total == 1
     best = sum(max(targets.values()) for targets in joint.values())
     assert float(best) == pytest.approx(float(claimed), abs=1e-9)
     if lexical == 0:
-        # The text is silent: 1 among two sites, 1 among three, one by one.
-        assert best == [1, Fraction(1, 2), Fraction(1, 6)][phrases]
+        # The text is silent: 1 of 2 sites, then 1 of 3. A label tells the verb from the nouns, of which the second
+        # phrase has two.
+        assert best == {"text": [1, Fraction(1, 2), Fraction(1, 6)], "labels": [1, 1, Fraction(2, 3)]}[knows][phrases]
     if lexical == 1:
         assert best == 1
 

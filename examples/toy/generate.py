@@ -65,9 +65,8 @@ def ceilings(lines: list[list[Sentence]], lexical: float, accuracy: float | None
     """The best possible accuracy on the ambiguous lines, and its standard error, for each kind of knowledge."""
     ambiguous = [line for line in lines if any(sentence.phrases for sentence in line)]
     found = {}
-    for knows in ("text", "tree", "arcs", "parse"):
-        if accuracy is None and knows in ("tree", "arcs"):
-            continue
+    kinds = ["text", "tree", "arcs", "parse"] if accuracy is not None else ["text", "labels", "parse"]
+    for knows in kinds:
         chances = [best_accuracy(line, lexical, knows=knows, accuracy=accuracy) for line in ambiguous]
         count = max(len(chances), 1)
         error = math.sqrt(sum(p * (1 - p) for p in chances)) / count
@@ -139,11 +138,19 @@ def main() -> int:
         accuracy=args.parser_accuracy,
     )
     print(
-        f"{args.out}: of {args.test} test lines {info['ambiguous']} are ambiguous. The best possible exact match on them:"
+        f"{args.out}: {info['ambiguous']} of {args.test} test lines are ambiguous; best possible exact match on them:"
     )
     target_tags = "text and the target's tags" if args.mode == "homograph" else "text and true parse"
-    names = {"text": "text alone", "tree": "text and best tree", "arcs": "text and probabilities", "parse": target_tags}
+    names = {
+        "text": "text alone",
+        "labels": "text and dependency labels",
+        "tree": "text and best tree",
+        "arcs": "text and probabilities",
+        "parse": target_tags,
+    }
     for knows, value in info["best"].items():
+        if args.mode == "homograph" and knows == "labels":
+            continue
         print(f"  {names[knows]:28} {100 * value['accuracy']:5.1f} % (standard error {100 * value['error']:.1f})")
     return 0
 

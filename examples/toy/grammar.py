@@ -252,14 +252,16 @@ def posterior(phrase: Phrase, lexical: float, *, knows: str, accuracy: float | N
     Args:
         phrase: the decision
         lexical: as the corpus was made
-        knows: ``text``; ``tree``, the text and the parser's best tree; ``arcs``, the text and the parser's
-            probabilities; ``parse``, the true parse
+        knows: ``text``; or the text with the parser's best ``tree``, the parser's probabilities (``arcs``), the true
+            dependency ``labels`` without the heads, or the true ``parse``
         accuracy: the parser's, for ``tree``
     """
     sites = len(phrase.sites)
     weights = [(1 - lexical) / CLASSES + lexical * fits for fits in phrase.fits]
     if knows == "parse":
         weights = [float(site == phrase.governor) for site in range(sites)]
+    elif knows == "labels":  # obl hangs on the verb, the first site, and nmod on a noun
+        weights = [weight * ((site == 0) == (phrase.governor == 0)) for site, weight in enumerate(weights)]
     elif knows == "arcs" and phrase.belief is not None:
         weights = [weight * p for weight, p in zip(weights, phrase.belief)]
     elif knows == "tree" and accuracy is not None:

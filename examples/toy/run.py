@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Trains systems on the toy corpora and prints what they reach beside what can be reached.
+
+    python examples/toy/run.py                     the plain Transformer against PASCAL
+    python examples/toy/run.py --all               every system
+    python examples/toy/run.py --only PASCAL LDD   these rows
+
+Each corpus is generated, segmented and binarized, each system trained and made to translate the test set, by the
+commands that a user has. What is done already is not done again, unless its options have changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout that is not installed too
+
+from systems import CORPORA, DEMO, GENERATION, SYSTEMS, TRAINING, System
+
+HERE = Path(__file__).resolve().parent
+SPLITS = ("train", "valid", "test")
+# The word pieces of the source and the target: few enough that many words are split.
+PIECES = {"src": 170, "tgt": 240}
+
+
+class StepError(RuntimeError):
+    """A command failed; the message shows the end of what it said."""
+
+
+class Runner:
+    """Runs commands, each with a log of its own, on so many threads."""
+
+    def __init__(self, root: Path, threads: int) -> None:
+        self.root = root
+        self.started = time.monotonic()
+        self.environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "PYTHONWARNINGS": "ignore",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")])),
+        }
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.started:5.0f} s] {text}", flush=True)
+
+    def run(self, command: list, log: Path) -> float:
+        """Runs a command; returns its wall time in seconds."""
+        begin = time.monotonic()
+        with open(log, "w", encoding="utf-8") as file:
+            file.write(shlex.join(map(str, command)) + "\n")
+            file.flush()
+            status = subprocess.run(
+                [str(part) for part in command], stdout=file, stderr=subprocess.STDOUT, env=self.environment
+            ).returncode
+        if status:
+            end = "".join(log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[-15:])
+            raise StepError(f"{command[0]} ended with status {status}; the end of {log}:\n{end}")
+        return time.monotonic() - begin
+
+
+def tool(name: str) -> list[str]:
+    """A command of fairseq or of this project, of the same Python environment as this script."""
+    if name == "fairseq-syntax":
+        return [sys.executable, "-m", "fairseq_syntax"]
+    return [sys.executable, "-m", f"fairseq_cli.{name.removeprefix('fairseq-').replace('-', '_')}"]
+
+
+def user_dir() -> str:
+    import importlib.util
+
+    spec = importlib.util.find_spec("fairseq_syntax")
+    origin = spec.origin if spec and spec.origin else str(HERE.parents[1] / "fairseq_syntax" / "__init__.py")
+    return os.path.dirname(origin)
+
+
+def done_before(stamp: Path, key: object) -> bool:
+    return stamp.exists() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key
+
+
+def prepare(runner: Runner, name: str, seed: int) -> Path:
+    """Generates, segments and binarizes a corpus; returns its directory."""
+    root = runner.root / name
+    stamp = root / "prepared.json"
+    sources = b"".join((HERE / file).read_bytes() for file in ("grammar.py", "generate.py"))
+    key = [CORPORA[name], seed, PIECES, hashlib.sha256(sources).hexdigest()]
+    if done_before(stamp, key):
+        return root
+    shutil.rmtree(root / "bin", ignore_errors=True)  # fairseq-preprocess does not replace dictionaries
+    stamp.unlink(missing_ok=True)
+    logs = root / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    corpus, pieces = root / "corpus", root / "pieces"
+    generate = [sys.executable, HERE / "generate.py", "--out", corpus, "--seed", seed, *CORPORA[name]]
+    runner.run(generate, logs / "generate.log")
+    for lang, size in PIECES.items():
+        parsed = (corpus / f"train.{lang}.conllu").exists()
+        files = [corpus / f"{split}.{lang}{'.conllu' if parsed else ''}" for split in SPLITS]
+        train = ["--train", "sentencepiece", "--model-type", "bpe", "--vocab-size", size]
+        segment = [*tool("fairseq-syntax"), "segment", "--lang", lang, *train, "--input", *files, "--outdir", pieces]
+        runner.run(segment, logs / f"segment.{lang}.log")
+    prefixes = [part for split in SPLITS for part in (f"--{split}pref", pieces / split)]
+    binarize = [*tool("fairseq-preprocess"), "--user-dir", user_dir(), "--task", "syntax_translation"]
+    binarize += ["-s", "src", "-t", "tgt", *prefixes, "--destdir", root / "bin"]
+    runner.run(binarize, logs / "preprocess.log")
+    stamp.write_text(json.dumps({"key": key}), encoding="utf-8")
+    return root
+
+
+def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int) -> dict:
+    """A row of the table: the system's scores and seconds."""
+    out = corpus / "".join(c if c.isalnum() else "_" for c in system.name)
+    stamp = out / "result.json"
+    prepared = json.loads((corpus / "prepared.json").read_text(encoding="utf-8"))["key"]
+    train = [*shlex.split(TRAINING), "--arch", system.arch, "--seed", str(seed), *shlex.split(system.options)]
+    translate = shlex.split(f"{GENERATION} {system.generation}")
+    key = [prepared, train, translate]
+    if done_before(stamp, key):
+        return json.loads(stamp.read_text(encoding="utf-8"))["row"]
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("*.pt"):  # of a run with other options, which fairseq-train would go on with
+        old.unlink()
+    common = [corpus / "bin", "--user-dir", user_dir(), "--task", "syntax_translation"]
+    quiet = ["--no-progress-bar", "--no-epoch-checkpoints", "--save-dir", out]
+    seconds = runner.run([*tool("fairseq-train"), *common, *train, *quiet], out / "train.log")
+    runner.say(f"{system.name}: trained in {seconds:.0f} s")
+    results = ["--path", out / "checkpoint_best.pt", "--results-path", out, "--gen-subset", "test"]
+    more = runner.run([*tool("fairseq-generate"), *common, *results, *translate], out / "generate.log")
+    row = {**score(out / "generate-test.txt", corpus / "corpus", system), "train_s": seconds, "translate_s": more}
+    stamp.write_text(json.dumps({"key": key, "row": row}), encoding="utf-8")
+    runner.say(f"{system.name}: {row['exact']:.1f} % of {row['ambiguous']} ambiguous sentences exact")
+    return row
+
+
+def score(output: Path, corpus: Path, system: System) -> dict:
+    """Exact match on the ambiguous sentences, in %, what was possible, and BLEU on all."""
+    from sacrebleu import corpus_bleu
+
+    from fairseq_syntax.evaluation.outputs import read_translations
+
+    hypotheses = read_translations(output).lines
+    references = (corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
+    ambiguous = [bool(row) for row in (corpus / "test.open").read_text(encoding="utf-8").splitlines()]
+    if not len(hypotheses) == len(references) == len(ambiguous):
+        raise StepError(f"{output}: {len(hypotheses)} translations of {len(references)} sentences")
+    exact = [hypothesis == reference for hypothesis, reference in zip(hypotheses, references)]
+    best = json.loads((corpus / "info.json").read_text(encoding="utf-8"))["best"][system.knows]
+    count = sum(ambiguous)
+    return {
+        "system": system.name,
+        "corpus": system.corpus,
+        "knows": system.knows,
+        "possible": 100 * best["accuracy"],
+        "error": 100 * best["error"],
+        "exact": 100 * sum(right for right, is_open in zip(exact, ambiguous) if is_open) / count,
+        "ambiguous": count,
+        "unambiguous": 100 * sum(right for right, o in zip(exact, ambiguous) if not o) / max(len(exact) - count, 1),
+        "bleu": corpus_bleu(hypotheses, [references]).score,
+    }
+
+
+def table(rows: list[dict]) -> str:
+    """The rows as aligned text."""
+    head = ("system", "corpus", "knows", "possible", "exact match", "unambiguous", "BLEU", "training")
+    body = [
+        (
+            row["system"],
+            row["corpus"],
+            row["knows"],
+            f"{row['possible']:.1f} % ± {2 * row['error']:.1f}",
+            f"{row['exact']:.1f} %",
+            f"{row['unambiguous']:.1f} %",
+            f"{row['bleu']:.1f}",
+            f"{row['train_s']:.0f} s",
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i < 3 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))
+        )
+        for line in [head, *body]
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [system.name for system in SYSTEMS]
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="every system")
+    which.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of: {', '.join(names)}")
+    parser.add_argument("--out", type=Path, default=Path("runs/toy"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="systems trained at once (default: 2)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each of them (default: 1)")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    systems = SYSTEMS if args.all else [s for s in SYSTEMS if s.name in args.only] if args.only else DEMO
+    runner = Runner(args.out, args.threads)
+    try:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            corpora = list(dict.fromkeys(system.corpus for system in systems))
+            runner.say(f"making the corpus: {', '.join(corpora)}")
+            roots = dict(zip(corpora, pool.map(lambda name: prepare(runner, name, args.seed), corpora)))
+            runner.say(f"training {len(systems)} systems, {args.jobs} at a time, on {args.threads} thread each")
+            rows = list(pool.map(lambda s: train_and_translate(runner, s, roots[s.corpus], args.seed), systems))
+    except StepError as error:
+        print(error, file=sys.stderr)
+        return 1
+    (args.out / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print("\nExact match on the ambiguous test sentences, and the best that is possible with what a system knows:\n")
+    print(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
