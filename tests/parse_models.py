@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stanza.models import parser as stanza_parser
 from stanza.models import tagger as stanza_tagger
+from stanza.models import tokenizer as stanza_tokenizer
 
 NOUNS = ["man", "dog", "girl", "boat"]
 VERBS = ["sees", "likes", "has"]
@@ -75,3 +76,28 @@ def models() -> Path:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return train(folder / "toy", steps=8)
+
+
+def train_tokenizer(folder: Path) -> None:
+    """Writes tokenize.pt into ``folder``, for the toy language with its full stops glued to the last word."""
+    lines = sentences(120, seed=2)
+    text = labels = ""
+    for number, line in enumerate(lines):
+        for word in line.split():
+            last = word == "."
+            gap = 0 if last or not text or text[-1].isspace() else 1
+            text += " " * gap + word
+            labels += "0" * (gap + len(word) - 1) + ("2" if last else "1")  # 1 ends a token, 2 a sentence as well
+        text, labels = (text + "\n\n", labels + "\n\n") if number % 3 == 2 else (text + " ", labels + "0")
+    files = {"txt": text, "label": labels, "gold": conllu(lines), "mwt": "[]"}
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    options = ["--txt_file", "txt", "--label_file", "label", "--dev_txt_file", "txt", "--dev_label_file", "label"]
+    options += ["--dev_conll_gold", "gold", "--mwt_json_file", "mwt"]
+    options = [str(folder / value) if value in files else value for value in options]
+    options += ["--lang", "xx", "--shorthand", "xx_toy", "--save_dir", str(folder), "--no_use_mwt", "--cpu"]
+    options += ["--save_name", str(folder / "tokenize.pt"), "--steps", "60", "--eval_steps", "60", "--lr0", "0.02"]
+    options += ["--hidden_dim", "16", "--emb_dim", "8", "--batch_size", "8", "--sent_drop_prob", "0", "--dropout", "0"]
+    options += ["--unit_dropout", "0", "--feat_dropout", "0", "--feat_unit_dropout", "0"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        stanza_tokenizer.main(options)

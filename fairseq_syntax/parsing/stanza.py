@@ -8,6 +8,7 @@ Stanza's own resources folder. Nothing is downloaded.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -92,7 +93,10 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
     common = {"lang": options.lang, "device": options.device, "download_method": None, "verbose": False, **settings}
     try:
         if folder is None:
-            known = [p for p in processors if (_resources(options) / options.lang / p).is_dir()]
+            # Not every language has multi-word tokens, and a lemmatiser may be one without a file.
+            index = json.loads((_resources(options) / "resources.json").read_text(encoding="utf-8"))
+            packages = index[options.lang]["packages"]["default"]
+            known = [processor for processor in processors if processor in packages]
             return stanza.Pipeline(dir=str(_resources(options)), processors=",".join(known), **common)
         known = [p for p in processors if (folder / f"{p}.pt").exists() or (p == "tokenize" and settings)]
         for processor in known:
@@ -127,7 +131,9 @@ class StanzaTokenizer(Tokenizer):
             tokens = [
                 (token, number) for number, sentence in enumerate(document.sentences) for token in sentence.tokens
             ]
-            spelled = spell_out(lines[index], [token.text for token, _ in tokens])
+            # Not token.text, which Stanza replaces where a token is very long.
+            forms = [document.text[token.start_char : token.end_char] for token, _ in tokens]
+            spelled = spell_out(lines[index], forms)
             for surface, (token, number) in zip(spelled, tokens, strict=True):
                 surface.words = [word.text for word in token.words]
                 while len(result[index]) <= number:

@@ -1,0 +1,96 @@
+"""Stanza's models where users have them: folders of files and resources folders, with tokenizers and without."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from parse_models import models, train_tokenizer
+from stanza.utils.conll import CoNLL
+
+from fairseq_syntax.cli import main
+from fairseq_syntax.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.parsing.stanza import StanzaTokenizer, fingerprint
+from fairseq_syntax.parsing.tokenizers import BasicTokenizer
+from fairseq_syntax.text.conllu import read_conllu, text_of
+
+LINES = ["the man sees a dog. the girl likes a boat in the park.", "", "  the  dog has a man. "]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The toy models with a tokenizer beside them."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("pos.pt", "depparse.pt"):
+        shutil.copy(models() / name, folder)
+    train_tokenizer(folder)
+    return folder
+
+
+def resources(folder: Path, root: Path) -> Path:
+    """The same models in the layout of Stanza's downloads; the lemmatiser is one without a file."""
+    kinds = ("tokenize", "pos", "depparse")
+    for kind in kinds:
+        (root / "xx" / kind).mkdir(parents=True)
+        shutil.copy(folder / f"{kind}.pt", root / "xx" / kind / "toy.pt")
+    index: dict = {"packages": {"default": dict.fromkeys(kinds, "toy") | {"lemma": "identity"}}, "lang_name": "Toy"}
+    index |= {kind: {"toy": {"md5": ""}} for kind in kinds} | {"lemma": {"identity": {"md5": ""}}}
+    (root / "resources.json").write_text(json.dumps({"xx": index}))
+    return root
+
+
+@pytest.mark.parametrize("layout", ["folder", "resources"])
+def test_both_layouts_tokenize_split_and_parse(folder, tmp_path, layout):
+    where = folder if layout == "folder" else resources(folder, tmp_path)
+    for split in (False, True):
+        options = ParserOptions(lang="xx", model_dir=str(where), split_sentences=split, distributions=True)
+        parser = load_parser(options)
+        assert isinstance(parser.tokenizer, StanzaTokenizer)
+        first, empty, last = parser.parse(LINES)
+        assert first.sentences == ([(0, 6), (6, 15)] if split else [(0, 15)])
+        assert [text_of(line) for line in (first, empty, last)] == [" ".join(line.split()) for line in LINES]
+        assert last.words == ["the", "dog", "has", "a", "man", "."] and empty.words == []
+        assert sum(head == word for word, head in enumerate(first.heads)) == len(first.sentences)
+
+
+def test_the_tokenizer_is_an_option_and_the_models_are_part_of_a_jobs_identity(folder, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in LINES))
+    command = ["parse", "--input", str(text), "--output", str(tmp_path / "out"), "--lang", "xx"]
+    assert main([*command, "--model-dir", str(folder), "--tokenizer", "basic"]) == 0
+    assert [text_of(line) for line in read_conllu(tmp_path / "out")] == [" ".join(line.split()) for line in LINES]
+    options = ParserOptions(lang="xx", model_dir=str(folder), tokenizer="basic")
+    assert isinstance(load_parser(options).tokenizer, BasicTokenizer)
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    assert fingerprint(ParserOptions(lang="xx", model_dir=str(other))) == fingerprint(options)
+    with open(other / "pos.pt", "ab") as file:
+        file.write(b"x")
+    assert fingerprint(ParserOptions(lang="xx", model_dir=str(other))) != fingerprint(options)
+
+
+def test_contracted_tokens_become_several_words():
+    document = CoNLL.conll2doc(
+        input_str="# text = Er geht zum Haus.\n"
+        "1\tEr\t_\t_\t_\t_\t2\tdep\t_\tstart_char=0|end_char=2\n"
+        "2\tgeht\t_\t_\t_\t_\t0\troot\t_\tstart_char=3|end_char=7\n"
+        "3-4\tzum\t_\t_\t_\t_\t_\t_\t_\tstart_char=8|end_char=11\n"
+        "3\tzu\t_\t_\t_\t_\t2\tdep\t_\t_\n"
+        "4\tdem\t_\t_\t_\t_\t2\tdep\t_\t_\n"
+        "5\tHaus\t_\t_\t_\t_\t2\tdep\t_\tstart_char=12|end_char=16\n"
+        "6\t.\t_\t_\t_\t_\t2\tdep\t_\tstart_char=16|end_char=17\n\n"
+    )
+    document.text = "Er geht zum Haus."
+    tokenizer = StanzaTokenizer.__new__(StanzaTokenizer)
+    tokenizer.pipeline = SimpleNamespace(bulk_process=lambda texts: [document for _ in texts])
+    ((sentence,),) = tokenizer.tokenize(["Er geht zum Haus."])
+    assert [(token.form, token.words, token.space_after) for token in sentence] == [
+        ("Er", ["Er"], True),
+        ("geht", ["geht"], True),
+        ("zum", ["zu", "dem"], True),
+        ("Haus", ["Haus"], False),
+        (".", ["."], True),
+    ]
