@@ -191,6 +191,8 @@ def test_chinese_is_scored_by_its_tokenizer():
     assert scorer.corpus(["我喜欢红色的小猫。"]) == pytest.approx(100.0)
     assert "tok:zh" in scorer.signature
     assert metrics.distinct_1(["我我我好"], "zh") == 0.5
+    ter = metrics.Scorer("ter", [["我喜欢猫。"]], tokenize="zh")
+    assert ter.corpus(["我喜欢狗。"]) == pytest.approx(20.0) and "asian:yes" in ter.signature
 
 
 def test_distinct_1_counts_all_hypotheses():

@@ -7,6 +7,7 @@ import random
 import browser as chromium
 import numpy as np
 import pytest
+import test_ldd as ldd
 import torch
 from binarized import make
 from fairseq import options
@@ -77,14 +78,35 @@ def test_the_recorded_weights_are_those_that_made_the_output(arch, left):
     assert places == {"encoder": 2, "decoder": 1, "cross": 1}
 
 
+@pytest.mark.parametrize("variant", ["LDD", "LDA", "UDD"])
+def test_the_sparse_form_of_ldd_has_the_weights_of_its_dense_form(variant, tmp_path):
+    """LDD's layer makes no weights of its own: those recorded must give its sparse output all the same."""
+    sentences = ldd.some_sentences(lengths=(4, 7, 5))
+    model = ldd.build(tmp_path, ldd_variant=variant).eval()
+    tokens, syntax = ldd.tokens_of(sentences, left=True), ldd.flat_of(sentences)
+    module, outputs = model.encoder.layers[0].self_attn, []
+    hook = module.register_forward_hook(lambda _, inputs, out: outputs.append((inputs[0], out[0])))
+    with torch.no_grad():
+        model.encoder(tokens, src_syntax=syntax)
+        hook.remove()
+        with recorded(model) as weights:
+            model.encoder(tokens, src_syntax=syntax)
+        (x, sparse), (w, *_) = outputs[0], weights["encoder"]
+        v = module.v_proj(x)
+        length, rows, width = v.shape
+        v = v.view(length, rows, module.num_heads, module.head_dim).permute(1, 2, 0, 3)
+        made = module.out_proj((w @ v).permute(2, 0, 1, 3).reshape(length, rows, width))
+    real = tokens.ne(1).T
+    torch.testing.assert_close(made[real], sparse[real], rtol=1e-4, atol=1e-5)
+
+
 def test_padding_gets_no_attention():
     rng = random.Random(1)
     lines = [random_line(rng, max_words=n, max_sentences=1) for n in (1, 6)]
     batch = sample(lines, left=False)
-    with torch.no_grad(), recorded(tiny_model("pascal_transformer").eval()) as weights:
-        model = tiny_model("pascal_transformer").eval()
-        with recorded(model) as weights:
-            model(**batch["net_input"])
+    model = tiny_model("pascal_transformer").eval()
+    with torch.no_grad(), recorded(model) as weights:
+        model(**batch["net_input"])
     padded = batch["net_input"]["src_tokens"].eq(1)
     assert padded.any()
     for w in [*weights["encoder"], *weights["cross"]]:
@@ -108,7 +130,9 @@ def _train(data, folder, arch, *more):
         "400",
     ]
     argv += ["--optimizer", "adam", "--lr", "0.01", "--save-dir", str(folder), "--no-epoch-checkpoints", *more]
-    argv += ["--encoder-layers", "2", "--decoder-layers", "1", "--max-target-positions", "40", "--log-format", "none"]
+    layers = ["2", "1"] if "transformer" in arch else ["1", "1"]
+    argv += ["--encoder-layers", layers[0], "--decoder-layers", layers[1], "--max-target-positions", "40"]
+    argv += ["--log-format", "none"]
     parser = options.get_training_parser()
     train.main(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv)))
     return folder / "checkpoint_last.pt"  # fairseq remembers the best of an earlier model of the same process
@@ -121,6 +145,7 @@ def trained(tmp_path_factory):
     data = make(folder)
     supervised = ["--criterion", "supervised_head"]
     return data, {
+        "LSTM": str(_train(data, folder / "lstm", "dlaa_lstm", "--criterion", "cross_entropy")),
         "PASCAL": str(_train(data, folder / "pascal", "pascal_transformer_tiny", "--criterion", "cross_entropy")),
         "heads": str(_train(data, folder / "heads", "supervised_head_transformer_tiny", *supervised)),
     }
@@ -154,6 +179,11 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
     for name in models:
         output = one.outputs[name]
         assert set(output.scores) == {"log p", "BLEU", "chrF"} and output.pieces[-1] == "</s>"
+        if name == "LSTM":
+            (weights,) = output.attention.pop("cross")
+            assert not output.attention and weights.shape == (1, len(output.pieces), len(one.pieces))
+            np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-5)
+            continue
         assert [len(output.attention[kind]) for kind in ("encoder", "cross", "decoder")] == [2, 1, 1]
         assert output.attention["encoder"][0].shape[1:] == (len(one.pieces), len(one.pieces))
         assert output.attention["cross"][0].shape[1:] == (len(output.pieces), len(one.pieces))
@@ -176,7 +206,7 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
 
 def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     data, models = trained
-    argv = ["show", str(data), "--model", *(f"{name}={path}" for name, path in models.items()), "--beam", "1"]
+    argv = ["show", str(data), "--model", *(f"{name}={models[name]}" for name in ("PASCAL", "LSTM")), "--beam", "1"]
     assert command([*argv, "--out", f"{tmp_path}/page.html", "--sentences", "2-4", "7"]) == 0
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count('"number":') == 4 and "valid: en → de" in text

@@ -117,10 +117,9 @@ class Reader:
         with recorded(self.model) as weights:
             _, extra = self.model(**net_input)
         attention = {kind: [w[0].numpy() for w in layers] for kind, layers in weights.items() if layers}
-        if "cross" not in attention and extra and extra.get("attn") is not None:
+        if "cross" not in attention and isinstance(extra, Tensor):
             # an LSTM decoder: one head over the source, [B, T', S]
-            of_source = extra["attn"][0] if isinstance(extra["attn"], (list, tuple)) else extra["attn"]
-            attention["cross"] = [of_source[:1].float().numpy()]
+            attention["cross"] = [extra[:1].float().numpy()]
         pieces = [dictionary[i] for i in tokens.tolist()]
         return {
             "text": spelt(tokens, dictionary, getattr(self.task, "target_segmenter", None)),

@@ -24,6 +24,7 @@ from sacrebleu.metrics.base import Metric, Score, Signature
 from ..errors import SyntaxDataError
 
 METRICS = {"bleu": "BLEU", "bleu1": "BLEU-1", "chrf": "chrF", "ter": "TER", "ribes": "RIBES"}
+_WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})
 LOWER_IS_BETTER = frozenset({"TER"})
 
 
@@ -78,7 +79,8 @@ class Scorer:
     Args:
         key: one of :data:`METRICS`
         references: one list of sentences per reference translation
-        tokenize: sacrebleu's tokenizer for BLEU and RIBES (``zh``, ``ja-mecab``, ``char``, … for text without spaces)
+        tokenize: sacrebleu's tokenizer for BLEU and RIBES; with those for text without spaces (``zh``, ``ja-mecab``,
+            ``ko-mecab``, ``char``) TER takes sacrebleu's Asian support
         lowercase: compare lower-cased text
 
     Attributes:
@@ -142,8 +144,9 @@ def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric
     if key == "chrf":
         return CHRF(lowercase=lowercase, references=references), None
     if key == "ter":
-        # sacrebleu's default, TERCOM's behaviour, is lower case already
-        return TER(references=references), None
+        # sacrebleu's default, TERCOM's behaviour, is lower case already; a sentence without spaces would be one word
+        asian = tokenize in _WITHOUT_SPACES
+        return TER(normalized=asian, asian_support=asian, references=references), None
     return RIBES(references, tokenize, lowercase), None
 
 
