@@ -240,6 +240,19 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     ]
 
 
+def test_the_table_is_in_the_order_of_the_systems_and_without_those_that_are_gone():
+    machine = {"cpus": 1, "memory_gib": 1, "system": "Linux", "machine": "x", "python": "3", "versions": {}}
+    used = (("first", 1), ("second", 2), ("first", 1))
+    entries = [{"kind": "environment", "cpu": name, "threads": threads, **machine} for name, threads in used]
+    for system, seconds in (("b", 2.0), ("gone", 3.0), ("a", 1.0), ("b", 4.0)):
+        step = {"kind": "step", "cell": f"{system}/1", "step": "s", "command": f"run {system}"}
+        entries.append({**step, "seconds": seconds, "attempts": 1})
+    table = results.results_table(entries, "t", ["a", "b"])
+    assert table.index("| a | 1.0 |") < table.index("| b | 4.0 |"), "the last of two entries counts"
+    assert "gone" not in table
+    assert table.count("CPU: first") == table.count("CPU: second") == 1
+
+
 def test_half_a_line_in_the_results_file_is_passed_over(tmp_path):
     path = tmp_path / "results.jsonl"
     results.append(path, {"kind": "step", "n": 1})

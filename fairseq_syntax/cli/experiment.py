@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
     entries = results.read(experiment.record)
     if not entries:
         raise SyntaxDataError("there are no results yet", path=experiment.record, hint="run it without --table")
-    results.write_whole(experiment.table, results.results_table(entries, experiment.name))
+    results.write_whole(experiment.table, results.results_table(entries, experiment.name, list(experiment.systems)))
     print(f"table: {experiment.table}")
     if failed:
         print(f"failed: {', '.join(failed)}")

@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -168,8 +168,14 @@ def _report(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> 
     return evaluate(systems, references, Options(**test.options), baseline=baseline, sources=sources)
 
 
-def results_table(entries: list[dict], title: str) -> str:
-    """The whole of a results file as Markdown: scores and tests, values, times, commands, environment."""
+def results_table(entries: list[dict], title: str, systems: Sequence[str]) -> str:
+    """The whole of a results file as Markdown: scores and tests, values, times, commands, environments.
+
+    Args:
+        entries: as :func:`read` gives them
+        title: of the page
+        systems: those of the experiment, in its order; the record of others, which it had once, is passed over
+    """
     from .score import tables
 
     latest: dict[tuple, dict] = {}
@@ -181,8 +187,11 @@ def results_table(entries: list[dict], title: str) -> str:
             seeds = "; ".join(f"{name} {', '.join(map(str, mine))}" for name, mine in entry["seeds"].items())
             parts += [f"## {entry['test']}", *(table.render("markdown") for table in tables(entry["report"]))]
             parts.append(f"Seeds: {seeds}.")
-    steps = [entry for entry in latest.values() if entry["kind"] == "step"]
-    values = [entry for entry in latest.values() if entry["kind"] == "value"]
+    order = ["prepare", *systems]
+    known = [e for e in latest.values() if e["kind"] in ("step", "value") and _system(e) in order]
+    known.sort(key=lambda entry: order.index(_system(entry)))
+    steps = [entry for entry in known if entry["kind"] == "step"]
+    values = [entry for entry in known if entry["kind"] == "value"]
     if values:
         digits = {entry["name"]: entry["digits"] for entry in values}
         cells = {(entry["cell"], entry["name"]): entry["value"] for entry in values}
@@ -193,8 +202,13 @@ def results_table(entries: list[dict], title: str) -> str:
         notes = "mean over the seeds" + (f"; {note}" if any(entry["attempts"] > 1 for entry in steps) else "")
         parts += ["## Wall time", _by_system("Seconds", cells, dict.fromkeys((step for _, step in cells), 1), notes)]
         parts += ["## Commands", _commands(steps)]
-    parts += ["## Environment", *(_environment(entry) for entry in entries[::-1] if entry["kind"] == "environment")][:2]
+    environments = dict.fromkeys(_environment(entry) for entry in entries if entry["kind"] == "environment")
+    parts += ["## Environment" + ("s, in the order of their use" if len(environments) > 1 else ""), *environments]
     return "\n\n".join(parts) + "\n"
+
+
+def _system(entry: dict) -> str:
+    return entry["cell"].split("/")[0]
 
 
 def _by_system(title: str, cells: dict[tuple[str, str], float], digits: dict[str, int], note: str) -> str:
@@ -219,8 +233,7 @@ def _commands(steps: list[dict]) -> str:
     """Every command of ``prepare`` and of the first seed of each system; the other seeds differ in the seed."""
     lines, first = [], {}
     for entry in steps:
-        system = entry["cell"].split("/")[0]
-        if first.setdefault(system, entry["cell"]) == entry["cell"]:
+        if first.setdefault(_system(entry), entry["cell"]) == entry["cell"]:
             lines.append(f"# {entry['cell']} {entry['step']}\n{entry['command']}")
     return "```bash\n" + "\n\n".join(lines) + "\n```"
 
