@@ -7,6 +7,7 @@ kept here and given back to the batch that holds their tokens.
 from __future__ import annotations
 
 import fileinput
+import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
@@ -189,27 +190,49 @@ class _NotingDataset(SyntaxPairDataset):
         return batch
 
 
+_NUMBER = re.compile(r"#\s*(lines?)\s*=\s*([0-9]+)\s*\Z", re.ASCII)
+
+
 def read_blocks(lines: Iterable[str]) -> Iterator[str]:
-    """CoNLL-U sentences, each ended by a blank line, as a flattened line each; those of one ``# line`` together."""
+    """CoNLL-U sentences, each ended by a blank line, as a flattened line each.
+
+    In a file with ``# line = N`` comments the sentences of a line come together, and an empty string for each empty
+    line, so that translations go by the lines of the text.
+
+    Raises:
+        SyntaxDataError: the CoNLL-U is wrong, or its line numbers do not rise
+    """
     block: list[str] = []
-    line_of_block = None
+    number, done, total = None, 0, 0  # of the block; lines yielded; lines of the text, where the file says so
     for row in lines:
         row = row.rstrip("\r\n")
-        if not row.strip():
-            if block and line_of_block is None:
-                yield flatten(parse_conllu_block("\n".join(block)))
-                block = []
-            elif block:
-                block.append("")
-            continue
-        if row.startswith("# line = "):
-            if block and row != line_of_block:
-                yield flatten(parse_conllu_block("\n".join(block)))
-                block = []
-            line_of_block = row
-        block.append(row)
+        if match := _NUMBER.match(row):
+            value = int(match[2])
+            if match[1] == "lines":
+                total = value
+            elif value != number:
+                if block:
+                    yield _flattened(block)
+                    block, done = [], done + 1
+                if value <= done:
+                    raise SyntaxDataError(f"'# line = {value}' comes after line {done}")
+                yield from [""] * (value - done - 1)
+                number, done = value, value - 1
+        elif row.strip():
+            block.append(row)
+        elif number is not None:
+            block.append("")
+        elif block:
+            yield _flattened(block)
+            block, done = [], done + 1
     if block:
-        yield flatten(parse_conllu_block("\n".join(block)))
+        yield _flattened(block)
+        done += 1
+    yield from [""] * (total - done)
+
+
+def _flattened(block: list[str]) -> str:
+    return flatten(parse_conllu_block("\n".join(block)))
 
 
 def read_blocks_in_interactive() -> None:
