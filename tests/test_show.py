@@ -411,6 +411,16 @@ def test_every_script_has_its_letters(browser, tmp_path, lang, exhibit):
 
 
 @pytest.mark.slow
+def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
+    _open(browser, tmp_path, [_exhibit(1, "a b", ["a", "b"], [1, 1], systems=["PASCAL"])])
+    kinds = "[...document.querySelectorAll('select.kind')].map(s => s.value).join()"
+    assert browser.run(kinds) == "encoder,cross"
+    browser.mouse(".panel:first-child .minis figure:nth-child(3) canvas", click=True)
+    assert browser.run("[...document.querySelectorAll('select.head')].map(s => s.value).join()") == "2,0"
+    assert browser.errors == []
+
+
+@pytest.mark.slow
 def test_a_page_without_parse_or_attention_shows_its_texts(browser, tmp_path):
     bare = Exhibit(1, "a b", "", ["a", "b"], [], [1, 1], ["a", "b", "</s>"], outputs={"x": Output("c d")})
     _open(browser, tmp_path, [bare])
