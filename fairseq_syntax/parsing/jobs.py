@@ -32,6 +32,8 @@ from fairseq_syntax.text.files import read_lines, whole_file
 
 logger = logging.getLogger(__name__)
 
+# To be raised where the same text, options and models give another parse, by another tokenizer for one.
+VERSION = 1
 # What does not change the parse, or names a place only.
 _NO_PART_OF_THE_RESULT = ("device", "model_dir")
 
@@ -41,7 +43,7 @@ class Job:
     """A corpus to be parsed into one file.
 
     ``shard`` is (number from 1, count): only the parts of this shard are parsed, and nothing is merged. ``threads``
-    are torch's, per worker process.
+    are torch's, per worker process; the last digit of a probability may depend on them, as it does on the device.
     """
 
     text: Path
@@ -79,7 +81,7 @@ class Plan:
         options = {name: value for name, value in asdict(job.options).items() if name not in _NO_PART_OF_THE_RESULT}
         module = parser_module(job.options.parser)
         models = module.fingerprint(job.options) if hasattr(module, "fingerprint") else ""
-        made_from = json.dumps([1, digest.hexdigest(), options, models, job.part_lines], sort_keys=True)
+        made_from = json.dumps([VERSION, digest.hexdigest(), options, models, job.part_lines], sort_keys=True)
         return cls(job, n_lines, hashlib.sha256(made_from.encode()).hexdigest()[:32])
 
     @property

@@ -9,7 +9,8 @@ The ten standard columns, with four conventions that every CoNLL-U reader surviv
 - ``Arcs=HEAD:LABEL:P,…`` in MISC: the arcs of ``p(head, label | word)``, most probable first; HEAD is an id of the
   same sentence, 0 the root. Escapes are those of UD (``\\s \\t \\n \\r \\p \\\\``), and ``\\c`` for a comma in a label.
 
-Of the other columns FORM, UPOS, XPOS, HEAD, DEPREL and ``SpaceAfter=No`` are kept. Empty nodes are passed over.
+FORM, UPOS, XPOS, HEAD, DEPREL and ``SpaceAfter=No`` are kept; empty nodes, other columns and other comments are
+passed over.
 """
 
 from __future__ import annotations
