@@ -372,6 +372,25 @@ def test_a_parse_of_other_words(segmented):
         list(paired_lines(str(tokens), parse, segmenter))
 
 
+def test_a_parse_of_another_segmentation(segmented):
+    """As many pieces in all, but not of the same words."""
+    tokens, parse = str(segmented / "train.en"), segmented / "train.en.conllu"
+    segmenter = load_segmenter(segmented / "segmentation.en.json")
+    list(paired_lines(tokens, str(parse), segmenter))
+    number, line = next((n, l) for n, l in enumerate(read_conllu(parse), 1) if len({t.pieces for t in l.tokens}) > 1)
+    counts = [t.pieces for t in line.tokens]
+    for token, count in zip(line.tokens, counts[1:] + counts[:1]):
+        token.pieces = count
+    others = [other for other in read_conllu(parse) if other.line_number != line.line_number]
+    with open(parse, "w", encoding="utf-8") as file:
+        for one in sorted([*others, line], key=lambda l: l.line_number):
+            write_conllu(file, one)
+    with pytest.raises(
+        SyntaxDataError, match=rf"train\.en:{number}: the parse gives .* pieces.*fairseq-syntax segment"
+    ):
+        list(paired_lines(tokens, str(parse), segmenter))
+
+
 def test_words_that_are_not_split(tmp_path):
     """Without a segmentation the text's words are the parse's own, and are compared."""
     lines = [ParsedLine()] * 0

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class SyntaxBatch:
         pad: the padding index
     """
 
-    def __init__(self, flat: Mapping[str, Tensor], tokens: Tensor, pad: int) -> None:
+    def __init__(self, flat: Mapping[str, Any], tokens: Tensor, pad: int) -> None:
         self.flat = flat
         self.size = tokens.size()
         self.device = tokens.device

@@ -115,6 +115,7 @@ def paired_lines(tokens: str, parse: str, segmenter: Segmenter | None = None) ->
                 if unsplit
                 else f"is {parse} the parse of this text?",
             )
+        own: list[list[str]] | None
         if segmenter is not None and line.tokens:
             own = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
         else:
@@ -127,6 +128,15 @@ def paired_lines(tokens: str, parse: str, segmenter: Segmenter | None = None) ->
                 line=number,
                 hint=f"is {parse} (line {line.file_line}) the parse of this text?",
             )
+        if own is not None:
+            wrong = next((t for t, word in zip(line.tokens, own) if (t.pieces or 1) != len(word)), None)
+            if wrong is not None:
+                raise SyntaxDataError(
+                    f"the parse gives {wrong.form!r} {wrong.pieces or 1} pieces, its segmentation another number",
+                    path=tokens,
+                    line=number,
+                    hint=f"write {tokens} and {parse} with fairseq-syntax segment",
+                )
         yield pieces, line
     if number == 0:
         raise SyntaxDataError("the file is empty", path=tokens)

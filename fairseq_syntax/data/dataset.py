@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import sizes_fingerprint
 
 
@@ -23,7 +25,7 @@ class SideSyntax:
         arcs: whether batches bring the parser's distributions
     """
 
-    def __init__(self, stores: list[SyntaxStore], repeats: list[int], *, arcs: bool) -> None:
+    def __init__(self, stores: Sequence[SyntaxStore | MemoryStore], repeats: list[int], *, arcs: bool) -> None:
         self.stores = stores
         self.arcs = arcs
         self._sizes = np.array([len(s) for s in stores])
@@ -51,7 +53,9 @@ class SideSyntax:
         return {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in flat.items()}
 
 
-def _concatenate(stores: list[SyntaxStore], part: np.ndarray, within: np.ndarray, arcs: bool) -> dict[str, Any]:
+def _concatenate(
+    stores: Sequence[SyntaxStore | MemoryStore], part: np.ndarray, within: np.ndarray, arcs: bool
+) -> dict[str, Any]:
     """Fetch from several stores; sentence by sentence only at their seams."""
     seams = np.flatnonzero(np.diff(part)) + 1
     runs = [stores[p[0]].fetch(w, arcs=arcs) for p, w in zip(np.split(part, seams), np.split(within, seams))]

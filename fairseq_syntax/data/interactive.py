@@ -84,9 +84,9 @@ class InteractiveInput:
                 raise SyntaxDataError(f"input line {i + 1} is not CoNLL-U: {line[:60]!r}")
             else:
                 raw.append(i)
-        for i, line in zip(raw, self.parser.parse([lines[i] for i in raw]) if raw else ()):
-            parsed[i] = line
-        return [line for line in parsed if line is not None]
+        for i, parse in zip(raw, self.parser.parse([lines[i] for i in raw]) if raw else ()):
+            parsed[i] = parse
+        return [parse for parse in parsed if parse is not None]
 
     def segment(self, line: ParsedLine) -> list[str]:
         """The pieces of a parsed line, whose tokens learn how many they have."""

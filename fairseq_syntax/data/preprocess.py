@@ -193,5 +193,5 @@ def _wrap_main(module) -> None:
             binarize_syntax(args)
         return None
 
-    main.with_syntax = True
+    main.with_syntax = True  # type: ignore[attr-defined]
     module.main = main

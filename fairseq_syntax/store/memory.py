@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -14,6 +16,9 @@ class MemoryStore:
     Args:
         sentences: in the order of their numbers
     """
+
+    path = "<memory>"
+    labels: ClassVar[dict[str, list[str]]] = {}  # none are kept: the ids are those of who made the sentences
 
     def __init__(self, sentences: list[StoredSentence]) -> None:
         self._sentences = sentences
