@@ -282,6 +282,16 @@ def test_heat_maps_show_the_weights_and_the_parse(tmp_path, lang, exhibit, recwa
         assert not [w for w in recwarn if "Glyph" in str(w.message)], "a glyph is missing"
 
 
+def test_many_heads_go_into_several_rows():
+    exhibit = _exhibit(1, "a b", ["a", "b"], [1, 1])
+    exhibit.outputs["LDD"].attention["encoder"] = [np.full((heads, 3, 3), 1 / 3) for heads in (6, 4)]
+    figure = heat_maps(exhibit, "LDD")
+    titles = [axes.get_title() for axes in figure.axes if axes.images]
+    assert sorted(titles) == sorted(f"layer {l}, head {h}" for l, n in ((0, 6), (1, 4)) for h in range(n))
+    across = {round(axes.get_position().x0, 2) for axes in figure.axes if axes.images}
+    assert len(across) == 4
+
+
 def test_heat_maps_name_what_is_not_there():
     exhibit = EXHIBITS[0][1]
     for arguments, message in (

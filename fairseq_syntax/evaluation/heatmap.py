@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RIGHT_TO_LEFT = frozenset({"ar", "fa", "he", "ur"})
+_BESIDE = 4
 _ARC, _TEXT = "#0b5cad", "#5b6570"
 
 
@@ -42,7 +43,7 @@ def heat_maps(
     tree: str | None = None,
     src: str = "",
 ) -> Figure:
-    """A matplotlib figure: one row per layer, one column per head.
+    """A matplotlib figure: layers below each other, their heads beside each other, at most four in a row.
 
     Args:
         exhibit: the sentence
@@ -89,31 +90,38 @@ def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, fl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    cell = 0.2 if len(heads) * len(layers) <= 4 else 0.13
+    grid = [
+        [(layer, head) for head in heads[at : at + _BESIDE] if head < len(weights[layer])]
+        for layer in layers
+        for at in range(0, len(heads), _BESIDE)
+    ]
+    grid = [row for row in grid if row]
+    count, across = sum(map(len, grid)), max(map(len, grid))
+    cell = 0.2 if count <= _BESIDE else 0.13
+    size = 8 if count <= _BESIDE else 6
     wide, high = max(1.6, cell * len(columns)), max(1.6, cell * len(rows))
     pairs = [] if parse is None else [(i, h) for i, h in enumerate(parse.heads) if i != h]
     above = 0.0 if parse is None else 0.35 + 0.24 * (max(arc_levels(pairs), default=0) + 1)
     labels = 0.085 * max(map(len, [*columns, *rows])) + 0.2
     figure = Figure(
-        figsize=(len(heads) * wide + labels + 0.6, len(layers) * (high + 0.35) + above + labels), layout="constrained"
+        figsize=(across * wide + labels + 0.6, len(grid) * (high + 0.35) + above + labels), layout="constrained"
     )
     FigureCanvasAgg(figure)
-    ratios = ([above + labels] if parse else []) + [high] * len(layers)
-    axes = figure.subplots(len(ratios), len(heads), squeeze=False, height_ratios=ratios, sharex="col")
+    first = 1 if parse else 0
+    ratios = ([above + labels] if parse else []) + [high] * len(grid)
+    axes = figure.subplots(len(ratios), across, squeeze=False, height_ratios=ratios, sharex="col")
     places = np.arange(len(columns))[::-1] if flip else np.arange(len(columns))
-    size = 8 if cell == 0.2 else 6
-    shown = [weights[layer][head] for layer in layers for head in heads if head < len(weights[layer])]
     # one scale for all; a quarter at least, lest a head that attends to all alike look like a strong one
-    top = max(0.25, *(float(one.max()) for one in shown))
-    picture = None
-    for c, head in enumerate(heads):
+    top = max(0.25, *(float(weights[layer][head].max()) for row in grid for layer, head in row))
+    for c in range(across):
         if parse:
             _draw_parse(axes[0][c], exhibit, parse, pairs, columns, places, size)
-        for r, layer in enumerate(layers):
-            panel = axes[r + (1 if parse else 0)][c]
-            if head >= len(weights[layer]):
+        for r, row in enumerate(grid):
+            panel = axes[r + first][c]
+            if c >= len(row):
                 panel.set_axis_off()
                 continue
+            layer, head = row[c]
             shown = weights[layer][head]
             picture = panel.imshow(shown[:, ::-1] if flip else shown, cmap="Blues", vmin=0, vmax=top, aspect="auto")
             panel.set_title(f"layer {layer}, head {head}", fontsize=size + 1)
@@ -124,8 +132,7 @@ def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, fl
             else:
                 panel.set_xticks(places, columns, rotation=90, fontsize=size)
                 panel.tick_params(labeltop=True, labelbottom=False)
-    if picture is not None:
-        figure.colorbar(picture, ax=axes[1 if parse else 0 :].ravel().tolist(), shrink=0.5, pad=0.01)
+    figure.colorbar(picture, ax=axes[first:].ravel().tolist(), shrink=0.5, pad=0.01)
     return figure
 
 
