@@ -7,6 +7,7 @@ import gzip
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,23 @@ def test_shards_together_are_the_whole(text):
         for shard in [*reversed(shards), shards[0]]:
             assert parse_corpus(shard) is None
         assert merge(Plan.of(job(text, f"{count}.conllu"))).read_bytes() == whole
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=12), min_size=1),
+    st.integers(1, 4),
+    st.integers(1, 5),
+)
+def test_no_line_is_lost_or_doubled(lines, part_lines, shards):
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "text"
+        text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
+        for number in range(1, shards + 1):
+            parse_corpus(job(text, part_lines=part_lines, shard=(number, shards)))
+        output = merge(Plan.of(job(text, part_lines=part_lines)))
+        found = [text_of(line) for line in read_conllu(output, n_lines=len(lines))]
+        assert found == [normalise(line) for line in lines]
 
 
 def test_a_merge_before_the_end_says_which_lines_are_missing(text):
