@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import toy_data
 
 from fairseq_syntax.text.conllu import read_conllu, text_of
 
@@ -29,6 +30,8 @@ def load(name):
 
 grammar = load("grammar")
 generate = load("generate")
+systems = load("systems")
+run = load("run")
 
 SMALL = grammar.Lexicon(
     nouns=grammar.entries("man/Mann/m woman/Frau/f girl/Mädchen/n dog/Hund/m cat/Katze/f"),
@@ -238,3 +241,74 @@ def test_command_prints_the_best_accuracies(tmp_path):
     assert f"{100 * accuracy:.1f} %" in done.stdout
     done = subprocess.run([*command, "--parser-accuracy", "0.3"], capture_output=True, text=True, env=environment)
     assert done.returncode == 2 and "at least 0.5" in done.stderr
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Runs the table's commands in this process; returns their list."""
+    commands = []
+
+    def run_one(runner, command, log):
+        words = [str(word) for word in command[1:]]
+        commands.append(words)
+        if words[0].endswith("generate.py"):
+            monkeypatch.setattr(sys, "argv", words)
+            assert generate.main() == 0
+        elif words[1] == "fairseq_syntax":
+            assert toy_data.syntax_command(*words[2:]) == 0
+        else:
+            at = words.index("--user-dir")
+            more = ["--cpu"] if words[1] == "fairseq_cli.train" else []
+            toy_data.fairseq(words[1].removeprefix("fairseq_cli."), *words[2:at], *words[at + 2 :], *more)
+        return 1.0
+
+    monkeypatch.setattr(run.Runner, "run", run_one)
+    return commands
+
+
+@pytest.mark.slow
+def test_a_row_goes_through_the_whole_pipeline(tmp_path, in_process, monkeypatch):
+    tiny = ["--train", "60", "--valid", "10", "--test", "40"]
+    for corpora in (run.CORPORA, systems.CORPORA):
+        monkeypatch.setitem(corpora, "attachment", tiny)
+    runner = run.Runner(tmp_path, 1)
+    system = systems.System("A row", "pascal_transformer", "parse", options="--max-epoch 1 --warmup-updates 1")
+    row = run.train_and_translate(runner, system, run.prepare(runner, "attachment", 1), 1)
+    assert row["possible"] == 100 and 0 <= row["exact"] <= 100 and row["ambiguous"] > 20
+    line = run.table([row]).splitlines()[-1]
+    assert line.startswith("A row") and "100.0 % ± 0.0" in line
+    # Once more: nothing is run again. With other options, training is; with another corpus, everything.
+    count = len(in_process)
+    assert run.train_and_translate(runner, system, run.prepare(runner, "attachment", 1), 1) == row
+    assert len(in_process) == count
+    other = systems.System("A row", "transformer", "text", options="--max-epoch 1 --warmup-updates 1")
+    assert run.train_and_translate(runner, other, run.prepare(runner, "attachment", 1), 1)["possible"] < 50
+    assert len(in_process) == count + 2
+    monkeypatch.setitem(run.CORPORA, "attachment", [*tiny, "--lexical", "1"])
+    run.train_and_translate(runner, other, run.prepare(runner, "attachment", 1), 1)
+    assert len(in_process) == 2 * count + 2
+
+
+def test_exact_match_counts_the_ambiguous_sentences(tmp_path):
+    (tmp_path / "test.tgt").write_text("a\nb\nc\nd\n")
+    (tmp_path / "test.open").write_text("2\n\n2 3\n2\n")
+    (tmp_path / "info.json").write_text(json.dumps({"best": {"text": {"accuracy": 0.5, "error": 0.1}}}))
+    (tmp_path / "out").write_text(
+        "".join(f"D-{i}\t-0.1\t{word}\n" for i, word in ((3, "x"), (0, "a"), (1, "b"), (2, "c")))
+    )
+    row = run.score(tmp_path / "out", tmp_path, systems.System("s", "a", "text"))
+    assert row["ambiguous"] == 3 and row["exact"] == pytest.approx(200 / 3) and row["unambiguous"] == 100
+    assert row["possible"] == 50 and row["error"] == 10
+
+
+def test_a_failed_command_shows_the_end_of_its_log(tmp_path):
+    runner = run.Runner(tmp_path, 1)
+    with pytest.raises(run.StepError, match="the reason"):
+        runner.run([sys.executable, "-c", "print('the reason'); raise SystemExit(3)"], tmp_path / "log")
+    assert runner.run([sys.executable, "-c", "pass"], tmp_path / "log") < 60
+
+
+def test_every_row_can_be_asked_for():
+    names = [system.name for system in systems.SYSTEMS]
+    assert len(set(names)) == len(names) and systems.SYSTEMS[: len(systems.DEMO)] == systems.DEMO
+    assert {system.corpus for system in systems.SYSTEMS} <= set(systems.CORPORA)

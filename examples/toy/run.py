@@ -134,7 +134,7 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
     quiet = ["--no-progress-bar", "--no-epoch-checkpoints", "--save-dir", out]
     seconds = runner.run([*tool("fairseq-train"), *common, *train, *quiet], out / "train.log")
     runner.say(f"{system.name}: trained in {seconds:.0f} s")
-    results = ["--path", out / "checkpoint_best.pt", "--results-path", out, "--gen-subset", "test"]
+    results = ["--path", out / "checkpoint_last.pt", "--results-path", out, "--gen-subset", "test"]
     more = runner.run([*tool("fairseq-generate"), *common, *results, *translate], out / "generate.log")
     row = {**score(out / "generate-test.txt", corpus / "corpus", system), "train_s": seconds, "translate_s": more}
     stamp.write_text(json.dumps({"key": key, "row": row}), encoding="utf-8")

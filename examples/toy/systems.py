@@ -17,7 +17,8 @@ TRAINING = (
     "--encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 4 --decoder-attention-heads 4 "
     "--encoder-embed-dim 128 --decoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 "
     "--dropout 0 --share-decoder-input-output-embed --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 "
-    "--lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200 --max-tokens 1024 --max-epoch 4"
+    "--encoder-normalize-before --decoder-normalize-before --lr 5e-3 --lr-scheduler polynomial_decay "
+    "--warmup-updates 100 --total-num-update 900 --max-tokens 1024 --max-epoch 4"
 )
 GENERATION = "--beam 1 --max-tokens 8000"
 
