@@ -6,6 +6,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+import toy_data
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
@@ -256,6 +257,18 @@ def test_mixed_precision(dtype, tmp_path):
     assert all(torch.isfinite(p.grad).all() for p in model.encoder.layers.parameters())
 
 
+@pytest.mark.parametrize("variant", ["LDD", "UDD", "LDP"])
+def test_half_precision_factors(variant, tmp_path):
+    """--fp16 halves every float32 tensor of a batch."""
+    model = build(tmp_path, ldd_variant=variant, ldd_form="linear").eval()
+    sentences = some_sentences(11)
+    tokens, flat = tokens_of(sentences, True), flat_of(sentences)
+    with torch.no_grad():
+        exact = model.encoder(tokens, src_syntax=flat)["encoder_out"][0]
+        half = model.encoder(tokens, src_syntax={**flat, "probs": flat["probs"].half()})["encoder_out"][0]
+    torch.testing.assert_close(half, exact, atol=1e-2, rtol=1e-2)
+
+
 @pytest.mark.parametrize("form, kept", [("auto", 0), ("dense", 0), ("linear", 1)])
 def test_attention_dropout(form, kept, tmp_path):
     """It makes training random in the dense form; the linear form, asked for by name, leaves it out."""
@@ -317,3 +330,29 @@ def test_missing_syntax(tmp_path):
 def test_ud_groups_are_the_default(tmp_path):
     model = build(tmp_path, ldd_label_groups=None)
     assert model.encoder.systems["ldd"].groups.names == read_label_groups("ud").names
+
+
+# -- from files --------------------------------------------------------------------------------------------------------
+
+
+def test_trains_and_translates(toy, tmp_path):
+    """The checkpoint brings its label groups, and LDD reads the arcs of the store."""
+    groups = tmp_path / "groups.txt"
+    groups.write_text("subject: nsubj root\nrest: obj obl nmod\n-: case\n", encoding="utf-8")
+    options = {"arch": "ldd_transformer_tiny", "ldd_label_groups": groups, "max_epoch": 1}
+    checkpoint = toy_data.train(toy.data, tmp_path, **options)
+    groups.unlink()
+    assert checkpoint["cfg"]["model"].ldd_label_groups_text.splitlines()[0] == "subject: nsubj root"
+    output = toy_data.fairseq(
+        "generate", toy.data, "--task", "syntax_translation", "--path", tmp_path / "checkpoint_last.pt", "--cpu"
+    )
+    assert output.count("\nH-") == toy_data.SIZES["test"]
+
+
+def test_a_store_without_arcs(tmp_path):
+    """A clear error for what reads distributions; the tree is enough for the others."""
+    data = toy_data.make(tmp_path, arcs=False).data
+    options = {"arch": "ldd_transformer_tiny", "encoder_embed_dim": 64, "max_epoch": 1}
+    with pytest.raises(SyntaxDataError, match=r"en-de\.en\.syntax\.arrow.*holds 1-best trees only.*--distributions"):
+        toy_data.train(data, tmp_path / "a", **options)
+    toy_data.train(data, tmp_path / "b", **options, ldd_variant="LDP")
