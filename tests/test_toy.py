@@ -268,11 +268,11 @@ def in_process(monkeypatch):
 
 @pytest.mark.slow
 def test_a_row_goes_through_the_whole_pipeline(tmp_path, in_process, monkeypatch):
-    tiny = ["--train", "60", "--valid", "10", "--test", "40"]
-    for corpora in (run.CORPORA, systems.CORPORA):
-        monkeypatch.setitem(corpora, "attachment", tiny)
+    tiny = ["--train", "40", "--valid", "10", "--test", "40"]
+    monkeypatch.setitem(run.CORPORA, "attachment", tiny)
     runner = run.Runner(tmp_path, 1)
-    system = systems.System("A row", "pascal_transformer", "parse", options="--max-epoch 1 --warmup-updates 1")
+    options = "--max-epoch 1 --warmup-updates 1"
+    system = systems.System("A row", "pascal_transformer", "parse", options=options, generation="--max-len-b 9")
     row = run.train_and_translate(runner, system, run.prepare(runner, "attachment", 1), 1)
     assert row["possible"] == 100 and 0 <= row["exact"] <= 100 and row["ambiguous"] > 20
     line = run.table([row]).splitlines()[-1]
@@ -281,12 +281,16 @@ def test_a_row_goes_through_the_whole_pipeline(tmp_path, in_process, monkeypatch
     count = len(in_process)
     assert run.train_and_translate(runner, system, run.prepare(runner, "attachment", 1), 1) == row
     assert len(in_process) == count
-    other = systems.System("A row", "transformer", "text", options="--max-epoch 1 --warmup-updates 1")
-    assert run.train_and_translate(runner, other, run.prepare(runner, "attachment", 1), 1)["possible"] < 50
-    assert len(in_process) == count + 2
+    options += " --criterion supervised_head"
+    other = systems.System(
+        "A row", "supervised_head_transformer", "text", options=options, generation="--max-len-b 9", tree=True
+    )
+    row = run.train_and_translate(runner, other, run.prepare(runner, "attachment", 1), 1)
+    assert row["possible"] < 50 and 0 < row["uas"] < 100
+    assert len(in_process) == count + 3
     monkeypatch.setitem(run.CORPORA, "attachment", [*tiny, "--lexical", "1"])
     run.train_and_translate(runner, other, run.prepare(runner, "attachment", 1), 1)
-    assert len(in_process) == 2 * count + 2
+    assert len(in_process) == 2 * count + 4
 
 
 def test_exact_match_counts_the_ambiguous_sentences(tmp_path):

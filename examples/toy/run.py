@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout that is not installed too
 
-from systems import CORPORA, DEMO, GENERATION, SYSTEMS, TRAINING, System
+from systems import CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "valid", "test")
@@ -122,7 +122,8 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
     out = corpus / "".join(c if c.isalnum() else "_" for c in system.name)
     stamp = out / "result.json"
     prepared = json.loads((corpus / "prepared.json").read_text(encoding="utf-8"))["key"]
-    train = [*shlex.split(TRAINING), "--arch", system.arch, "--seed", str(seed), *shlex.split(system.options)]
+    options = f"{system.model} {TRAINING} {CORPUS_TRAINING.get(system.corpus, '')} {system.options}"
+    train = ["--arch", system.arch, "--seed", str(seed), *shlex.split(options)]
     translate = shlex.split(f"{GENERATION} {system.generation}")
     key = [prepared, train, translate]
     if done_before(stamp, key):
@@ -137,9 +138,22 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
     results = ["--path", out / "checkpoint_last.pt", "--results-path", out, "--gen-subset", "test"]
     more = runner.run([*tool("fairseq-generate"), *common, *results, *translate], out / "generate.log")
     row = {**score(out / "generate-test.txt", corpus / "corpus", system), "train_s": seconds, "translate_s": more}
+    if system.tree:
+        row["uas"] = attachment_score(runner, out, corpus / "corpus")
     stamp.write_text(json.dumps({"key": key, "row": row}), encoding="utf-8")
     runner.say(f"{system.name}: {row['exact']:.1f} % of {row['ambiguous']} ambiguous sentences exact")
     return row
+
+
+def attachment_score(runner: Runner, out: Path, corpus: Path) -> float:
+    """UAS of the trees that the model's parent head predicts for the test set, in %."""
+    from fairseq_syntax.evaluation.tree_eval import collect_words, evaluate
+    from fairseq_syntax.text.conllu import read_conllu
+
+    gold, predicted = corpus / "test.src.conllu", out / "tree.conllu"
+    options = ["--path", out / "checkpoint_last.pt", "--input", gold, "--output", predicted]
+    runner.run([*tool("fairseq-syntax"), "tree", *options], out / "tree.log")
+    return 100 * evaluate(*(collect_words(read_conllu(path), path) for path in (gold, predicted)))["UAS"].f1
 
 
 def score(output: Path, corpus: Path, system: System) -> dict:
@@ -171,7 +185,7 @@ def score(output: Path, corpus: Path, system: System) -> dict:
 
 def table(rows: list[dict]) -> str:
     """The rows as aligned text."""
-    head = ("system", "corpus", "knows", "possible", "exact match", "unambiguous", "BLEU", "training")
+    head = ("system", "corpus", "knows", "possible", "exact match", "unambiguous", "BLEU", "UAS", "training")
     body = [
         (
             row["system"],
@@ -181,6 +195,7 @@ def table(rows: list[dict]) -> str:
             f"{row['exact']:.1f} %",
             f"{row['unambiguous']:.1f} %",
             f"{row['bleu']:.1f}",
+            f"{row['uas']:.1f}" if "uas" in row else "",
             f"{row['train_s']:.0f} s",
         )
         for row in rows

@@ -12,15 +12,24 @@ CORPORA: dict[str, list[str]] = {
     "homograph": ["--mode", "homograph"],
 }
 
-# What all systems are trained with; a system's own options come after, and win.
+# What all systems are trained with. What the corpus asks for comes after, then what the system does; the last one wins.
 TRAINING = (
+    "--dropout 0 --share-decoder-input-output-embed --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 "
+    "--lr 5e-3 --lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update 900 "
+    "--max-tokens 1024 --max-epoch 4"
+)
+CORPUS_TRAINING: dict[str, str] = {"lexical": "--max-epoch 12"}
+GENERATION = "--beam 1 --max-tokens 8000"
+
+TRANSFORMER = (
     "--encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 4 --decoder-attention-heads 4 "
     "--encoder-embed-dim 128 --decoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 "
-    "--dropout 0 --share-decoder-input-output-embed --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 "
-    "--encoder-normalize-before --decoder-normalize-before --lr 5e-3 --lr-scheduler polynomial_decay "
-    "--warmup-updates 100 --total-num-update 900 --max-tokens 1024 --max-epoch 4"
+    "--encoder-normalize-before --decoder-normalize-before"
 )
-GENERATION = "--beam 1 --max-tokens 8000"
+LSTM = (
+    "--encoder-embed-dim 128 --decoder-embed-dim 128 --encoder-hidden-size 128 --decoder-hidden-size 128 "
+    "--decoder-out-embed-dim 128 --encoder-bidirectional"
+)
 
 
 @dataclass(frozen=True)
@@ -32,10 +41,12 @@ class System:
         arch: ``--arch``
         knows: what it can know of a test sentence, and so how well it can do: ``text`` alone, or with it the best
             ``tree``, the parser's probabilities (``arcs``), the ``labels`` of the true parse, or all of the true
-            ``parse``
+            ``parse`` (of homographs: the tags of the translation)
         corpus: a key of ``CORPORA``
         options: more of ``fairseq-train``
         generation: more of ``fairseq-generate``
+        model: the sizes of the model
+        tree: it has a parent head, whose trees are to be scored too
     """
 
     name: str
@@ -44,6 +55,8 @@ class System:
     corpus: str = "attachment"
     options: str = ""
     generation: str = ""
+    model: str = TRANSFORMER
+    tree: bool = False
 
 
 # What `make demo` runs.
@@ -51,6 +64,36 @@ DEMO = [
     System("plain Transformer", "transformer", "text"),
     System("PASCAL", "pascal_transformer", "parse"),
 ]
+PSH = "--criterion supervised_head --child-weight 0"
 SYSTEMS = [
     *DEMO,
+    System("label embeddings (S&H)", "sennrich_haddow_transformer", "labels"),
+    System("CSH+PSH (no parse)", "supervised_head_transformer", "text", options="--criterion supervised_head"),
+    System("LISA (no parse)", "lisa_transformer", "text", options="--criterion lisa"),
+    System("plain (uncertain)", "transformer", "text", "uncertain"),
+    System("PASCAL (best tree)", "pascal_transformer", "tree", "uncertain"),
+    System("LDP", "ldd_transformer", "tree", "uncertain", "--ldd-variant LDP"),
+    System("UDP", "ldd_transformer", "tree", "uncertain", "--ldd-variant UDP"),
+    System("UDD", "ldd_transformer", "arcs", "uncertain", "--ldd-variant UDD"),
+    System("LDD", "ldd_transformer", "arcs", "uncertain"),
+    System("ULDD", "ldd_transformer", "text", "uncertain", "--ldd-variant ULDD"),
+    System("UUDD", "ldd_transformer", "text", "uncertain", "--ldd-variant UUDD"),
+    System("plain (lexical)", "transformer", "text", "lexical"),
+    System("PSH", "supervised_head_transformer", "text", "lexical", PSH, tree=True),
+    System("CSH+PSH", "supervised_head_transformer", "text", "lexical", "--criterion supervised_head", tree=True),
+    System("LISA", "lisa_transformer", "text", "lexical", "--criterion lisa", tree=True),
+    System("plain (homographs)", "transformer", "text", "homograph"),
+    System("LaSyn", "lasyn_transformer", "text", "homograph", "--criterion lasyn_em"),
+    System(
+        "LaSyn (true tags)",
+        "lasyn_transformer",
+        "parse",
+        "homograph",
+        "--criterion lasyn_em",
+        "--tag-search template --tag-templates reference",
+    ),
+    System("LSTM", "lstm", "text", model=LSTM),
+    System("DLAA", "dlaa_lstm", "parse", model=LSTM),
+    System("SDRNMT-1", "sdrnmt1_lstm", "parse", model=LSTM),
+    System("SDRNMT-2", "sdrnmt2_lstm", "parse", model=LSTM),
 ]
