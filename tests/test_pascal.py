@@ -183,6 +183,22 @@ def test_a_term_that_changes_nothing_is_plain_attention():
         torch.testing.assert_close(both, expected, atol=1e-6, rtol=1e-5)
 
 
+def test_the_chosen_layers_and_no_others():
+    """From the same weights and layer by layer: a layer differs from the plain one where it is chosen."""
+    lines, chosen = LINES[:3], {"": [], "0": [0], "1": [1], "0,1": [0, 1]}
+    states = {}
+    for layers in chosen:
+        model = tiny_model("pascal_transformer" if layers else "syntax_transformer", pascal_layers=layers or None)
+        states[layers] = model.eval().encoder(pad(lines, True), src_syntax=flat(lines), return_all_hiddens=True)[
+            "encoder_states"
+        ]
+    for layers, (embedded, first, second) in states.items():
+        assert torch.equal(embedded, states[""][0])
+        assert torch.allclose(first, states[""][1], atol=1e-5) == (0 not in chosen[layers])
+        same_first = "0" if 0 in chosen[layers] else ""
+        assert torch.allclose(second, states[same_first][2], atol=1e-5) == (1 not in chosen[layers])
+
+
 def test_two_terms_of_different_heads():
     """Each term gets its own heads, the second what the first has left; observed scores are those after both."""
 

@@ -187,11 +187,40 @@ def test_foreign_arrow_files(tmp_path):
         writer.write_table(table)
     with pytest.raises(SyntaxDataError, match=r"a\.arrow: an Arrow file, but not a syntax store"):
         SyntaxStore(path)
-    marked = table.replace_schema_metadata({schema.METADATA_KEY: json.dumps({"version": schema.VERSION})})
-    with pa.ipc.new_file(path, marked.schema) as writer:
-        writer.write_table(marked)
-    with pytest.raises(SyntaxDataError, match="columns are not those"):
-        SyntaxStore(path)
+    own = {"version": schema.VERSION}
+    for metadata, message in (
+        (own, "its metadata lack arcs, chunk"),
+        (own | dict.fromkeys(schema.OWN_METADATA - {"version"}, 1), "columns are not those"),
+        (own | dict.fromkeys(schema.OWN_METADATA - {"version"}, 0), "have no counts"),
+        ({**own, **dict.fromkeys(schema.OWN_METADATA - {"version"}, 1), "sentences": 5}, "has lost record batches"),
+    ):
+        marked = table.replace_schema_metadata({schema.METADATA_KEY: json.dumps(metadata)})
+        with pa.ipc.new_file(path, marked.schema) as writer:
+            writer.write_table(marked)
+        with pytest.raises(SyntaxDataError, match=message):
+            SyntaxStore(path)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_changed_bytes(tmp_path_factory, data):
+    """Bytes that were changed are an error, or numbers that no reader trips over; never the end of the process."""
+    directory = tmp_path_factory.mktemp("changed")
+    rng = random.Random(4)
+    write(directory / "a.arrow", [sentence(rng, True) for _ in range(12)], True, chunk=5)
+    raw = bytearray((directory / "a.arrow").read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = directory / "b.arrow"
+    path.write_bytes(raw)
+    try:
+        store = SyntaxStore(path)
+        flat = store.fetch(np.arange(len(store)), arcs=store.has_arcs)
+    except SyntaxDataError as error:
+        assert "b.arrow" in str(error)
+        return
+    n_words = flat["counts"][1]
+    assert (flat["words"][0] < np.repeat(n_words, n_words)).all()
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1\0\0", b"text\n", b"\0" * 4096, b"PAR1" + b"\0" * 64 + b"PAR1"])

@@ -130,16 +130,33 @@ class SyntaxStore:
         if chunk is None:
             try:
                 batch = self._reader.get_batch(number)
-            except (pa.ArrowInvalid, OSError) as e:
+                # Arrow does not look into the buffers by itself: a damaged length would end the process.
+                batch.validate(full=True)
+            except (pa.ArrowException, OSError) as e:
                 raise _damaged(self.path, e) from e
             words, arcs = batch.column("words"), batch.column("arcs") if self.has_arcs else None
-            chunk = self._chunks[number] = _Chunk(
+            chunk = _Chunk(
                 words.offsets.to_numpy(),
                 _columns(words.values),
                 None if arcs is None else arcs.offsets.to_numpy(),
                 {} if arcs is None else _columns(arcs.values),
             )
+            if not _consistent(chunk):
+                raise _damaged(self.path, ValueError(f"the numbers of record batch {number} contradict each other"))
+            self._chunks[number] = chunk
         return chunk
+
+
+def _consistent(chunk: _Chunk) -> bool:
+    """Whether all heads lie within their sentences, and all sentences have the arcs that their words count."""
+    lengths = np.diff(chunk.word_offsets)
+    if (chunk.words["head"] >= np.repeat(lengths, lengths)).any():
+        return False
+    if chunk.arc_offsets is None:
+        return True
+    ends = np.concatenate([[0], np.cumsum(chunk.words["arcs"], dtype=np.int64)])[chunk.word_offsets]
+    n_arcs = np.diff(chunk.arc_offsets)
+    return np.array_equal(np.diff(ends), n_arcs) and not (chunk.arcs["head"] >= np.repeat(lengths, n_arcs)).any()
 
 
 def _columns(values: pa.StructArray) -> dict[str, np.ndarray]:
@@ -173,7 +190,7 @@ def _open(path: str) -> tuple[pa.ipc.RecordBatchFileReader, dict[str, Any]]:
         reader = pa.ipc.open_file(pa.memory_map(path))
         raw = (reader.schema.metadata or {}).get(layout.METADATA_KEY)
         metadata = None if raw is None else json.loads(raw)
-    except (pa.ArrowInvalid, OSError, ValueError) as e:
+    except (pa.ArrowException, OSError, ValueError) as e:
         raise _damaged(path, e) from e
     if not isinstance(metadata, dict) or "version" not in metadata:
         raise SyntaxDataError("an Arrow file, but not a syntax store", path=path)
@@ -183,7 +200,14 @@ def _open(path: str) -> tuple[pa.ipc.RecordBatchFileReader, dict[str, Any]]:
             path=path,
             hint="run fairseq-syntax binarize again",
         )
-    with_arcs = metadata.get("arcs") is not None
+    if missing := layout.OWN_METADATA - metadata.keys():
+        raise _damaged(path, ValueError(f"its metadata lack {', '.join(sorted(missing))}"))
+    sentences, chunk = metadata["sentences"], metadata["chunk"]
+    if not (isinstance(sentences, int) and isinstance(chunk, int) and chunk > 0):
+        raise _damaged(path, ValueError("its metadata have no counts"))
+    if reader.num_record_batches != -(-sentences // chunk):
+        raise _damaged(path, ValueError("it has lost record batches"))
+    with_arcs = metadata["arcs"] is not None
     if not reader.schema.equals(layout.schema(with_arcs)):
         raise SyntaxDataError("the store's columns are not those of its version", path=path)
     return reader, metadata

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 VERSION = 1
 METADATA_KEY = b"fairseq_syntax"
+OWN_METADATA = frozenset({"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens"})  # in every store
 SENTENCES_PER_CHUNK = 65_536
 # A probability is kept as a 16-bit fixed-point number: an error below 8e-6 everywhere, which half precision (2.4e-4
 # near 1, where most of a parser's mass sits) does not reach in the same two bytes.
