@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
+from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import StoredSentence, SyntaxStore, SyntaxStoreWriter, schema
 from fairseq_syntax.store.memory import MemoryStore
@@ -316,6 +318,32 @@ def test_no_such_directory(tmp_path):
         write(tmp_path / "none" / "a.arrow", [sentence(random.Random(0), False)])
 
 
+@contextmanager
+def files_no_larger_than(limit: int):
+    """What a full disk does to whoever writes, for this process."""
+    old_limit, old_handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old_limit[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old_limit)
+        signal.signal(signal.SIGXFSZ, old_handler)
+
+
+def test_a_full_disk_under_the_labels(tmp_path):
+    path = tmp_path / "labels.en.json"
+    inventory = LabelInventory()
+    inventory.save(path)
+    before = path.read_bytes()
+    for i in range(10_000):
+        inventory.id("xpos", f"label {i}")
+    with files_no_larger_than(10_000), pytest.raises(SyntaxDataError, match=r"labels\.en\.json: cannot be written: "):
+        inventory.save(path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["labels.en.json"]
+    with pytest.raises(SyntaxDataError, match=r"none/labels\.en\.json: cannot be written: No such file or directory"):
+        inventory.save(tmp_path / "none" / "labels.en.json")
+
+
 @pytest.mark.parametrize("limit", [200, 2_000, 60_000])
 def test_a_full_disk(tmp_path, limit):
     """The disk is full at the header, at a batch, and while the batches are copied behind the final header."""
@@ -324,15 +352,27 @@ def test_a_full_disk(tmp_path, limit):
     write(path, sentences, chunk=50)
     assert os.path.getsize(path) > 60_000
     os.remove(path)
-    old_limit, old_handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old_limit[1]))
-        with pytest.raises(SyntaxDataError, match=r"a\.arrow: could not write the store: .*free some space"):
-            write(path, sentences, chunk=50)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old_limit)
-        signal.signal(signal.SIGXFSZ, old_handler)
+    with (
+        files_no_larger_than(limit),
+        pytest.raises(SyntaxDataError, match=r"a\.arrow: could not write the store: .*free some space"),
+    ):
+        write(path, sentences, chunk=50)
     assert os.listdir(tmp_path) == []
+
+
+def test_two_at_once(tmp_path):
+    """Two commands that write the same store do not write the same temporary file: the later one stands."""
+    one, other = ([sentence(random.Random(i), False) for i in range(n)] for n in (3, 4))
+    path = tmp_path / "a.arrow"
+    with SyntaxStoreWriter(path, with_arcs=False) as first:
+        with SyntaxStoreWriter(path, with_arcs=False) as second:
+            for a, b in zip(one, other):
+                first.add(a)
+                second.add(b)
+            second.add(other[3])
+        assert len(SyntaxStore(path)) == 4
+    check(SyntaxStore(path).fetch(np.arange(3)), one, range(3), False)
+    assert os.listdir(tmp_path) == ["a.arrow"]
 
 
 def test_killed_while_writing(tmp_path):

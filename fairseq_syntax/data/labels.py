@@ -8,6 +8,7 @@ import os
 from collections import Counter
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.files import whole_file
 
 COLUMNS = ("deprel", "upos", "xpos")
 ROOT_LABEL = "root"  # deprel of the word that hangs on the artificial root
@@ -54,11 +55,9 @@ class LabelInventory:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the inventory as JSON; the file appears whole or not at all."""
-        temporary = f"{os.fspath(path)}.tmp-{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as f:
+        with whole_file(path) as f:
             json.dump(self.labels, f, ensure_ascii=False, indent=1)
             f.write("\n")
-        os.replace(temporary, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelInventory:

@@ -41,9 +41,15 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     """A text file to write to, which takes the name ``path`` only when the block ends without an error.
 
     A kill, a full disk or an exception leaves whatever stood under ``path`` before.
+
+    Raises:
+        SyntaxDataError: it cannot be written
     """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        raise SyntaxDataError(f"cannot be written: {error.strerror}", path=path) from error
     try:
         with open(handle, "w", encoding="utf-8", newline="\n") as file:
             yield file
@@ -54,7 +60,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(FileNotFoundError):
             os.remove(temporary)
+        if isinstance(error, OSError) and error.filename is None:  # not of a file that the block was reading
+            message = f"cannot be written: {error.strerror or error}"
+            raise SyntaxDataError(message, path=path, hint="free some space") from error
         raise
