@@ -13,6 +13,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.search.ensemble import is_latent
 from fairseq_syntax.search.generator import MODES, LatentGenerator, TemplateSource
 from fairseq_syntax.search.templates import OPEN, OPEN_TAG, FileTemplates, ReferenceTemplates
+from fairseq_syntax.systems.lasyn import LaSynDecoder, check_tags
 
 REFERENCE = "reference"
 
@@ -62,19 +63,20 @@ class TagSearch:
         self._print_best = getattr(args, "nbest", 1) if self.cfg.print_tags else 0
         if ours:
             seq_gen_cls = LatentGenerator
-            templates = self._templates(models[0].decoder.latent_names) if mode == "template" else None
+            templates = self._templates(models[0].decoder) if mode == "template" else None
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "mode": mode, "templates": templates}
         return super().build_generator(  # type: ignore[misc]
             models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
         )
 
-    def _templates(self, names: list[str]) -> TemplateSource:
+    def _templates(self, decoder: LaSynDecoder) -> TemplateSource:
         source = self.cfg.tag_templates
         if not source:
             raise SyntaxDataError("--tag-search template needs --tag-templates")
         if source == REFERENCE:
+            check_tags(decoder, self)
             return ReferenceTemplates()
-        templates = FileTemplates(source, names)
+        templates = FileTemplates(source, decoder.latent_names)
         for dataset in self.datasets.values():  # type: ignore[attr-defined]  # none in fairseq-interactive
             templates.check_count(len(dataset))
         return templates
@@ -89,10 +91,11 @@ class TagSearch:
                 for hypothesis in best[: self._print_best]:
                     # In base 2, as fairseq prints scores.
                     score = hypothesis["score"].item() / math.log(2)
-                    print(f"Z-{number}\t{score}\t{tag_string(hypothesis['tags'][:-1], generator.model.latent_names)}")
+                    tags = tag_string(hypothesis["tags"][:-1].tolist(), generator.model.latent_names)
+                    print(f"Z-{number}\t{score}\t{tags}")
         return hypotheses
 
 
-def tag_string(values: Any, names: list[str]) -> str:
-    """Latent values [T] as tags separated by spaces: what a file of templates holds."""
-    return " ".join(OPEN_TAG if v == OPEN else names[v] for v in values.tolist())
+def tag_string(values: list[int], names: list[str]) -> str:
+    """Latent values as tags separated by spaces: what a file of templates holds."""
+    return " ".join(OPEN_TAG if v == OPEN else names[v] for v in values)

@@ -131,6 +131,25 @@ class LaSynDecoder(TransformerDecoderBase):
         return torch.where(label > 0, label, UNKNOWN).masked_fill(target.eq(eos), self.latent_names.index(END))
 
 
+def check_tags(decoder: LaSynDecoder, task: Any) -> None:
+    """Make sure that the tags of the data are those that the model has learnt.
+
+    Raises:
+        SyntaxDataError: the model's values have no names, or are other tags than the data's
+    """
+    if decoder.tags is None:
+        raise SyntaxDataError(
+            "the model's latent values have no names, so that no tag can be one of them",
+            hint="train without --latent-values for tags; with it, --tag-weight is 0",
+        )
+    if [END, *task.target_labels[decoder.tags][1:]] != decoder.latent_names:
+        raise SyntaxDataError(
+            f"the data has other {decoder.tags.upper()} tags than the model was trained with",
+            path=labels_path(task.data_dir, task.cfg.target_lang),
+            hint="binarize it with the training data's labels (--target-labels)",
+        )
+
+
 @register_decoder_system("lasyn")
 class LaSyn(DecoderSystem):
     """Options of the decoder and what it takes from the data."""
@@ -221,6 +240,7 @@ class LaSynEMCriterion(FairseqCriterion):
             raise SyntaxDataError(f"--em-steps {em_steps}: wanted a positive number")
         self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
         self.batch_repeats, self.batch_groups = em_steps, list(update_freq)
+        self._checked: LaSynDecoder | None = None
         self.target_needs = frozenset({"tree"}) if tag_weight else frozenset()
 
     def forward(self, model, sample, reduce=True):
@@ -255,11 +275,9 @@ class LaSynEMCriterion(FairseqCriterion):
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
 
     def _tags(self, decoder: LaSynDecoder, sample: Mapping[str, Any]) -> Tensor:
-        if decoder.tags is None:
-            raise SyntaxDataError(
-                "the latent values have no names, and the tag loss needs tags",
-                hint="leave --latent-values out, or set --tag-weight 0",
-            )
+        if self._checked is not decoder:
+            check_tags(decoder, self.task)
+            self._checked = decoder
         if "tgt_syntax" not in sample:
             raise SyntaxDataError(
                 "the tag loss needs the target's parse, and this batch has none",

@@ -1,0 +1,95 @@
+"""``fairseq-syntax diversify``: translations by varied tag sequences, their diversity and its cost."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+
+def add_parser(verbs: argparse._SubParsersAction) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "diversify",
+        help="translate with varied tag sequences",
+        description="Translate with a LaSyn model: each source by its most likely tag sequence, then by random valid "
+        "sequences at given edit distances from it. A sequence is valid if the training data has each pair of "
+        "neighbours that is new in it. Writes translations.tsv, diversity.json, diversity.md and diversity.png.",
+    )
+    parser.add_argument("checkpoint", nargs="+", metavar="CHECKPOINT", help="a LaSyn model, or several for an ensemble")
+    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
+    parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")
+    parser.add_argument("--sentences", type=int, default=100, metavar="N", help="random ones of it (default: 100)")
+    parser.add_argument("--lines", type=int, nargs="+", metavar="N", help="these sentences instead, counted from 1")
+    parser.add_argument("--distances", type=int, nargs="+", default=[0, 1, 2, 4, 6, 8, 10], metavar="D")
+    parser.add_argument("--samples", type=int, default=10, metavar="N", help="sequences per distance (default: 10)")
+    parser.add_argument("--beam", type=int, default=5, metavar="N", help="default: 5")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sentences at a time (default: 64)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    parser.add_argument("--out", required=True, metavar="DIR")
+
+
+def main(args: argparse.Namespace) -> None:
+    """Translate, score, draw."""
+    import json
+    import logging
+    import random
+
+    import torch
+    from fairseq import checkpoint_utils
+
+    import fairseq_syntax  # noqa: F401  (registers the model)
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.evaluation.plot import save
+    from fairseq_syntax.search.diversify import Diversifier, diversity_curves, measure, table, training_bigrams
+    from fairseq_syntax.search.ensemble import is_latent
+    from fairseq_syntax.search.task import tag_string
+    from fairseq_syntax.systems.lasyn import check_tags
+    from fairseq_syntax.text.files import whole_file
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    if min(args.distances) < 0 or args.samples < 1 or args.sentences < 1:
+        raise SyntaxDataError("--distances are 0 or more, --samples and --sentences 1 or more")
+    for path in args.checkpoint:
+        if not os.path.exists(path):
+            raise SyntaxDataError("no such checkpoint", path=path)
+    overrides = {"eval_bleu": False, **({"data": args.data} if args.data else {})}
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(args.checkpoint, arg_overrides=overrides)
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    models = [m.eval().to(device) for m in models]
+    if not all(map(is_latent, models)):
+        raise SyntaxDataError("this is not a LaSyn model", path=args.checkpoint[0])
+    check_tags(models[0].decoder, task)
+    task.load_dataset(args.split)
+    dataset = task.dataset(args.split)
+    rng = random.Random(args.seed)
+    if args.lines:
+        if not all(1 <= n <= len(dataset) for n in args.lines):
+            raise SyntaxDataError(f"--lines are numbers from 1 to {len(dataset)}")
+        sentences = [n - 1 for n in args.lines]
+    else:
+        sentences = sorted(rng.sample(range(len(dataset)), min(args.sentences, len(dataset))))
+
+    bigrams = training_bigrams(task, models[0].decoder.tags)
+    diversifier = Diversifier(models, task, dataset, bigrams, args.beam, args.batch_size)
+    variations = diversifier.vary(sentences, args.distances, args.samples, rng)
+    references = {i: diversifier.reference(i) for i in sentences}
+    rows = measure(variations, references, args.tokenize)
+
+    os.makedirs(args.out, exist_ok=True)
+    with whole_file(os.path.join(args.out, "translations.tsv")) as file:
+        file.write("line\tdistance\ttags\ttranslation\n")
+        lines = [
+            f"{v.sentence + 1}\t{v.distance}\t{tag_string(v.tags, diversifier.names)}\t{v.text}\n"
+            for v in sorted(variations, key=lambda v: (v.sentence, v.distance))
+        ]
+        file.writelines(dict.fromkeys(lines))
+    with whole_file(os.path.join(args.out, "diversity.json")) as file:
+        json.dump(rows, file, indent=1)
+        file.write("\n")
+    with whole_file(os.path.join(args.out, "diversity.md")) as file:
+        file.write(table(rows, args.samples).render("markdown") + "\n")
+    save(diversity_curves(rows), os.path.join(args.out, "diversity.png"))
+    print(table(rows, args.samples).render())
