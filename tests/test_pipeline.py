@@ -213,6 +213,24 @@ def test_a_saved_model_reads_the_heads(toy, trained):
     assert all(abs(a[0].score - b[0].score) > 1e-5 for a, b in zip(before, after))
 
 
+def test_batches_that_come_back_without_their_syntax(toy, trained):
+    """As fairseq-interactive makes them: each gets its own, also where two have the same tokens; others are refused."""
+    task = Translator.load(trained, toy.data, device="cpu").task
+    same = [flatten(line) for line in toy.lines["test"][7:9]]
+    tokens, lengths = task.get_interactive_tokens_and_lengths(same, None)
+    dataset = task.build_dataset_for_inference(tokens, lengths)
+    made = [dataset.collater([dataset[i]]) for i in range(2)]
+    heads = [batch["net_input"]["src_syntax"]["words"][0].tolist() for batch in made]
+    assert heads[0] != heads[1] and torch.equal(*(batch["net_input"]["src_tokens"] for batch in made))
+    for number, own in enumerate(heads):
+        sample = {"net_input": {"src_tokens": made[0]["net_input"]["src_tokens"].clone()}}
+        task._input.attach(sample)
+        assert sample["net_input"]["src_syntax"]["words"][0].tolist() == own
+        assert sample["id"].tolist() == [number]
+    with pytest.raises(SyntaxDataError, match="not made by this task's own dataset"):
+        task._input.attach({"net_input": {"src_tokens": tokens[0][None]}})
+
+
 def test_bad_input_to_interactive(toy, trained, tmp_path):
     source = tmp_path / "flat"
     good = flatten(toy.lines["test"][0])
