@@ -4,13 +4,12 @@ from fairseq_syntax import compat
 
 __version__ = "0.1.0"
 
-# Importing registers: the types of a checkpoint, the step of fairseq-preprocess, the task, the models and criteria.
-compat.quieten()
-compat.allow_checkpoint_types()
+# Importing registers: the types of a checkpoint, the task, the models and criteria, the step of fairseq-preprocess.
+with compat.unchanged_logging():
+    compat.allow_checkpoint_types()
+    from fairseq_syntax import systems, tasks
+    from fairseq_syntax.data import preprocess
 
-from fairseq_syntax import systems, tasks  # noqa: E402
-from fairseq_syntax.data import preprocess  # noqa: E402
-
-preprocess.install()
+    preprocess.install()
 
 __all__ = ["__version__", "systems", "tasks"]

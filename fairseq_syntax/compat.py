@@ -1,4 +1,4 @@
-"""What fairseq's checkpoints hold besides tensors, allowed by name, so that ``weights_only`` loading stays on."""
+"""What the base needs to be a good guest: checkpoint types for ``weights_only`` loading, and logging left alone."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ import argparse
 import collections
 import logging
 import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 
-def quieten() -> None:
-    """Still the notices about optional packages that fairseq's speech tasks give whenever a task is imported."""
+@contextmanager
+def unchanged_logging() -> Iterator[None]:
+    """Leave logging as it was: importing fairseq's speech tasks and models configures it, down to DEBUG."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    # Notices about optional packages that nothing here uses.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 def allow_checkpoint_types() -> None:
