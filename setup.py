@@ -47,7 +47,7 @@ setup(
     install_requires=REQUIREMENTS,
     extras_require={
         "dev": DEVELOPMENT,
-        "languages": ["py3langid>=0.4"],  # fairseq-syntax filter --languages
+        "filter": ["py3langid>=0.4"],  # fairseq-syntax filter --languages
         "supar": ["supar>=1.1.4"],  # fairseq-syntax parse --parser supar
     },
     entry_points={"console_scripts": ["fairseq-syntax = fairseq_syntax.cli:main"]},

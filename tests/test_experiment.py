@@ -321,3 +321,21 @@ def test_the_demonstration_runs(tmp_path):
     last = [json.loads(line) for line in (tmp_path / "runs/demo/results.jsonl").read_text().splitlines()][-1]
     scores = {system["name"]: system["mean"]["BLEU"] for system in last["report"]["systems"]}
     assert scores["careful"] > scores["careless"] + 10
+
+
+def test_a_file_extends_another(recipe):
+    bigger = recipe.with_name("bigger.yaml")
+    bigger.write_text("extends: toy.yaml\nname: bigger\nvars: {words: g h}\nseeds: [3]\n")
+    base, found = load(recipe), load(bigger)
+    assert found.name == "bigger" and found.seeds == [3] and found.systems == base.systems
+    assert found.vars == {**base.vars, "words": "g h"}
+    recipe.write_text("extends: bigger.yaml\n" + TEMPLATE)
+    with pytest.raises(SyntaxDataError, match="which extends it"):
+        load(bigger)
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "lasyn"])
+def test_the_grids_of_multi30k_can_be_read(name):
+    found = load(Path(__file__).parents[1] / f"examples/multi30k/{name}.yaml")
+    assert {"transformer"} < set(found.systems)
+    assert all(found.cell_tasks(*cell) for cell in found.cells())

@@ -34,7 +34,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     import json
-    import logging
 
     from ..errors import SyntaxDataError
     from ..parsing import calibration
@@ -43,7 +42,6 @@ def main(args: argparse.Namespace) -> int:
     from ..text.files import whole_file
     from .parse import parser_options
 
-    logging.getLogger().setLevel(logging.INFO)  # fairseq leaves it at DEBUG, and matplotlib is talkative
     gold = list(read_conllu(args.gold))
     if args.parsed is not None:
         parsed = list(read_conllu(args.parsed, n_lines=len(gold)))

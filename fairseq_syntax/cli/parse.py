@@ -135,8 +135,7 @@ def main(args: argparse.Namespace) -> int:
     from ..parsing.conllu_file import pass_on
     from ..parsing.jobs import Job, Plan, merge, parse_corpus
 
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger().setLevel(logging.INFO)  # fairseq leaves it at DEBUG
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.parser == "conllu":
         if args.distributions or args.shard or args.merge:
             raise SyntaxDataError("an existing parse is passed on as it is", hint="drop --distributions and --shard")

@@ -35,6 +35,9 @@
     values:                       # other numbers of each cell, out of JSON files that steps wrote
       UAS: {file: "{dir}/trees.json", key: "dev.uas", digits: 2}
 
+``extends: OTHER.yaml`` takes over what another file of the same folder says: a key given here replaces the other's, and
+``env`` and ``vars`` are merged.
+
 ``{name}`` stands for a variable; ``{{`` and ``}}`` for braces; ``${NAME}`` is the shell's. Besides ``vars`` there are
 ``{root}``, the folder of the YAML file as seen from the work directory, and in all but ``prepare``, ``ref`` and ``src``
 also ``{system}``, ``{seed}`` and ``{dir}``, the cell's own folder ``SYSTEM/SEED``. Variables may use one another.
@@ -279,14 +282,24 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _parse(path: Path):
+def _parse(path: Path, extending: tuple[Path, ...] = ()):
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
     except (OSError, UnicodeDecodeError) as error:
         raise SyntaxDataError(f"cannot be read: {error}", path=path) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise SyntaxDataError(f"not YAML: {error.problem}", path=path, line=line) from error
+    if not isinstance(raw, dict) or "extends" not in raw:
+        return raw
+    base = (path.parent / str(raw.pop("extends"))).resolve()
+    if base in (*extending, path):
+        raise SyntaxDataError(f"extends {base.name}, which extends it", path=path)
+    inherited = _parse(base, (*extending, path))
+    for key in ("env", "vars"):
+        if isinstance(raw.get(key), dict) and isinstance(inherited.get(key), dict):
+            raw[key] = {**inherited[key], **raw[key]}
+    return {**inherited, **raw}
 
 
 class _Reader:
