@@ -74,18 +74,18 @@ def train_segmenter(
     return segmentation.SEGMENTERS[kind](model, {"training": {"options": options, "files": fingerprints(files)}})
 
 
-def fingerprints(files: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """SHA-256 of each file's bytes, by file name."""
-    digests = {}
+def fingerprints(files: Iterable[str | os.PathLike[str]]) -> list[list[str]]:
+    """Name and SHA-256 of each file, in order; as lists, which come back from JSON as they are."""
+    digests = []
     for path in files:
+        digest = hashlib.sha256()
         try:
-            digest = hashlib.sha256()
             with open(path, "rb") as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
-            digests[os.path.basename(path)] = digest.hexdigest()
         except OSError as error:
             raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
+        digests.append([os.path.basename(path), digest.hexdigest()])
     return digests
 
 
