@@ -334,8 +334,8 @@ def test_a_file_extends_another(recipe):
         load(bigger)
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "lasyn"])
+@pytest.mark.parametrize("name", ["cpu", "gpu", "lasyn", "lstm"])
 def test_the_grids_of_multi30k_can_be_read(name):
     found = load(Path(__file__).parents[1] / f"examples/multi30k/{name}.yaml")
-    assert {"transformer"} < set(found.systems)
+    assert len(found.systems) > 1
     assert all(found.cell_tasks(*cell) for cell in found.cells())
