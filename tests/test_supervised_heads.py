@@ -14,6 +14,7 @@ from tiny_syntax import dictionary, sample, tiny_model
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import encoder_losses, observed_scores
+from fairseq_syntax.systems.lasyn import LaSynEMCriterion
 from fairseq_syntax.systems.supervised_heads import (
     SupervisedHeadCriterion,
     SupervisedHeads,
@@ -307,3 +308,36 @@ def test_both_learn_the_trees_of_a_few_sentences_and_metrics_say_so(arch):
     name = "lisa" if arch == "lisa_transformer" else "parent"
     assert values[f"{name}_uas"] == 100.0
     assert values[f"{name}_loss"] < 0.3 and values["translation_loss"] < 0.3
+
+
+def test_with_a_decoder_of_its_own_criterion():
+    """The losses come on top of latent tags' as they do on top of cross entropy, and nothing else changes."""
+    model = tiny_model("lasyn_transformer", encoder_syntax="supervised_heads", latent_values=3)
+    em = LaSynEMCriterion(TASK, 1, tag_weight=0.0, label_smoothing=0.0, sentence_avg=False, update_freq=[1])
+    batched = sample(SENTENCES, True)
+    loss, size, log = em(model, batched)
+    extra = model(**batched["net_input"])[1]
+    syntax_loss, _ = encoder_losses(model, extra, batched, size)
+    system = model.encoder.systems["supervised_heads"]
+    system.child_weight = system.parent_weight = 0.0
+    torch.testing.assert_close(loss, em(model, batched)[0] + syntax_loss)
+    assert syntax_loss > 0 and log["parent_nll"] > 0
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_with_dependency_distributions_in_the_same_encoder(layer):
+    model = tiny_model(
+        "syntax_transformer",
+        encoder_syntax="ldd,supervised_heads",
+        ldd_variant="UDP",
+        encoder_embed_dim=32,
+        child_layer=layer,
+        parent_layer=layer,
+        child_head=2,
+    )
+    batched = sample(SENTENCES, True)
+    loss = criterion()(model, batched)[0]
+    loss.backward()
+    assert math.isfinite(loss.item())
+    alone = [criterion()(model, sample([line], False))[2]["child_nll"] for line in SENTENCES]
+    torch.testing.assert_close(criterion()(model, batched)[2]["child_nll"], sum(alone), rtol=1e-4, atol=1e-4)
