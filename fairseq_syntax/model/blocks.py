@@ -67,18 +67,23 @@ def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tupl
     Returns:
         ``members`` [W, K] int64, flat words, and W, which is no word, in empty places; ``present`` [W, K] bool
     """
-    total, rows = syntax.pieces.numel(), syntax.counts.size(1)
-    length, row = syntax.counts[1], syntax.batch_of_word
-    longest = int(length.max()) if total else 0
-    if not longest:
-        empty = torch.zeros(0, 1, dtype=torch.long, device=row.device)
+    total, grid = syntax.pieces.numel(), word_grid(syntax)
+    if not total:
+        empty = torch.zeros(0, 1, dtype=torch.long, device=grid.device)
         return empty, empty.bool()
+    row, length = syntax.batch_of_word, syntax.counts[1]
     word = torch.arange(total, device=row.device) - syntax.first_word[row]
-    head = torch.zeros(rows, longest, dtype=torch.long, device=row.device)
-    head[row, word] = syntax.parent - syntax.first_word[row]
+    head = F.pad(syntax.parent - syntax.first_word[row], (0, 1))[grid]
     members, present = relatives(head, length, size, order)
     members, present = members[row, word], present[row, word]
     return torch.where(present, members + syntax.first_word[row, None], total), present
+
+
+def word_grid(syntax: SyntaxBatch) -> Tensor:
+    """[B, W'] int64: the flat words of each line, padded on the right with their number; W' is at least 1."""
+    length = syntax.counts[1]
+    word = torch.arange(max(1, int(length.max())), device=length.device)
+    return torch.where(word < length[:, None], syntax.first_word[:, None] + word, syntax.pieces.numel())
 
 
 def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:

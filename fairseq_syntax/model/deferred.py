@@ -63,9 +63,11 @@ class _Anchor(torch.autograd.Function):
 class DeferredLinear(Deferred):
     """``x W'`` with W [O, I], at every step for another x [N, I]."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[N, I] to [N, O]."""
-        return _Linear.apply(x.to(self.shared.dtype), self.shared, self.log, self.key())
+    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """[N, I] to [N, O]; ``plus`` [N, O] is added."""
+        if plus is not None:
+            plus = plus.to(self.shared.dtype)
+        return _Linear.apply(x.to(self.shared.dtype), self.shared, plus, self.log, self.key())
 
     def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
         x, grad = (torch.cat(part) for part in zip(*notes))
@@ -74,18 +76,18 @@ class DeferredLinear(Deferred):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, log: Log, key: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, plus: Tensor | None, log: Log, key: int) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.note = log, key
-        return x @ weight.t()
+        return x @ weight.t() if plus is None else torch.addmm(plus, x, weight.t())
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
         log, key = ctx.note
         if ctx.needs_input_grad[1]:
             log[key] = x, grad
-        return grad @ weight, None, None, None
+        return grad @ weight, None, grad if ctx.needs_input_grad[2] else None, None, None
 
 
 class DeferredRows(Deferred):

@@ -122,7 +122,9 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         if encoder_out.memory is None:
             memory = self.attention.remember(encoder_out)
             encoder_out.memory = memory if encoder_out.sentence is None else memory.select(encoder_out.sentence)
-        memory = encoder_out.memory
+        if encoder_out.loop is None:
+            encoder_out.loop = self.loop_weights()
+        memory, (recurrent, biases) = encoder_out.memory, encoder_out.loop
         first = 0
         if incremental_state:
             first = prev_output_tokens.size(1) - 1
@@ -133,22 +135,19 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             feed = torch.zeros_like(hiddens[0])
 
         x = self.dropout_in_module(self.embed_tokens(prev_output_tokens)).transpose(0, 1)
-        first_cell, *other_cells = self.layers
-        width = x.size(2)
+        cell = self.layers[0]
         # What the first cell makes of the embeddings does not wait for the step before.
-        inputs = F.linear(x, first_cell.weight_ih[:, :width], first_cell.bias_ih + first_cell.bias_hh)
-        inputs = inputs.repeat(1, self.streams, 1)
-        feed_proj = DeferredLinear(first_cell.weight_ih[:, width:])
-        hidden_projs = [DeferredLinear(cell.weight_hh) for cell in self.layers]
-        input_projs = [DeferredLinear(cell.weight_ih) for cell in other_cells]
+        of_embeddings = F.linear(x, cell.weight_ih[:, : x.size(2)], biases[0])
+        of_embeddings = of_embeddings.repeat(1, self.streams, 1)
         outs, reads = [], []
         keep_reads = not self.training and self.need_attn
-        for j, of_embedding in enumerate(inputs):
-            gates = of_embedding + feed_proj(feed) + hidden_projs[0](hiddens[0])
+        for j, of_embedding in enumerate(of_embeddings):
+            gates = recurrent[0](torch.cat((feed, hiddens[0]), dim=1), plus=of_embedding)
             hiddens[0], cells[0] = step_cell(gates, cells[0])
-            for i, cell in enumerate(other_cells, start=1):
-                gates = input_projs[i - 1](self.dropout_out_module(hiddens[i - 1])) + hidden_projs[i](hiddens[i])
-                hiddens[i], cells[i] = step_cell(gates + (cell.bias_ih + cell.bias_hh), cells[i])
+            for i, bias in enumerate(biases[1:], start=1):
+                below = self.dropout_out_module(hiddens[i - 1])
+                gates = recurrent[i](torch.cat((below, hiddens[i]), dim=1)) + bias
+                hiddens[i], cells[i] = step_cell(gates, cells[i])
             out, read = self.attention(hiddens[-1], memory, first + j)
             feed = self.dropout_out_module(out)
             outs.append(feed)
@@ -163,6 +162,15 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         if hasattr(self, "additional_fc") and self.adaptive_softmax is None:
             features = self.dropout_out_module(self.additional_fc(features))
         return features, self.attention.over_source(reads, memory) if keep_reads else None
+
+    def loop_weights(self) -> tuple[list[DeferredLinear], list[Tensor]]:
+        """Of each cell, the weights of its input (in the first cell, of the input feed) and of its hidden state side by
+        side, and the bias.
+        """
+        inputs = [cell.weight_ih for cell in self.layers]
+        inputs[0] = inputs[0][:, -self.hidden_size :]
+        weights = [torch.cat((i, cell.weight_hh), dim=1) for i, cell in zip(inputs, self.layers)]
+        return [DeferredLinear(w) for w in weights], [cell.bias_ih + cell.bias_hh for cell in self.layers]
 
     def initial_state(self, encoder_out: Encoded) -> tuple[list[Tensor], list[Tensor]]:
         """Hidden and cell state of each layer [N, H], from the encoder's last ones."""

@@ -35,6 +35,7 @@ class Encoded:
         syntax: the batch's syntax, in right-padded columns
         second: the states, hiddens and cells of a second encoder
         memory: what the decoder's attention made of the sentences, one entry per row of the decoder
+        loop: what the decoder made of its weights for its loop
     """
 
     states: Tensor
@@ -45,6 +46,7 @@ class Encoded:
     syntax: SyntaxBatch | None = None
     second: tuple[Tensor, Tensor, Tensor] | None = None
     memory: Any = None
+    loop: Any = None
 
     def select(self, rows: Tensor) -> Encoded:
         """The same sentences for other rows of the decoder; ``rows`` [N'] int64 are its present ones."""
