@@ -56,24 +56,46 @@ def test_convolution_is_conv1d_with_its_gradients(kernel):
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_unit_vectors_stand_at_the_pieces_of_their_words(left):
+def test_unit_vectors_of_words_of_several_pieces(left):
     ls = lines(2)
     syntax = batch(ls, left)
     convolution = UnitConvolution(4, 3)
     x = torch.randn(syntax.size[1], len(ls), 4)
-    vectors = unit_vectors(convolution, x, syntax)
+    expected = []
     for b, line in enumerate(ls):
         first = syntax.size[1] - len(line.tokens) if left else 0
         columns = [[first + i for i, of in enumerate(line.word_of_piece) if of == w] for w in range(len(line.pieces))]
         embedded = [x[c, b].mean(dim=0) for c in columns]
-        for w, own in enumerate(columns):
+        for w in range(len(line.pieces)):
             unit = [embedded[k] for k in unit_by_loops(line.heads, w, 10)]
             unit += [convolution.spare] * (10 - len(unit))
-            expected = torch.tanh(convolution.conv(torch.stack(unit, dim=1)[None]).amax(dim=2))[0]
-            for c in own:
-                torch.testing.assert_close(vectors[c, b], expected, atol=1e-5, rtol=1e-4)
-        rest = set(range(syntax.size[1])) - {c for own in columns for c in own}
-        assert not vectors[sorted(rest), b].any()
+            expected.append(torch.tanh(convolution.conv(torch.stack(unit, dim=1)[None]).amax(dim=2))[0])
+    vectors = unit_vectors(convolution, x, syntax)
+    torch.testing.assert_close(vectors[:-1], torch.stack(expected), atol=1e-5, rtol=1e-4)
+    assert not vectors[-1].any()
+
+
+def test_encoders_read_the_vectors_of_their_words():
+    ls = [*lines(2), empty_line()]
+    syntax = batch(ls, left=False)
+    one, two = (model(arch, sdrnmt_channels=6).encoder for arch in ARCHS)
+    x = torch.randn(syntax.size[1], len(ls), 12)
+    both = one.embed(x, syntax)
+    torch.testing.assert_close(both[:, :, :12], x)
+    states, hiddens, _ = two.second(x, syntax, torch.tensor([len(l.tokens) for l in ls]))
+    vectors = unit_vectors(one.convolution, x, syntax)
+    units = unit_vectors(two.convolution, x, syntax)
+    at = 0
+    for b, line in enumerate(ls):
+        n = len(line.pieces)
+        expected = [vectors[at + w] for w in line.word_of_piece]
+        expected += [torch.zeros(6)] * (syntax.size[1] - len(expected))
+        torch.testing.assert_close(both[:, b, 12:], torch.stack(expected))
+        if n:
+            alone, _ = two.unit_lstm(units[at : at + n, None])
+            torch.testing.assert_close(states[:n, b], alone[:, 0], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(hiddens[-1, b, :8], alone[-1, 0, :8], atol=1e-5, rtol=1e-4)
+        at += n
 
 
 def test_both_contexts_share_their_weights():
@@ -86,9 +108,10 @@ def test_both_contexts_share_their_weights():
     out, weights = attention(hidden, attention.remember(encoded), step=0)
     for b, line in enumerate(ls):
         n = len(line.tokens)
+        unit_states = [encoded.second[0][w, b] for w in line.word_of_piece] + [torch.zeros(16)]
         streams = [
             (attention.words, hidden[b], encoded.states[:n, b], out[b]),
-            (attention.units, hidden[len(ls) + b], encoded.second[0][:n, b], out[len(ls) + b]),
+            (attention.units, hidden[len(ls) + b], unit_states, out[len(ls) + b]),
         ]
         own = [torch.stack([(a.input_proj.weight @ h) @ s for s in states]).softmax(0) for a, h, states, _ in streams]
         mixed = 0.3 * own[0] + 0.7 * own[1]

@@ -8,7 +8,7 @@ its parent, siblings and children, and makes a vector of it.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.blocks import flat_relatives, word_means
+from fairseq_syntax.model.blocks import flat_relatives, word_grid, word_means
+from fairseq_syntax.model.deferred import DeferredLinear, DeferredStates
 from fairseq_syntax.model.lstm import SyntaxLSTMDecoder, SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, SourceAttention
 
@@ -63,30 +64,34 @@ class UnitConvolution(nn.Module):
         places = self.unit_size - self.kernel + 1
         with torch.no_grad():
             rows = members.unfold(1, self.kernel, 1) + torch.arange(self.kernel, device=members.device) * len(words)
-            values = F.embedding_bag(rows.reshape(-1, self.kernel), torch.cat(slices), mode="sum")
-            best = values.view(len(members), places, values.size(1)).argmax(dim=1)
+            rows, table = rows.transpose(0, 1), torch.cat(slices)
+            greatest = F.embedding_bag(rows[0], table, mode="sum")
+            best = torch.zeros_like(greatest, dtype=torch.long)
+            for place in range(1, places):
+                value = F.embedding_bag(rows[place], table, mode="sum")
+                best.masked_fill_(value > greatest, place)
+                greatest = torch.maximum(greatest, value)
         value = sum(s.gather(0, members.gather(1, best + k)) for k, s in enumerate(slices))
         return torch.tanh(value + self.conv.bias)
 
 
 def unit_vectors(convolution: UnitConvolution, x: Tensor, syntax: SyntaxBatch) -> Tensor:
-    """V_U of each source token, that of its word; ``</s>`` and padding have zeros.
+    """V_U of each word of the batch.
 
     Args:
         x: [S, B, C], the embeddings of the tokens; a word's embedding is the mean over its pieces
         syntax: the batch's syntax, in the columns of ``x``
 
     Returns:
-        [S, B, channels]
+        [W + 1, channels]: the words, flat, and zeros for places that are no word
     """
     members, _ = flat_relatives(syntax, convolution.unit_size, UNIT)
     vectors = convolution(word_means(x, syntax)[:-1], members)
-    vectors = torch.cat((vectors, vectors.new_zeros(1, vectors.size(1))))
-    return vectors[syntax.word_of_piece.t()]  # −1 is the last row
+    return F.pad(vectors, (0, 0, 0, 1))
 
 
 class ConcatenatingEncoder(SyntaxLSTMEncoder):
-    """SDRNMT-1: the encoder reads ``[V_x : V_U]`` (Equation 10)."""
+    """SDRNMT-1: the encoder reads ``[V_x : V_U]`` (Equation 10); every piece has its word's V_U, ``</s>`` has zeros."""
 
     def __init__(self, dictionary, needs: frozenset[str], convolution: UnitConvolution, embed_dim: int, **options: Any):
         super().__init__(dictionary, needs, embed_dim=embed_dim + convolution.conv.out_channels, **options)
@@ -94,11 +99,12 @@ class ConcatenatingEncoder(SyntaxLSTMEncoder):
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
         assert syntax is not None  # the encoder has checked that it is there
-        return torch.cat((x, unit_vectors(self.convolution, x, syntax)), dim=2)
+        vectors = unit_vectors(self.convolution, x, syntax)
+        return torch.cat((x, vectors[syntax.word_of_piece.t()]), dim=2)  # −1, no word, is the last row
 
 
 class TwoEncoders(SyntaxLSTMEncoder):
-    """SDRNMT-2: a second encoder of the same size reads V_U (Equation 11)."""
+    """SDRNMT-2: a second encoder of the same size reads V_U (Equation 11), word by word."""
 
     def __init__(self, dictionary, needs: frozenset[str], convolution: UnitConvolution, **options: Any):
         super().__init__(dictionary, needs, **options)
@@ -113,7 +119,8 @@ class TwoEncoders(SyntaxLSTMEncoder):
 
     def second(self, x: Tensor, syntax: SyntaxBatch | None, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert syntax is not None  # the encoder has checked that it is there
-        return self.run(self.unit_lstm, unit_vectors(self.convolution, x, syntax), lengths)
+        units = unit_vectors(self.convolution, x, syntax)[word_grid(syntax).t()]
+        return self.run(self.unit_lstm, units, syntax.counts[1].clamp(min=1).cpu())
 
 
 @dataclass
@@ -131,7 +138,8 @@ class PairedMemory:
 class PairedAttention(SourceAttention):
     """One set of weights for both contexts (Equations 12 and 13): ``α̃ = λ α + (1 − λ) α^d``.
 
-    It reads for both streams of the decoder at once: the first N rows of the decoder's state are h, the others h^dep.
+    Both are distributions over source tokens: every piece stands for the unit state of its word, ``</s>`` for zeros. It
+    reads for both streams of the decoder at once: the first N rows of the decoder's state are h, the others h^dep.
 
     Args:
         hidden_size, source_size: of the decoder, and of the states of either encoder
@@ -145,8 +153,14 @@ class PairedAttention(SourceAttention):
 
     def remember(self, encoded: Encoded) -> PairedMemory:
         assert encoded.second is not None  # its encoder has made it
-        units = replace(encoded, states=encoded.second[0])
-        return PairedMemory(self.words.remember(encoded), self.units.remember(units))
+        units, syntax = encoded.second[0], encoded.syntax
+        assert syntax is not None  # its encoder has needed it
+        words = self.words.remember(encoded)
+        keys, values, of_hidden = self.units.project(units)
+        word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, len(units))
+        sentence = torch.arange(len(word), device=word.device)[:, None]
+        keys, values = (DeferredStates(F.pad(t, (0, 0, 0, 0, 0, 1))[word, sentence]) for t in (keys, values))
+        return PairedMemory(words, PaddedMemory(keys, values, DeferredLinear(of_hidden), words.bias))
 
     def forward(self, hidden: Tensor, memory: PairedMemory, step: int) -> tuple[Tensor, Tensor]:
         of_words, of_units = hidden.chunk(2)
@@ -161,7 +175,7 @@ class PairedAttention(SourceAttention):
 
 class TwoStreamDecoder(SyntaxLSTMDecoder):
     """SDRNMT-2: the LSTM g runs over the source contexts and, with the same weights, over the unit contexts
-    (Equations 14 and 15); both attentional states go into the prediction (Equation 16).
+    (Equations 14 and 15); the sum of both attentional states goes into the prediction (Equation 16).
     """
 
     streams = 2
@@ -170,7 +184,6 @@ class TwoStreamDecoder(SyntaxLSTMDecoder):
         super().__init__(dictionary, attention, **options)
         size, source = self.hidden_size, self.encoder_output_units
         self.unit_hidden_proj, self.unit_cell_proj = Linear(source, size), Linear(source, size)
-        self.merge_proj = Linear(2 * size, size)
 
     def initial_state(self, encoder_out: Encoded) -> tuple[list[Tensor], list[Tensor]]:
         assert encoder_out.second is not None  # its encoder has made it
@@ -183,7 +196,7 @@ class TwoStreamDecoder(SyntaxLSTMDecoder):
         )
 
     def merge(self, outs: Tensor) -> Tensor:
-        return self.dropout_out_module(torch.tanh(self.merge_proj(torch.cat(outs.chunk(2, dim=1), dim=2))))
+        return sum(outs.chunk(2, dim=1))
 
 
 class SDRNMTModel(SyntaxLSTMModel):
