@@ -1,7 +1,6 @@
 """Binarizing: what comes out is the parse, whichever command made it, and bad input is an error that says where."""
 
 import json
-import logging
 import os
 import random
 import shutil
@@ -164,13 +163,13 @@ def test_only_source_and_a_given_dictionary(toy, tmp_path):
 # -- labels -----------------------------------------------------------------------------------------------------------
 
 
-def test_labels_are_those_of_the_training_data(toy, segmented, tmp_path, caplog):
+def test_labels_are_those_of_the_training_data(toy, segmented, tmp_path):
     """A label that only the validation data has is unknown, counted and reported; ids are shared by the splits."""
     text = (segmented / "valid.en.conllu").read_text(encoding="utf-8")
     (segmented / "valid.en.conllu").write_text(text.replace("\tnsubj\t", "\tdislocated\t"), encoding="utf-8")
-    with caplog.at_level(logging.WARNING):
+    with toy_data.logged("fairseq_syntax.data.preprocess") as log:
         preprocess(segmented, tmp_path / "data")
-    assert "deprel=dislocated" in caplog.text
+    assert "deprel=dislocated" in log.getvalue()
     stores = [SyntaxStore(store_path(tmp_path / "data", split, "en", "de", "en")) for split in SPLITS]
     inventory = LabelInventory.load(tmp_path / "data" / "labels.en.json")
     assert all(s.labels == inventory.labels for s in stores)

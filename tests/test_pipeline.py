@@ -1,7 +1,6 @@
 """fairseq's commands with the plugin, from data to translations: whichever way a sentence takes, the same numbers."""
 
 import copy
-import logging
 import math
 import os
 import re
@@ -244,12 +243,12 @@ def test_bad_input_to_interactive(toy, trained, tmp_path):
         translator.translate(["a man"])
 
 
-def test_validate_gives_the_loss_of_training(toy, trained, caplog):
+def test_validate_gives_the_loss_of_training(toy, trained):
     expected = torch.load(trained, weights_only=True)["extra_state"]["val_loss"]
     options = ["--path", trained, "--valid-subset", "valid", "--cpu", "--log-format", "simple"]
-    with caplog.at_level(logging.INFO):
+    with toy_data.logged("fairseq.logging.progress_bar") as log:
         fairseq("validate", toy.data, *TASK, *options, "--batch-size", 5)
-    (loss,) = re.findall(r"valid on 'valid' subset \| loss ([0-9.]+)", caplog.text)
+    (loss,) = re.findall(r"valid on 'valid' subset \| loss ([0-9.]+)", log.getvalue())
     assert float(loss) == pytest.approx(expected, abs=2e-3)
 
 

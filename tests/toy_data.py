@@ -7,9 +7,11 @@ with two parses.
 
 import importlib
 import io
+import logging
 import random
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,6 +130,20 @@ def fairseq(command: str, *argv) -> str:
     finally:
         sys.argv = saved
     return out.getvalue()
+
+
+@contextmanager
+def logged(name: str) -> Iterator[io.StringIO]:
+    """What a logger says. pytest's caplog stays empty after fairseq has set up logging in this process."""
+    logger, text = logging.getLogger(name), io.StringIO()
+    handler, level = logging.StreamHandler(text), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield text
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def preprocess_options(segmented: Path, data: Path) -> list:
