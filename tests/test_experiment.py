@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -321,6 +322,17 @@ def test_the_demonstration_runs(tmp_path):
     last = [json.loads(line) for line in (tmp_path / "runs/demo/results.jsonl").read_text().splitlines()][-1]
     scores = {system["name"]: system["mean"]["BLEU"] for system in last["report"]["systems"]}
     assert scores["careful"] > scores["careless"] + 10
+
+
+def test_published_figures_stand_beside_the_measured_ones(recipe):
+    recipe.write_text(TEMPLATE + "  published loss: {published: {better: 1.25}}\n")
+    assert command.main(_parse(recipe)) == 0
+    table = (recipe.parent / "work/results.md").read_text()
+    assert re.search(r"\| better \| 2\.0 ± 0\.7 \| 1\.25 ± 0\.00 \|", table)
+    for wrong in ("nobody: 1", "better: much"):
+        recipe.write_text(TEMPLATE + f"  published loss: {{published: {{{wrong}}}}}\n")
+        with pytest.raises(SyntaxDataError, match="no such system, or not a number"):
+            load(recipe)
 
 
 def test_a_file_extends_another(recipe):

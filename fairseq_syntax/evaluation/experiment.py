@@ -34,6 +34,7 @@
         only: [transformer, pascal]
     values:                       # other numbers of each cell, out of JSON files that steps wrote
       UAS: {file: "{dir}/trees.json", key: "dev.uas", digits: 2}
+      BLEU of the paper: {published: {transformer: 30.14}}    # to stand beside
 
 ``extends: OTHER.yaml`` takes over what another file of the same folder says: a key given here replaces the other's, and
 ``env`` and ``vars`` are merged.
@@ -92,13 +93,14 @@ class Test:
 
 @dataclass(frozen=True)
 class Value:
-    """A number of each cell, found in a JSON file under a dotted key."""
+    """A number of each cell, found in a JSON file under a dotted key; or a published figure of each system."""
 
     name: str
-    file: str
-    key: str
+    file: str = ""
+    key: str = ""
     digits: int = 2
     only: tuple[str, ...] | None = None
+    published: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,7 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
     for system, seed in experiment.cells():
         experiment.cell_tasks(system, seed)
         cell = experiment.variables(system, seed)
-        for text in [t.sys for t in experiment.tests] + [v.file for v in experiment.values]:
+        for text in [t.sys for t in experiment.tests] + [v.file for v in experiment.values if not v.published]:
             experiment.fill(text, cell)
     for test in experiment.tests:
         for text in (*test.ref, test.src or ""):
@@ -300,6 +302,10 @@ def _parse(path: Path, extending: tuple[Path, ...] = ()):
         if isinstance(raw.get(key), dict) and isinstance(inherited.get(key), dict):
             raw[key] = {**inherited[key], **raw[key]}
     return {**inherited, **raw}
+
+
+def _number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class _Reader:
@@ -384,7 +390,17 @@ class _Reader:
     def values(self, value, systems) -> list[Value]:
         found = []
         for name, raw in (self.mapping(value, "values") if value else {}).items():
-            raw = self.mapping(raw, f"values.{name}", {"file", "key"}, {"digits", "only"})
+            where = f"values.{name}"
+            if isinstance(raw, dict) and "published" in raw:
+                raw = self.mapping(raw, where, {"published"}, {"digits"})
+                figures = self.mapping(raw["published"], f"{where}.published")
+                strange = [s for s in figures if s not in systems] or [s for s, v in figures.items() if not _number(v)]
+                if strange:
+                    raise self.fail(f"{where}.published.{strange[0]}: no such system, or not a number")
+                digits = int(raw.get("digits", 2))
+                found.append(Value(str(name), digits=digits, only=tuple(figures), published=figures))
+                continue
+            raw = self.mapping(raw, where, {"file", "key"}, {"digits", "only"})
             only = self.only(raw.get("only"), f"values.{name}.only", systems)
             found.append(Value(str(name), str(raw["file"]), str(raw["key"]), int(raw.get("digits", 2)), only))
         return found

@@ -123,18 +123,25 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
 
 
 def _value(experiment: Experiment, value: Value, system: str, seed: int) -> dict:
+    if value.published is not None:
+        found = float(value.published[system])
+    else:
+        found = _measured(experiment, value, system, seed)
+    cell = f"{system}/{seed}"
+    return {"kind": "value", "cell": cell, "name": value.name, "value": found, "digits": value.digits}
+
+
+def _measured(experiment: Experiment, value: Value, system: str, seed: int) -> float:
     path = experiment.workdir / experiment.fill(value.file, experiment.variables(system, seed))
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         for key in value.key.split("."):
             found = found[int(key)] if isinstance(found, list) else found[key]
-        found = float(found)
+        return float(found)
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise SyntaxDataError(
             f"no number {value.key} for the value {value.name} ({type(error).__name__}: {error})", path=path
         ) from error
-    cell = f"{system}/{seed}"
-    return {"kind": "value", "cell": cell, "name": value.name, "value": found, "digits": value.digits}
 
 
 def _fingerprint(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> str:
