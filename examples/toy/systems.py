@@ -93,6 +93,7 @@ SYSTEMS = [
         "--tag-search template --tag-templates reference",
     ),
     System("LSTM", "lstm", "text", model=LSTM),
+    System("local-p (LSTM)", "local_attention_lstm", "text", model=LSTM),
     System("DLAA", "dlaa_lstm", "parse", model=LSTM),
     System("SDRNMT-1", "sdrnmt1_lstm", "parse", model=LSTM),
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", model=LSTM),

@@ -1,6 +1,6 @@
 """DLAA: attention over the dependency block of a predicted position.
 
-Qiu et al. (2020), Dependency-Based Local Attention Approach to Neural Machine Translation, sections 4 and 5. At each
+Qiu et al. (2019), Dependency-Based Local Attention Approach to Neural Machine Translation, sections 4 and 5. At each
 step the decoder predicts a position of the source (Equation 8), takes the block of the word that stands there (the
 word, its parent, its children, its siblings, Equations 17 and 18) and attends to the states of the block (Equation 19).
 """
