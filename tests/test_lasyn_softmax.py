@@ -107,6 +107,29 @@ def test_the_underflow_cases_do_underflow():
     assert (product == 0).any()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_observed_values_have_all_of_the_posterior(smoothing):
+    tensors, y = layer(far_apart=100.0)
+    exact = double(tensors)
+    observed = torch.tensor([2, -1, 0, 4, -1, 1, 1])
+    h, w, e, p = tensors
+    got = em_loss(h, w, e, torch.log_softmax(h @ p.t(), dim=1), y, smoothing, 3, observed)
+    total = literal_loss(*[t[1:5:3] if i == 0 else t for i, t in enumerate(exact)], y[1:5:3], smoothing)
+    h, w, e, p = exact
+    off = smoothing / (V - 1)
+    for n in range(N):
+        if observed[n] >= 0:
+            words = torch.log_softmax(w @ (h[n] + e[observed[n]]), dim=0)
+            total = total - torch.log_softmax(p @ h[n], dim=0)[observed[n]]
+            total = total - (1 - smoothing - off) * words[y[n]] - off * words.sum()
+    assert got.loss.item() == pytest.approx(total.item(), rel=1e-5)
+    total.backward()
+    got.loss.backward()
+    for t, x in zip(tensors, exact):
+        size = x.grad.abs().max().item()
+        torch.testing.assert_close(t.grad.double(), x.grad, rtol=1e-5, atol=1e-4 * max(size, 1.0))
+
+
 def test_fishers_identity():
     """With the posterior held fixed, the gradient of the M-step is that of the log marginal likelihood."""
     tensors, y = layer(seed=3)

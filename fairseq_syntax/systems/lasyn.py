@@ -67,11 +67,16 @@ class LaSynDecoder(TransformerDecoderBase):
             raise SyntaxDataError("--adaptive-softmax-cutoff: lasyn has one output layer for all words")
         super().__init__(cfg, dictionary, embed_tokens)
         self.latent_names, self.tags = list(latent_names), tags
+        self.num_updates = 0
         size, values = self.output_embed_dim, len(self.latent_names)
         self.tag_projection = nn.Linear(size, values, bias=False)  # W_z
         self.tag_embedding = nn.Embedding(values, size)  # e
         nn.init.normal_(self.tag_projection.weight, std=size**-0.5)
         nn.init.normal_(self.tag_embedding.weight, std=size**-0.5)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq before each training step."""
+        self.num_updates = num_updates
 
     def log_prior(self, hidden: Tensor) -> Tensor:
         """log P(z | x, y<n) [..., Z], at least float32, of the decoder's output [..., C]."""
@@ -205,6 +210,13 @@ class LaSynEMConfig(FairseqDataclass):
     tag_weight: float = field(
         default=1.0, metadata={"help": "lambda: weight of the tag loss (Equation 12); 0 leaves the values latent"}
     )
+    observed_updates: int = field(
+        default=0,
+        metadata={
+            "help": "for so many updates the posterior of a word with a tag is that tag, as EM has it where a variable "
+            "is seen; the paper's algorithm, 0, need not find out which of two tags goes with which word"
+        },
+    )
     label_smoothing: float = field(
         default=0.0, metadata={"help": "epsilon for label smoothing of P(y | z), 0 means no label smoothing"}
     )
@@ -234,6 +246,7 @@ class LaSynEMCriterion(FairseqCriterion):
         label_smoothing: float,
         sentence_avg: bool,
         update_freq: Sequence[int],
+        observed_updates: int = 0,
     ) -> None:
         super().__init__(task)
         if em_steps < 1:
@@ -241,7 +254,8 @@ class LaSynEMCriterion(FairseqCriterion):
         self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
         self.batch_repeats, self.batch_groups = em_steps, list(update_freq)
         self._checked: LaSynDecoder | None = None
-        self.target_needs = frozenset({"tree"}) if tag_weight else frozenset()
+        self.observed_updates = observed_updates
+        self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
 
     def forward(self, model, sample, reduce=True):
         """Returns the loss, the sample size that it is divided by, and what is logged."""
@@ -252,8 +266,15 @@ class LaSynEMCriterion(FairseqCriterion):
         real = target.ne(self.padding_idx)
         hidden, words = features[real], target[real]
         log_prior = decoder.log_prior(hidden)
+        tags = self._tags(decoder, sample)[real] if self.target_needs else None
         em = em_loss(
-            hidden, decoder.output_projection.weight, decoder.tag_embedding.weight, log_prior, words, self.smoothing
+            hidden,
+            decoder.output_projection.weight,
+            decoder.tag_embedding.weight,
+            log_prior,
+            words,
+            self.smoothing,
+            observed=tags if self.training and decoder.num_updates < self.observed_updates else None,
         )
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
         log = {
@@ -264,7 +285,6 @@ class LaSynEMCriterion(FairseqCriterion):
         }
         loss = em.loss
         if self.tag_weight:
-            tags = self._tags(decoder, sample)[real]
             tag_loss = F.nll_loss(log_prior, tags, ignore_index=UNKNOWN, reduction="sum")
             loss = loss + self.tag_weight * tag_loss
             log["tag_loss"] = tag_loss.data

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # A product of two sums below this is not trusted. Terms lost to underflow are each below 1.2e-38, so for any
@@ -186,6 +187,7 @@ class _EMLossFunction(torch.autograd.Function):
         embed: Tensor,
         log_prior: Tensor,
         target: Tensor,
+        observed: Tensor | None,
         smoothing: float,
         differentiate: bool,
         chunk: int,
@@ -231,11 +233,17 @@ class _EMLossFunction(torch.autograd.Function):
             log_joint = log_word + log_prior[rows]
             nll[rows] = -log_joint.logsumexp(dim=1)
             posterior = log_joint.add_(nll[rows, None]).exp_()
+            if observed is not None:
+                z = observed[rows]
+                known = F.one_hot(z.clamp(min=0), posterior.size(1)).to(dtype)
+                posterior = torch.where((z >= 0)[:, None], known, posterior)
             gamma[rows] = posterior
             value = nll[rows]
-            if smoothing:
-                smooth = on * log_word + off * (word_sum + tag_sum - n_words * norm)
-                value = value + (posterior * (log_word - smooth)).sum(dim=1)
+            if smoothing or observed is not None:
+                if smoothing:
+                    log_word = on * log_word + off * (word_sum + tag_sum - n_words * norm)
+                entropy = torch.special.entr(posterior).sum(dim=1)
+                value = -(posterior * (log_word + log_prior[rows])).sum(dim=1) - entropy
             loss.append(value.sum())
             if not differentiate:
                 continue
@@ -272,7 +280,7 @@ class _EMLossFunction(torch.autograd.Function):
         hidden, weight, embed, gamma = ctx.saved_tensors
         # In half precision `grad` is the loss scale: it has to come in before the cast.
         scaled = [(g * grad).to(t) for g, t in zip((hidden, weight, embed), ctx.dtypes)]
-        return *scaled, gamma * -grad, None, None, None, None
+        return *scaled, gamma * -grad, None, None, None, None, None
 
 
 def em_loss(
@@ -283,13 +291,15 @@ def em_loss(
     target: Tensor,
     smoothing: float = 0.0,
     chunk: int | None = None,
+    observed: Tensor | None = None,
 ) -> EMLoss:
     """One E-step, and the loss of the M-step that follows it with the posterior held fixed (Equations 8 to 11).
 
     hidden: h [N, C], the decoder's output; weight: W [V, C]; embed: e [Z, C]; log_prior: log P(z) [N, Z] in float32
     or float64; target: y [N], int64, no padding among them. `smoothing` spreads that much of the target of every
     log P(y | z) over the other words, as fairseq's label smoothing does; the E-step does not see it. `chunk`: positions
-    taken at a time (by default as many as fit a scratch matrix of 16 MB).
+    taken at a time (by default as many as fit a scratch matrix of 16 MB). `observed`: values [N] int64 that are known,
+    -1 where not; what is known has all of the posterior.
 
     The gradient of `loss` is that of sum_n sum_z gamma log P(y_n, z), which without smoothing is the gradient of the
     log marginal (Fisher's identity); it is computed with the value, where gradients are enabled.
@@ -297,4 +307,6 @@ def em_loss(
     chunk = chunk or max(64, (SCRATCH << 2 if hidden.is_cuda else SCRATCH) // weight.size(0))
     differentiate = torch.is_grad_enabled()
     with full_precision(hidden):
-        return EMLoss(*_EMLossFunction.apply(hidden, weight, embed, log_prior, target, smoothing, differentiate, chunk))
+        return EMLoss(
+            *_EMLossFunction.apply(hidden, weight, embed, log_prior, target, observed, smoothing, differentiate, chunk)
+        )
