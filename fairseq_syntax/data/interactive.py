@@ -103,11 +103,12 @@ class InteractiveInput:
     def encode(self, lines: list[str]) -> tuple[list[torch.Tensor], list[int]]:
         """Tokens [T] and lengths of raw or parsed lines; the syntax is kept for :meth:`dataset`.
 
-        A model that needs no parse takes raw text without one, where the data directory has a segmentation.
+        A model that needs no parse takes raw text without one; where the data directory has no segmentation, that is
+        pieces with spaces between them.
         """
         segmenter = self.task.source_segmenter
-        if not self.needs and segmenter is not None and not any(map(is_parsed, lines)) and not self._has_parser():
-            pieces = [segmenter.encode_text(line) for line in lines]
+        if not self.needs and not any(map(is_parsed, lines)) and not self._has_parser():
+            pieces = [segmenter.encode_text(line) if segmenter else line.split() for line in lines]
             self._store = None
         else:
             parsed = self.parse(lines)
