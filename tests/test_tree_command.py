@@ -122,6 +122,16 @@ def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options
     assert cli.main([*tree, "--input", str(gold), "--distributions", "--min-prob", "0.001"]) == 0
     assert all(len(line.arcs) >= len(line.words) for line in read_conllu(out))
 
+    # tokens of several words, and a line without any: the first word stands for its token
+    shared = corpus / f"{name}.shared.conllu"
+    rows = "1-2\tcats\n1\tcat\n2\ts\n3\tsees\n4-6\tlions\n4\tli\n5\ton\n6\ts\n".splitlines()
+    rows = [row + "\t_" * 8 if "-" in row else f"{row}\t_\t_\t_\t_\t{int(row[0]) - 1}\tdep\t_\t_" for row in rows]
+    shared.write_text("# line = 1\n" + "\n".join(rows) + "\n\n# line = 3\n1\tdog\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
+    assert cli.main([*tree, "--input", str(shared)]) == 0
+    first, empty, single = read_conllu(out)
+    assert [first.heads[word] for word in (1, 4, 5)] == [0, 3, 3] and {first.heads[w] for w in (0, 2, 3)} <= {0, 2, 3}
+    assert empty.words == [] and single.heads == [0]
+
     caplog.clear()
     with caplog.at_level("INFO"):
         fairseq(validate, corpus / "bin", "--user-dir", USER_DIR, "--task", "syntax_translation", "--valid-subset",
