@@ -1,0 +1,57 @@
+"""The LSTM family by fairseq's commands: train, resume, validate, generate and translate interactively."""
+
+import re
+
+import pytest
+import toy_data
+from toy_data import fairseq
+
+from fairseq_syntax.text.conllu import flatten
+
+pytestmark = pytest.mark.slow
+LSTM = {
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "decoder_out_embed_dim": 16,
+    "encoder_ffn_embed_dim": None,
+    "decoder_ffn_embed_dim": None,
+    "encoder_attention_heads": None,
+    "decoder_attention_heads": None,
+}
+ARCHS = {
+    "dlaa_lstm": ["--dlaa-block-size", 2],
+    "local_attention_lstm": ["--local-attention", "monotonic", "--local-window", 2],
+    "sdrnmt1_lstm": ["--sdrnmt-channels", 8],
+    "sdrnmt2_lstm": ["--sdrnmt-channels", 8, "--sdrnmt-weight", 0.7],
+}
+
+
+def hypotheses(output: str) -> dict[int, tuple[float, str]]:
+    return {int(n): (float(score), text) for n, score, text in re.findall(r"^D-(\d+)\t(\S+)\t(.*)$", output, re.M)}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_commands(arch, toy, tmp_path):
+    options = ["--encoder-bidirectional", *ARCHS[arch]]
+    toy_data.train(toy.data, tmp_path, *options, arch=arch, max_epoch=1, **LSTM)
+    state = toy_data.train(toy.data, tmp_path, *options, arch=arch, **LSTM)  # resumes
+    assert state["extra_state"]["train_iterator"]["epoch"] == 3
+    task = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu"]
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    fairseq("validate", toy.data, *task, "--path", checkpoint, "--batch-size", 5)
+
+    def translate(command: str, *more) -> dict[int, tuple[float, str]]:
+        return hypotheses(fairseq(command, toy.data, *task, "--path", checkpoint, "--beam", 3, *more))
+
+    generated = translate("generate", "--batch-size", 5)
+    assert len(generated) == toy_data.SIZES["test"]
+    source = tmp_path / "source"
+    source.write_text("".join(flatten(line) + "\n" for line in toy.lines["test"]), encoding="utf-8")
+    one_by_one = translate("interactive", "--input", source)
+    aligned = translate("generate", "--batch-size", 3, "--print-alignment", "soft")
+    for n, (score, text) in generated.items():
+        assert one_by_one[n][1] == aligned[n][1] == text
+        assert one_by_one[n][0] == pytest.approx(score, abs=2e-4)
+        assert aligned[n][0] == pytest.approx(score, abs=2e-4)
+    # Lines 7 and 8 of the corpus differ in their parse alone; a block holds all words of so short a line anyway.
+    assert (abs(generated[7][0] - generated[8][0]) > 1e-5) == arch.startswith("sdrnmt")
