@@ -49,7 +49,7 @@ def relations(line: ParsedLine) -> list[str]:
 def brackets(line: ParsedLine, symbols: Sequence[Sequence[str]]) -> list[str]:
     """Labelled brackets around each subtree."""
     dependents: list[list[int]] = [[] for _ in line.words]
-    roots = []
+    roots: list[int] = []
     for word, head in enumerate(line.heads):
         (roots if head == word else dependents[head]).append(word)
     out: list[str] = []
