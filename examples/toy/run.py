@@ -30,7 +30,7 @@ from systems import CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAININ
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "valid", "test")
 # The word pieces of the source and the target: few enough that many words are split.
-PIECES = {"src": 180, "tgt": 250}
+PIECES = {"src": 170, "tgt": 240}
 
 
 class StepError(RuntimeError):
