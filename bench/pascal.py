@@ -85,19 +85,25 @@ def store_size() -> None:
 
 @measure(*(f"layer/pascal@{t}" for t in (16, 64, 256, 1024)))
 def layer() -> None:
-    """The scaled attention, forward and backward, all heads scaled, against PyTorch's attention."""
+    """The scaled attention, forward and backward, all heads scaled, against PyTorch's attention; the fused form too."""
     for length in (16, 64, 256, 1024):
         batch = max(1, 2048 // length)
         q, k, v = (torch.randn(batch, 4, length, 64, device=device(), requires_grad=True) for _ in range(3))
         position = torch.arange(length, device=device()).expand(batch, length)
         parent = torch.randint(0, length, (batch, length), device=device()).float()
 
-        def ours(q=q, k=k, v=v, parent=parent, position=position) -> None:
-            term = ParentTerm(4, parent, position, partial(gaussian, variance=1.0))
-            weights = term.scores(q @ k.transpose(2, 3) / 8, None).softmax(-1)
-            (weights @ v).sum().backward()
+        def term(parent=parent, position=position, fused: bool = False) -> ParentTerm:
+            return ParentTerm(4, parent, position, partial(gaussian, variance=1.0), fused=fused)
+
+        def dense(q=q, k=k, v=v, term=term) -> None:
+            (term().scores(q @ k.transpose(2, 3) / 8, None).softmax(-1) @ v).sum().backward()
+
+        def fused(q=q, k=k, v=v, term=term) -> None:
+            term(fused=True).attend(q / 8, k, v, None).sum().backward()
 
         def plain(q=q, k=k, v=v) -> None:
             F.scaled_dot_product_attention(q, k, v).sum().backward()
 
-        compare(f"layer/pascal@{length}", ours, plain, repeat=5, detail={"form": "dense", "batch": batch})
+        compare(f"layer/pascal@{length}", dense, plain, repeat=5, detail={"form": "dense", "batch": batch})
+        if device() == "cuda":  # FlexAttention has no backward on CPUs
+            compare(f"layer/pascal_fused@{length}", fused, plain, repeat=5, detail={"form": "fused", "batch": batch})
