@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from fairseq_cli import preprocess, train, validate
+from toy_data import logged
 
 import fairseq_syntax
 from fairseq_syntax import cli
@@ -96,7 +97,7 @@ def train_model(corpus, name, *options, updates=250):
         ("lisa", ["--arch", "lisa_transformer", "--criterion", "lisa", "--lisa-gold"]),
     ],
 )
-def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options, capsys, caplog):
+def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options, capsys):
     checkpoint = train_model(corpus, name, *options)
     raw, out = corpus / "test.en", corpus / f"{name}.conllu"
     gold = corpus / "test.en.conllu"
@@ -132,11 +133,10 @@ def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options
     assert [first.heads[word] for word in (1, 4, 5)] == [0, 3, 3] and {first.heads[w] for w in (0, 2, 3)} <= {0, 2, 3}
     assert empty.words == [] and single.heads == [0]
 
-    caplog.clear()
-    with caplog.at_level("INFO"):
+    with logged("fairseq.logging.progress_bar") as log:
         fairseq(validate, corpus / "bin", "--user-dir", USER_DIR, "--task", "syntax_translation", "--valid-subset",
                 "valid", "--path", checkpoint, "--cpu", "--batch-size", 20)  # fmt: skip
-    messages = " ".join(record.getMessage() for record in caplog.records)
+    messages = log.getvalue()
     if name == "heads":
         assert all(key in messages for key in ("translation_loss", "child_loss", "parent_loss", "parent_uas"))
     else:

@@ -18,7 +18,10 @@ TRAINING = (
     "--lr 3e-3 --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 1100 "
     "--max-tokens 1024 --max-epoch 5"
 )
-CORPUS_TRAINING: dict[str, str] = {"lexical": "--max-epoch 12 --total-num-update 900"}
+CORPUS_TRAINING: dict[str, str] = {
+    "uncertain": "--max-epoch 10 --total-num-update 2200",
+    "lexical": "--max-epoch 12 --total-num-update 900",
+}
 GENERATION = "--beam 1 --max-tokens 8000"
 
 TRANSFORMER = (

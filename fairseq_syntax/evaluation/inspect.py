@@ -225,6 +225,13 @@ def check(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
         yield error.message
     if len(store) != len(tokens.sizes):
         return
+    try:
+        yield from _check_sentences(store, tokens)
+    except SyntaxDataError as error:  # a block that cannot be read at all
+        yield error.message
+
+
+def _check_sentences(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
     eos, vocabulary = tokens.dictionary.eos(), len(tokens.dictionary)
     for first, flat in _blocks(store):
         for offset, what in sorted(_problems(store, flat), key=lambda found: found[0]):

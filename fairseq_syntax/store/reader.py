@@ -141,22 +141,32 @@ class SyntaxStore:
                 None if arcs is None else arcs.offsets.to_numpy(),
                 {} if arcs is None else _columns(arcs.values),
             )
-            if not _consistent(chunk):
-                raise _damaged(self.path, ValueError(f"the numbers of record batch {number} contradict each other"))
+            if wrong := _contradiction(chunk, number * int(self.metadata["chunk"])):
+                raise _damaged(self.path, ValueError(wrong))
             self._chunks[number] = chunk
         return chunk
 
 
-def _consistent(chunk: _Chunk) -> bool:
-    """Whether all heads lie within their sentences, and all sentences have the arcs that their words count."""
+def _contradiction(chunk: _Chunk, first: int) -> str | None:
+    """The first sentence of a chunk whose numbers cannot be true; ``first`` is the number of the chunk's first."""
     lengths = np.diff(chunk.word_offsets)
-    if (chunk.words["head"] >= np.repeat(lengths, lengths)).any():
-        return False
+    sentence = np.repeat(np.arange(len(lengths)), lengths)
+    word = np.arange(len(sentence)) - np.repeat(_starts(lengths), lengths)
+    head = chunk.words["head"]
+    for i in np.flatnonzero(head >= lengths[sentence])[:1]:
+        where = f"sentence {first + sentence[i] + 1}"
+        return f"{where}: the head of word {word[i] + 1} is word {head[i] + 1} of {lengths[sentence[i]]}"
     if chunk.arc_offsets is None:
-        return True
+        return None
     ends = np.concatenate([[0], np.cumsum(chunk.words["arcs"], dtype=np.int64)])[chunk.word_offsets]
     n_arcs = np.diff(chunk.arc_offsets)
-    return np.array_equal(np.diff(ends), n_arcs) and not (chunk.arcs["head"] >= np.repeat(lengths, n_arcs)).any()
+    for b in np.flatnonzero(np.diff(ends) != n_arcs)[:1]:
+        return f"sentence {first + b + 1}: {n_arcs[b]} arcs, but its words count {np.diff(ends)[b]}"
+    dependent = np.repeat(np.arange(len(sentence)), chunk.words["arcs"])
+    for a in np.flatnonzero(chunk.arcs["head"] >= np.repeat(lengths, n_arcs))[:1]:
+        i = dependent[a]
+        return f"sentence {first + sentence[i] + 1}: an arc of word {word[i] + 1} leaves the sentence"
+    return None
 
 
 def _columns(values: pa.StructArray) -> dict[str, np.ndarray]:
