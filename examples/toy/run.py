@@ -210,6 +210,24 @@ def table(rows: list[dict]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
+def page(rows: list[dict], args: argparse.Namespace) -> str:
+    """The table as Markdown, with how and where it was made."""
+    from importlib.metadata import version
+
+    from sacrebleu.metrics import BLEU
+
+    metric = BLEU()
+    metric.corpus_score(["a"], [["a"]])
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "fairseq-fixed", "sacrebleu"))
+    return (
+        "# The toy table\n\nWritten by `examples/toy/run.py --table`. Exact match on the ambiguous test sentences, "
+        "and the best\nthat is possible with what a system knows (± two standard errors).\n\n"
+        f"```\n{table(rows)}\n```\n\n"
+        f"Seed {args.seed}; {args.threads} thread a system, {args.jobs} at a time, {os.cpu_count()} CPUs, no GPU; "
+        f"{versions};\nBLEU {metric.get_signature()}. The options of each row: `systems.py`.\n"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [system.name for system in SYSTEMS]
@@ -220,6 +238,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="systems trained at once (default: 2)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each of them (default: 1)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--table", type=Path, metavar="FILE", help="also write the table as Markdown")
     args = parser.parse_args()
     systems = SYSTEMS if args.all else [s for s in SYSTEMS if s.name in args.only] if args.only else DEMO
     runner = Runner(args.out, args.threads)
@@ -236,6 +255,8 @@ def main() -> int:
     (args.out / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print("\nExact match on the ambiguous test sentences, and the best that is possible with what a system knows:\n")
     print(table(rows))
+    if args.table:
+        args.table.write_text(page(rows, args), encoding="utf-8")
     return 0
 
 

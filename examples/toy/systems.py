@@ -8,7 +8,7 @@ from dataclasses import dataclass
 CORPORA: dict[str, list[str]] = {
     "attachment": [],
     "uncertain": ["--lexical", "0.5", "--parser-accuracy", "0.8"],
-    "lexical": ["--mode", "lexical", "--train", "4000"],
+    "lexical": ["--mode", "lexical", "--train", "2000"],
     "homograph": ["--mode", "homograph"],
 }
 
@@ -20,7 +20,7 @@ TRAINING = (
 )
 CORPUS_TRAINING: dict[str, str] = {
     "uncertain": "--max-epoch 10 --total-num-update 2200",
-    "lexical": "--max-epoch 12 --total-num-update 900",
+    "lexical": "--max-epoch 12 --total-num-update 440",
 }
 GENERATION = "--beam 1 --max-tokens 8000"
 
