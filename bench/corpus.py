@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 from argparse import Namespace
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -97,3 +98,17 @@ def model(task: SyntaxTranslationTask, arch: str, *arguments: str) -> tuple[torc
     )
     torch.manual_seed(1)
     return task.build_model(args), args
+
+
+def loader_epoch(needs: set[str]) -> Callable[[], None]:
+    """A function that goes through an epoch of the training data, whose batches bring what is needed of the source."""
+    loading = task()
+    loading._needs = {"source": frozenset(needs), "target": frozenset()}
+    loading.load_dataset("train")
+    batches = loading.get_batch_iterator(loading.dataset("train"), max_tokens=4000, seed=1)
+
+    def run() -> None:
+        for _ in batches.next_epoch_itr(shuffle=True):
+            pass
+
+    return run

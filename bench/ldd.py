@@ -213,19 +213,7 @@ def train() -> None:
 def loader() -> None:
     """An epoch over the loader with distributions, against tokens only."""
 
-    def epoch(needs: set[str]) -> Callable[[], None]:
-        task = corpus.task()
-        task._needs = {"source": frozenset(needs), "target": frozenset()}
-        task.load_dataset("train")
-        batches = task.get_batch_iterator(task.dataset("train"), max_tokens=4000, seed=1)
-
-        def run() -> None:
-            for _ in batches.next_epoch_itr(shuffle=True):
-                pass
-
-        return run
-
-    compare("loader/arcs", epoch({"arcs"}), epoch(set()), pairs=9)
+    compare("loader/arcs", corpus.loader_epoch({"arcs"}), corpus.loader_epoch(set()), pairs=9)
 
 
 @measure("store/bytes_per_arc", "store/dense_bytes", "batch/dense_bytes")
