@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fairseq_syntax.parsing.marginals import arc_marginals
+
+if TYPE_CHECKING:
+    from fairseq_syntax.parsing.base import ParserOptions
 
 Arc = tuple[int, int, str, float]
 
@@ -73,3 +77,28 @@ def sparse_arcs(
     for b, d, h, l, value in zip(*(column[order].tolist() for column in columns)):
         result[b].append((d, h, labels[l], value))
     return result
+
+
+def arcs_of_scores(
+    heads: Tensor, label_scores: Tensor, lengths: Tensor, labels: Sequence[str], options: ParserOptions
+) -> list[list[Arc]]:
+    """The arcs that a parser's options ask for, from its scores.
+
+    Args:
+        heads: [B, N+1, N+1] float, scores [b, dependent, head], index 0 the artificial root
+        label_scores: [B, N+1, N+1, L] float, [b, dependent, head, label]
+        lengths: [B] long, words of each sentence without the root, 1 to N
+        labels: the L names
+        options: ``min_prob``, ``structured`` and the temperatures
+
+    Returns:
+        as :func:`sparse_arcs`
+    """
+    probabilities = head_probabilities(heads, lengths, temperature=options.temperature, structured=options.structured)
+    return sparse_arcs(
+        probabilities,
+        label_scores,
+        labels,
+        min_prob=options.min_prob,
+        label_temperature=options.label_temperature,
+    )

@@ -26,7 +26,7 @@ from stanza.models.depparse.trainer import unpack_batch
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
-from fairseq_syntax.parsing.distributions import Arc, head_probabilities, sparse_arcs
+from fairseq_syntax.parsing.distributions import Arc, arcs_of_scores
 from fairseq_syntax.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 
 _PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
@@ -215,7 +215,8 @@ class StanzaParser(Parser):
                 lengths,
                 resolve_head_constraints=config.get("resolve_head_constraints", True),
             )
-            arcs = self._arcs(heads, labels, lengths)
+            words = torch.tensor(lengths, device=heads.device) - 1  # without the artificial root
+            arcs = arcs_of_scores(heads, labels, words, self.labels, self.options)
             if backwards:
                 trees = trainer.reverse_predictions(trees)
                 arcs = [_reversed(found, length - 1) for found, length in zip(arcs, lengths)]
@@ -225,20 +226,6 @@ class StanzaParser(Parser):
             ]
             parses += unsort(found, order)
         return parses if loader.data_orig_idx is None else unsort(parses, loader.data_orig_idx)
-
-    def _arcs(self, heads: torch.Tensor, labels: torch.Tensor, lengths: list[int]) -> list[list[Arc]]:
-        """Sparse arcs of a batch; ``lengths`` count the artificial root."""
-        words = torch.tensor(lengths, device=heads.device) - 1
-        probabilities = head_probabilities(
-            heads, words, temperature=self.options.temperature, structured=self.options.structured
-        )
-        return sparse_arcs(
-            probabilities,
-            labels,
-            self.labels,
-            min_prob=self.options.min_prob,
-            label_temperature=self.options.label_temperature,
-        )
 
 
 def _scores(model: Any, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse
-from fairseq_syntax.parsing.distributions import head_probabilities, sparse_arcs
+from fairseq_syntax.parsing.distributions import arcs_of_scores
 
 
 def load(options: ParserOptions) -> Parser:
@@ -85,7 +85,10 @@ class SuparParser(Parser):
         mask = torch.arange(heads.shape[1], device=heads.device) <= lengths.view(-1, 1)
         mask[:, 0] = False
         trees, relations = self.model.decode(heads, labels, mask, tree=True, proj=False)
-        arcs = self._arcs(heads, labels, lengths) if self.options.distributions else [None] * len(sentences)
+        arcs: list[Any] = [None] * len(sentences)
+        if self.options.distributions:
+            # SuPar's own softmax leaves a word some mass on itself; here that is masked, as no tree can have it.
+            arcs = list(arcs_of_scores(heads, labels, lengths, self.labels, self.options))
         parses = []
         for tree, relation, sentence, sparse in zip(trees.tolist(), relations.tolist(), sentences, arcs):
             n = len(sentence)
@@ -102,16 +105,3 @@ class SuparParser(Parser):
             else:
                 raise SyntaxDataError(f"SuPar models with {field.name} as input are not supported here")
         return tensors
-
-    def _arcs(self, heads: Tensor, labels: Tensor, lengths: Tensor) -> list[Any]:
-        # SuPar's own softmax leaves a word some mass on itself; here that is masked, as no tree can have it.
-        probabilities = head_probabilities(
-            heads, lengths, temperature=self.options.temperature, structured=self.options.structured
-        )
-        return sparse_arcs(
-            probabilities,
-            labels,
-            self.labels,
-            min_prob=self.options.min_prob,
-            label_temperature=self.options.label_temperature,
-        )
