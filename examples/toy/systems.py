@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+# The corpora with a parser that errs, by its accuracy.
+UNCERTAIN = {accuracy: f"uncertain-{accuracy}" for accuracy in (0.6, 0.8, 0.95)}
 
 # Options of generate.py, by the name of the corpus.
 CORPORA: dict[str, list[str]] = {
     "attachment": [],
-    "uncertain": ["--lexical", "0.5", "--parser-accuracy", "0.8"],
-    "lexical": ["--mode", "lexical", "--train", "2000"],
+    **{name: ["--lexical", "0.5", "--parser-accuracy", str(accuracy)] for accuracy, name in UNCERTAIN.items()},
+    "lexical": ["--mode", "lexical", "--train", "1000"],
     "homograph": ["--mode", "homograph"],
 }
 
@@ -19,8 +23,8 @@ TRAINING = (
     "--max-tokens 1024 --max-epoch 5"
 )
 CORPUS_TRAINING: dict[str, str] = {
-    "uncertain": "--max-epoch 10 --total-num-update 2200",
-    "lexical": "--max-epoch 12 --total-num-update 440",
+    **dict.fromkeys(UNCERTAIN.values(), "--max-epoch 10 --total-num-update 2200"),
+    "lexical": "--max-epoch 24 --total-num-update 430 --warmup-updates 100",
 }
 GENERATION = "--beam 1 --max-tokens 8000"
 
@@ -70,19 +74,32 @@ DEMO = [
     System("PASCAL", "pascal_transformer", "parse"),
 ]
 PSH = "--criterion supervised_head --child-weight 0"
+
+
+def ldd(variant: str, knows: str, accuracy: float) -> System:
+    """A row of LDD. The toy grammar has ten labels, and its own file of groups for them."""
+    groups = Path(__file__).resolve().parent / "label_groups.txt"
+    options = f"--ldd-variant {variant} --ldd-label-groups '{groups}'"
+    return System(f"{variant} ({accuracy})", "ldd_transformer", knows, UNCERTAIN[accuracy], options)
+
+
+def uncertain(accuracy: float) -> list[System]:
+    """The rows of one accuracy of the parser: with its best tree, and with its probabilities."""
+    rows = [ldd("UDP", "tree", accuracy), ldd("LDP", "tree", accuracy), ldd("UDD", "arcs", accuracy)]
+    rows.append(ldd("LDD", "arcs", accuracy))
+    if accuracy == 0.8:
+        plain = System(f"plain ({accuracy})", "transformer", "text", UNCERTAIN[accuracy])
+        pascal = System(f"PASCAL ({accuracy})", "pascal_transformer", "tree", UNCERTAIN[accuracy])
+        rows = [plain, pascal, *rows, ldd("ULDD", "text", accuracy), ldd("UUDD", "text", accuracy)]
+    return rows
+
+
 SYSTEMS = [
     *DEMO,
     System("label embeddings (S&H)", "sennrich_haddow_transformer", "labels"),
     System("CSH+PSH (no parse)", "supervised_head_transformer", "text", options="--criterion supervised_head"),
     System("LISA (no parse)", "lisa_transformer", "text", options="--criterion lisa"),
-    System("plain (uncertain)", "transformer", "text", "uncertain"),
-    System("PASCAL (best tree)", "pascal_transformer", "tree", "uncertain"),
-    System("LDP", "ldd_transformer", "tree", "uncertain", "--ldd-variant LDP"),
-    System("UDP", "ldd_transformer", "tree", "uncertain", "--ldd-variant UDP"),
-    System("UDD", "ldd_transformer", "arcs", "uncertain", "--ldd-variant UDD"),
-    System("LDD", "ldd_transformer", "arcs", "uncertain"),
-    System("ULDD", "ldd_transformer", "text", "uncertain", "--ldd-variant ULDD"),
-    System("UUDD", "ldd_transformer", "text", "uncertain", "--ldd-variant UUDD"),
+    *[row for accuracy in UNCERTAIN for row in uncertain(accuracy)],
     System("plain (lexical)", "transformer", "text", "lexical"),
     System("PSH", "supervised_head_transformer", "text", "lexical", PSH, tree=True),
     System("CSH+PSH", "supervised_head_transformer", "text", "lexical", "--criterion supervised_head", tree=True),
