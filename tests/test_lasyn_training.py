@@ -1,5 +1,6 @@
 """LaSyn's criterion and its K steps per batch, in the pieces and through fairseq's own commands."""
 
+import os
 import random
 import re
 import subprocess
@@ -296,6 +297,31 @@ def test_resume_equals_training_in_one_go(data, tmp_path):
                     for d in ("whole", "parts"))  # fmt: skip
     for name, value in whole.items():
         torch.testing.assert_close(value, parts[name], msg=name)
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_with_larger_batches(data, tmp_path):
+    """Both visit their halves of a batch K times, together: the weights and updates are those of one process."""
+    steps = ["--optimizer", "sgd", "--lr", "0.5", "--lr-scheduler", "fixed", "--required-batch-size-multiple", "1"]
+    options = ["--em-steps", "2", "--max-epoch", "2", *steps]
+    train(data, tmp_path / "one", *options, "--batch-size", "40")
+    script = (
+        f'exec {sys.executable} -m fairseq_cli.train "$@" '
+        '--distributed-world-size "$WORLD_SIZE" --distributed-rank "$RANK"'
+    )
+    launch = ["--nproc_per_node", "2", "--master_port", "0", "--standalone", "--no-python", "bash", "-c"]
+    distributed = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--distributed-no-spawn"]
+    distributed += ["--distributed-init-method", "env://", "--save-dir", str(tmp_path / "two"), "--batch-size", "20"]
+    common = ["--user-dir", USER_DIR, "--task", "syntax_translation", str(data), *MODEL, *options]
+    argv = [sys.executable, "-m", "torch.distributed.run", *launch, script, "train", *common, *distributed]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / d / "checkpoint_last.pt")) for d in ("one", "two")
+    )
+    assert [s["optimizer_history"][-1]["num_updates"] for s in (one, two)] == [4, 4]
+    for name, value in one["model"].items():
+        torch.testing.assert_close(two["model"][name], value, atol=2e-5, rtol=1e-4, msg=name)
 
 
 def lines_of(output, letter):
