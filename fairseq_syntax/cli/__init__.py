@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 
+from fairseq_syntax import register
 from fairseq_syntax.errors import SyntaxDataError
 
 # In the order of the pipeline.
@@ -27,6 +28,8 @@ VERBS = {
     "multitask": "make the corpus of the multi-task baseline",
     "diversify": "translate with varied tag sequences",
 }
+# Those that load what fairseq wrote, for which it has to know this package. It takes seconds to import.
+WITH_FAIRSEQ = {"binarize", "inspect", "translate", "show", "tree", "diversify"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
             else:
                 module.add_parser(verbs)
     args = parser.parse_args(argv)
+    if args.verb in WITH_FAIRSEQ:
+        register()
     try:
         return importlib.import_module(f"fairseq_syntax.cli.{args.verb.replace('-', '_')}").main(args) or 0
     except SyntaxDataError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .parse import add_distribution_options, add_parser_options, positive
+from fairseq_syntax.cli.parse import add_distribution_options, add_parser_options, positive
 
 # Small enough to leave the distributions as they are, large enough to keep their lists short.
 _MIN_PROB = 1e-5
@@ -35,12 +35,12 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     import json
 
-    from ..errors import SyntaxDataError
-    from ..parsing import calibration
-    from ..parsing.base import load_parser
-    from ..text.conllu import read_conllu
-    from ..text.files import whole_file
-    from .parse import parser_options
+    from fairseq_syntax.cli.parse import parser_options
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.parsing import calibration
+    from fairseq_syntax.parsing.base import load_parser
+    from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.text.files import whole_file
 
     gold = list(read_conllu(args.gold))
     if args.parsed is not None:
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
         except OSError as error:
             raise SyntaxDataError(f"cannot be written: {error.strerror}", path=args.output) from error
     if args.picture is not None:
-        from ..evaluation.plot import reliability_diagram, save
+        from fairseq_syntax.evaluation.plot import reliability_diagram, save
 
         save(reliability_diagram(curves), args.picture)
     return 0
@@ -70,8 +70,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _parse(parser, gold):
     """The gold lines' words parsed, sentence by sentence, in lines of the same sentences."""
-    from ..parsing.base import assemble
-    from ..parsing.tokenizers import Surface
+    from fairseq_syntax.parsing.base import assemble
+    from fairseq_syntax.parsing.tokenizers import Surface
 
     sentences = [line.words[start:end] for line in gold for start, end in line.sentences]
     parses = iter(parser.parse_sentences(sentences) if sentences else [])
@@ -86,7 +86,7 @@ def _parse(parser, gold):
 
 
 def _report(sample, bins: int, *, fit: bool) -> tuple[dict, dict]:
-    from ..parsing import calibration as c
+    from fairseq_syntax.parsing import calibration as c
 
     confidence, correct = sample.heads.best()
     joint, both = sample.arcs.best()

@@ -39,7 +39,6 @@ def main(args: argparse.Namespace) -> None:
     import torch
     from fairseq import checkpoint_utils
 
-    import fairseq_syntax  # noqa: F401  (registers the model)
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.evaluation.plot import save
     from fairseq_syntax.search.diversify import Diversifier, diversity_curves, measure, table, training_bigrams

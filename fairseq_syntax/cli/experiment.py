@@ -24,10 +24,10 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     import logging
 
-    from ..errors import SyntaxDataError
-    from ..evaluation import results
-    from ..evaluation.experiment import load
-    from ..evaluation.grid import Grid
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.evaluation import results
+    from fairseq_syntax.evaluation.experiment import load
+    from fairseq_syntax.evaluation.grid import Grid
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     overrides = {}

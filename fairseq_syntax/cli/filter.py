@@ -38,8 +38,8 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
-    from ..errors import SyntaxDataError
-    from ..text.filters import Limits, filter_files
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.filters import Limits, filter_files
 
     if bool(args.conllu) != bool(args.conllu_output):
         raise SyntaxDataError("--conllu and --conllu-output belong together", hint="give both")

@@ -20,9 +20,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
-    from ..errors import SyntaxDataError
-    from ..evaluation.inspect import Tokens, check, describe, example, find_stores, report
-    from ..store import SyntaxStore
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.evaluation.inspect import Tokens, check, describe, example, find_stores, report
+    from fairseq_syntax.store import SyntaxStore
 
     failed = False
     for path in find_stores(args.path):

@@ -37,7 +37,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
-    from ..errors import SyntaxDataError
+    from fairseq_syntax.errors import SyntaxDataError
 
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")
@@ -61,8 +61,8 @@ def write_doubled(args: argparse.Namespace, prefix: Path, outdir: Path) -> str:
     """Write the doubled corpus of one prefix; returns a line of report."""
     import random
 
-    from ..text.conllu import read_conllu
-    from ..text.linearize import is_projective, linearize, piece_symbols
+    from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.text.linearize import is_projective, linearize, piece_symbols
 
     translate, parse = args.tags
     source, target = read_pair(args, prefix)
@@ -96,8 +96,8 @@ def read_pair(args: argparse.Namespace, prefix: Path) -> tuple[list[str], list[s
     Raises:
         SyntaxDataError: they differ in length, or the source uses one of the tags
     """
-    from ..errors import SyntaxDataError
-    from ..text.files import read_lines
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.files import read_lines
 
     source, target = (list(read_lines(f"{prefix}.{lang}")) for lang in (args.src, args.tgt))
     if len(source) != len(target):
@@ -114,7 +114,7 @@ def read_pair(args: argparse.Namespace, prefix: Path) -> tuple[list[str], list[s
 
 
 def write_pairs(args: argparse.Namespace, prefix: Path, pairs: list[tuple[str, str]]) -> None:
-    from ..text.files import whole_file
+    from fairseq_syntax.text.files import whole_file
 
     with whole_file(f"{prefix}.{args.src}") as source, whole_file(f"{prefix}.{args.tgt}") as target:
         for s, t in pairs:

@@ -113,8 +113,8 @@ def parser_options(args: argparse.Namespace, **more):
     """The ParserOptions of parsed arguments; those that a verb does not have keep their defaults."""
     from dataclasses import fields
 
-    from ..errors import SyntaxDataError
-    from ..parsing.base import ParserOptions
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.parsing.base import ParserOptions
 
     known = {field.name for field in fields(ParserOptions)}
     values = {name: value for name, value in vars(args).items() if name in known} | more
@@ -131,9 +131,9 @@ def main(args: argparse.Namespace) -> int:
     import logging
     import shutil
 
-    from ..errors import SyntaxDataError
-    from ..parsing.conllu_file import pass_on
-    from ..parsing.jobs import Job, Plan, merge, parse_corpus
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.parsing.conllu_file import pass_on
+    from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.parser == "conllu":

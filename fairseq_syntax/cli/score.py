@@ -47,9 +47,9 @@ def _positive(text: str) -> int:
 def main(args: argparse.Namespace) -> int:
     import logging
 
-    from ..errors import SyntaxDataError
-    from ..evaluation.outputs import check_parallel, read_text
-    from ..evaluation.score import Options, evaluate, read_system, tables
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.evaluation.outputs import check_parallel, read_text
+    from fairseq_syntax.evaluation.score import Options, evaluate, read_system, tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     _check_tokenizer(args.tokenize, SyntaxDataError)

@@ -43,8 +43,8 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from ..errors import SyntaxDataError
-    from ..text.segmentation_files import output_paths, prepare_model, segment_file
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.segmentation_files import output_paths, prepare_model, segment_file
 
     outdir = Path(args.outdir)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]

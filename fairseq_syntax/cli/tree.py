@@ -50,10 +50,10 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
-    from ..parsing.base import ParserOptions
-    from ..parsing.parent_head import ParentHeadParser, load_model
-    from ..text.conllu import write_conllu
-    from ..text.files import whole_file
+    from fairseq_syntax.parsing.base import ParserOptions
+    from fairseq_syntax.parsing.parent_head import ParentHeadParser, load_model
+    from fairseq_syntax.text.conllu import write_conllu
+    from fairseq_syntax.text.files import whole_file
 
     model, task = load_model(args.path, args.data, args.device)
     options = ParserOptions(
@@ -87,8 +87,8 @@ def chunks(path: str, size: int = 2000):
     """The lines of the input, so many at a time: strings, or parsed lines of CoNLL-U."""
     from itertools import islice
 
-    from ..text.conllu import read_conllu
-    from ..text.files import read_lines
+    from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.text.files import read_lines
 
     lines = (line.rstrip("\r\n") for line in sys.stdin) if path == "-" else None
     source = iter(read_conllu(path) if is_conllu(path) else read_lines(path)) if lines is None else lines

@@ -14,8 +14,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fairseq import options
-
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, copy_segmentation
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
@@ -153,6 +151,8 @@ def add_syntax_options(parser: ArgumentParser) -> None:
 
 def install() -> None:
     """Wrap fairseq's functions; once only."""
+    from fairseq import options
+
     original_options = options.add_preprocess_args
     if getattr(original_options, "with_syntax", False):
         return

@@ -13,8 +13,8 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from ..errors import SyntaxDataError
-from ..model.attention import SyntaxSelfAttention
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import SyntaxSelfAttention
 
 KINDS = ("encoder", "cross", "decoder")
 
@@ -130,7 +130,7 @@ class Reader:
         }
 
     def _parents(self) -> tuple[int, int] | None:
-        from ..parsing.parent_head import parent_head
+        from fairseq_syntax.parsing.parent_head import parent_head
 
         try:
             return parent_head(self.model)
@@ -151,7 +151,7 @@ def load_reader(path: str, data: str, beam: int = 5) -> Reader:
     Raises:
         SyntaxDataError: there is no such checkpoint, or it does not fit the data
     """
-    from ..parsing.parent_head import load_model
+    from fairseq_syntax.parsing.parent_head import load_model
 
     model, task = load_model(path, data)
     return Reader(model, task, beam)
@@ -165,7 +165,7 @@ def predicted_heads(weights: np.ndarray, counts: Sequence[int], sentences: Seque
         counts: pieces of each word
         sentences: word spans
     """
-    from ..parsing.attention_tree import decode_line
+    from fairseq_syntax.parsing.attention_tree import decode_line
 
     first = np.cumsum([0, *counts[:-1]])
     scores = np.log(np.maximum(weights[np.ix_(first, first)], 1e-30))

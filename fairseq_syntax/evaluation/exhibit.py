@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..data.binarize import to_stored
-from ..data.labels import LabelInventory
-from ..errors import SyntaxDataError
-from ..store import SyntaxStore, store_path
-from ..text.conllu import ParsedLine
-from .attention import Reader, load_reader, predicted_heads, spelt
-from .inspect import word_of
-from .metrics import Scorer
-from .outputs import read_translations
+from fairseq_syntax.data.binarize import to_stored
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.evaluation.attention import Reader, load_reader, predicted_heads, spelt
+from fairseq_syntax.evaluation.inspect import word_of
+from fairseq_syntax.evaluation.metrics import Scorer
+from fairseq_syntax.evaluation.outputs import read_translations
+from fairseq_syntax.store import SyntaxStore, store_path
+from fairseq_syntax.text.conllu import ParsedLine
 
 
 @dataclass

@@ -61,7 +61,7 @@ from pathlib import Path
 
 import yaml
 
-from ..errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError
 
 _NAME = re.compile(r"[\w][\w.+-]*")
 _VARIABLE = re.compile(r"(?<!\$)\{(\w+)\}|\{\{|\}\}")
@@ -371,7 +371,7 @@ class _Reader:
         return steps
 
     def tests(self, value, systems) -> list[Test]:
-        from .score import Options
+        from fairseq_syntax.evaluation.score import Options
 
         options = {f.name for f in fields(Options)}
         tests = []

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import SyntaxDataError
-from .experiment import Experiment, Task
-from .results import append, record_environment, write_whole
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.evaluation.experiment import Experiment, Task
+from fairseq_syntax.evaluation.results import append, record_environment, write_whole
 
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 

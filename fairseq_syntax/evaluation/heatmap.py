@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import SyntaxDataError
-from .exhibit import Exhibit, Tree
-from .fonts import any_script
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.evaluation.exhibit import Exhibit, Tree
+from fairseq_syntax.evaluation.fonts import any_script
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.binarize import file_fingerprint, segmentation_path
-from ..data.dataset import check_against_tokens
-from ..errors import SyntaxDataError
-from ..store import SyntaxStore
-from ..text.conllu import MASS_TOLERANCE
-from ..text.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter
-from .treetext import draw_tree
+from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path
+from fairseq_syntax.data.dataset import check_against_tokens
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.evaluation.treetext import draw_tree
+from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.text.conllu import MASS_TOLERANCE
+from fairseq_syntax.text.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter
 
 SUFFIX = ".syntax.arrow"
 KEPT_BOUNDS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -167,7 +167,7 @@ def report(about: Description, groups: str | None = "ud") -> str:
     else:
         rows.append("  trees only, no arcs (parse with --distributions for LDD)")
     if groups and (about.mass or about.labels["deprel"]):
-        from ..systems.label_groups import read_label_groups
+        from fairseq_syntax.systems.label_groups import read_label_groups
 
         coverage = read_label_groups(groups).coverage(about.mass or about.labels["deprel"])
         rows.append(f"  label groups {groups}: {coverage}")

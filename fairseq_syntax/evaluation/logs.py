@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from ..errors import SyntaxDataError
-from ..text.files import read_lines
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.files import read_lines
 
 _EPOCH = re.compile(r"epoch (\d+) \| (?:valid on '([^']+)' subset \| )?(.*)")
 _WITHIN = re.compile(r"epoch (\d+):\s+\d+ / \d+ (.*)")

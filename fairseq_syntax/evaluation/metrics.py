@@ -21,7 +21,7 @@ from nltk.translate.ribes_score import sentence_ribes
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric, Score, Signature
 
-from ..errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError
 
 METRICS = {"bleu": "BLEU", "bleu1": "BLEU-1", "chrf": "chrF", "ter": "TER", "ribes": "RIBES"}
 _WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})

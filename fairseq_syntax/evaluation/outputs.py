@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError
 
 _GENERATED = re.compile(r"([STHDP])-(\d+)\t(.*)")
 _MARKS_OUTPUT = re.compile(rb"^[HD]-\d+\t-?(?:\d|inf|nan)", re.MULTILINE)

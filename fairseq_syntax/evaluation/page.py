@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .exhibit import Exhibit, Output
-from .fonts import CSS
+from fairseq_syntax.evaluation.exhibit import Exhibit, Output
+from fairseq_syntax.evaluation.fonts import CSS
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import SyntaxDataError
-from .fonts import any_script
-from .logs import Curves
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.evaluation.fonts import any_script
+from fairseq_syntax.evaluation.logs import Curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

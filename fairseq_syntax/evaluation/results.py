@@ -20,9 +20,9 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
-from ..errors import SyntaxDataError
-from .experiment import Experiment, Test, Value
-from .tables import Table, number
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.evaluation.experiment import Experiment, Test, Value
+from fairseq_syntax.evaluation.tables import Table, number
 
 _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
              "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
@@ -154,8 +154,8 @@ def _fingerprint(experiment: Experiment, test: Test, seeds: dict[str, list[int]]
 
 
 def _report(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> dict:
-    from .outputs import read_text, read_translations
-    from .score import Options, System, evaluate
+    from fairseq_syntax.evaluation.outputs import read_text, read_translations
+    from fairseq_syntax.evaluation.score import Options, System, evaluate
 
     def path(text: str, variables: Mapping[str, str]) -> str:
         return experiment.fill(text, variables)
@@ -183,7 +183,7 @@ def results_table(entries: list[dict], title: str, systems: Sequence[str]) -> st
         title: of the page
         systems: those of the experiment, in its order; the record of others, which it had once, is passed over
     """
-    from .score import tables
+    from fairseq_syntax.evaluation.score import tables
 
     latest: dict[tuple, dict] = {}
     for entry in entries:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import SyntaxDataError
-from .metrics import METRICS, Scorer, beer, distinct_1
-from .outputs import Translations, check_parallel, read_translations
-from .significance import paired_tests, seed_test, sentence_tests
-from .tables import Table, number, p_value
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.evaluation.metrics import METRICS, Scorer, beer, distinct_1
+from fairseq_syntax.evaluation.outputs import Translations, check_parallel, read_translations
+from fairseq_syntax.evaluation.significance import paired_tests, seed_test, sentence_tests
+from fairseq_syntax.evaluation.tables import Table, number, p_value
 
 FORMAT = 1
 DISTINCT = "distinct-1"

@@ -8,7 +8,7 @@ import numpy as np
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
-from .metrics import Scorer
+from fairseq_syntax.evaluation.metrics import Scorer
 
 
 def paired_tests(
