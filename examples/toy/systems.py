@@ -24,7 +24,7 @@ TRAINING = (
 )
 CORPUS_TRAINING: dict[str, str] = {
     **dict.fromkeys(UNCERTAIN.values(), "--max-epoch 10 --total-num-update 2200"),
-    "lexical": "--max-epoch 24 --total-num-update 430 --warmup-updates 100",
+    "lexical": "--max-epoch 48 --total-num-update 870 --warmup-updates 100",
 }
 GENERATION = "--beam 1 --max-tokens 8000"
 
