@@ -213,7 +213,7 @@ def train() -> None:
 def loader() -> None:
     """An epoch over the loader with distributions, against tokens only."""
 
-    compare("loader/arcs", corpus.loader_epoch({"arcs"}), corpus.loader_epoch(set()), pairs=9)
+    compare("loader/arcs", corpus.loader_epoch({"arcs"}), corpus.loader_epoch(set()), pairs=31)
 
 
 @measure("store/bytes_per_arc", "store/dense_bytes", "batch/dense_bytes")

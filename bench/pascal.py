@@ -49,7 +49,7 @@ def train() -> None:
 def loader() -> None:
     """An epoch over the loader with trees, against tokens only."""
 
-    compare("loader/syntax", corpus.loader_epoch({"tree"}), corpus.loader_epoch(set()), pairs=9)
+    compare("loader/syntax", corpus.loader_epoch({"tree"}), corpus.loader_epoch(set()), pairs=31)
 
 
 @measure("store/bytes_per_token")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,10 @@ class _Chunk(NamedTuple):
     words: dict[str, np.ndarray]
     arc_offsets: np.ndarray | None
     arcs: dict[str, np.ndarray]
+
+
+# Places in the batch, and the chunk that their sentences are in.
+_Part = tuple[slice | np.ndarray, _Chunk]
 
 
 class SyntaxStore:
@@ -35,6 +40,7 @@ class SyntaxStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._reader, self.metadata = _open(self.path)
+        self._sentences, self._per_chunk = self.metadata["sentences"], self.metadata["chunk"]
         self._chunks: dict[int, _Chunk] = {}
 
     def __getstate__(self) -> str:
@@ -44,7 +50,7 @@ class SyntaxStore:
         self.__init__(path)  # type: ignore[misc]
 
     def __len__(self) -> int:
-        return int(self.metadata["sentences"])
+        return self._sentences
 
     @property
     def has_arcs(self) -> bool:
@@ -73,57 +79,70 @@ class SyntaxStore:
             raise SyntaxDataError(
                 "the store holds no arcs", path=self.path, hint="parse with --distributions and binarize again"
             )
-        chunk_ids, rows = np.divmod(ids, int(self.metadata["chunk"]))
-        chunks = np.unique(chunk_ids)
-        # A batch from one chunk, as all batches of a small corpus are, needs no second set of indices.
-        parts = [
-            (slice(None) if len(chunks) == 1 else np.flatnonzero(chunk_ids == c), self._chunk(int(c))) for c in chunks
-        ]
+        parts: list[_Part]
+        if 0 < len(self) <= self._per_chunk:
+            # One chunk, as all small corpora have, needs no second set of indices.
+            rows, parts = ids, [(slice(None), self._chunk(0))]
+        else:
+            chunk_ids, rows = np.divmod(ids, self._per_chunk)
+            parts = [(np.flatnonzero(chunk_ids == c), self._chunk(int(c))) for c in np.unique(chunk_ids)]
 
-        n_words = np.zeros(len(ids), dtype=np.int64)
+        begin, n_words = _spans(parts, rows, lambda chunk: chunk.word_offsets)
+        ends = n_words.cumsum()
+        starts = ends - n_words
+        total = int(ends[-1]) if len(ends) else 0
+        start_of_word = starts.repeat(n_words)
+        words = np.empty((5, total), dtype=np.int32)
+        n_arcs_of_word = np.empty(total if arcs else 0, dtype=np.int64)
+        index = begin.repeat(n_words)
+        index += np.arange(total)
+        index -= start_of_word
         for at, chunk in parts:
-            n_words[at] = _lengths(chunk.word_offsets, rows[at])
-        words = np.zeros((5, n_words.sum()), dtype=np.int32)
-        n_arcs_of_word = np.zeros(n_words.sum() if arcs else 0, dtype=np.int64)
-        n_arcs = np.zeros(len(ids), dtype=np.int64)
-        for at, chunk in parts:
-            source = _runs(chunk.word_offsets[rows[at]], n_words[at])
-            target = at if isinstance(at, slice) else _runs(_starts(n_words)[at], n_words[at])
+            target = at if isinstance(at, slice) else _runs(starts[at], n_words[at])
+            source = index[target]
             for row, (name, _) in enumerate(layout.WORD_FIELDS):
-                words[row, target] = chunk.words[name][source]
+                words[row, target] = chunk.words[name].take(source)
             if arcs:
-                n_arcs_of_word[target] = chunk.words["arcs"][source]
-                n_arcs[at] = _lengths(chunk.arc_offsets, rows[at])
+                n_arcs_of_word[target] = chunk.words["arcs"].take(source)
         pieces = words[0]
-        sentence = np.repeat(np.arange(len(ids)), n_words)
-        n_pieces = np.bincount(sentence, weights=pieces, minlength=len(ids)).astype(np.int32)
+        counts = np.zeros((3, len(ids)), dtype=np.int32)
+        pieces_until = np.zeros(total + 1, dtype=np.int64)
+        pieces.cumsum(out=pieces_until[1:])
+        counts[0] = pieces_until.take(ends) - pieces_until.take(starts)
+        counts[1] = n_words
         # Multiplying before narrowing: a product of two piece counts always fits, a sum of them may not.
-        parent = words[1] + _starts(n_words)[sentence]
         flat: dict[str, np.ndarray | int] = {
-            "counts": np.stack([n_pieces, n_words, n_arcs]).astype(np.int32),
+            "counts": counts,
             "pieces": pieces,
             "words": words[1:],
-            "n_tree_arcs": int(pieces.astype(np.int64) @ pieces[parent]),
+            "n_tree_arcs": int(pieces.astype(np.int64) @ pieces.take(words[1] + start_of_word)),
         }
         if arcs:
-            flat |= self._fetch_arcs(parts, rows, n_words, n_arcs, n_arcs_of_word, pieces)
+            flat |= self._fetch_arcs(parts, rows, start_of_word, n_arcs_of_word, pieces)
+            counts[2] = flat.pop("n_arcs")
         return flat
 
-    def _fetch_arcs(self, parts, rows, n_words, n_arcs, n_arcs_of_word, pieces) -> dict[str, np.ndarray | int]:
-        total = int(n_arcs.sum())
-        arcs = np.zeros((3, total), dtype=np.int32)
-        probs = np.zeros(total, dtype=np.float32)
+    def _fetch_arcs(self, parts, rows, start_of_word, n_arcs_of_word, pieces) -> dict[str, np.ndarray | int]:
+        begin, n_arcs = _spans(parts, rows, lambda chunk: chunk.arc_offsets)
+        ends = n_arcs.cumsum()
+        starts = ends - n_arcs
+        total = int(ends[-1]) if len(ends) else 0
+        arcs = np.empty((3, total), dtype=np.int32)
+        probs = np.empty(total, dtype=np.float32)
+        index = (begin - starts).repeat(n_arcs)
+        index += np.arange(total)
         for at, chunk in parts:
-            source = _runs(chunk.arc_offsets[rows[at]], n_arcs[at])
-            target = at if isinstance(at, slice) else _runs(_starts(n_arcs)[at], n_arcs[at])
-            arcs[1, target] = chunk.arcs["head"][source]
-            arcs[2, target] = chunk.arcs["label"][source]
-            probs[target] = chunk.arcs["prob"][source] * np.float32(1 / layout.PROB_SCALE)
-        word = np.repeat(np.arange(len(pieces)), n_arcs_of_word)
-        first_word = np.repeat(_starts(n_words), n_arcs)
+            target = at if isinstance(at, slice) else _runs(starts[at], n_arcs[at])
+            source = index[target]
+            arcs[1, target] = chunk.arcs["head"].take(source)
+            arcs[2, target] = chunk.arcs["label"].take(source)
+            probs[target] = chunk.arcs["prob"].take(source)
+        probs *= np.float32(1 / layout.PROB_SCALE)
+        word = np.arange(len(pieces)).repeat(n_arcs_of_word)
+        first_word = start_of_word.take(word)
         arcs[0] = word - first_word
-        total_pieces = int(pieces[word].astype(np.int64) @ pieces[arcs[1] + first_word])
-        return {"arcs": arcs, "probs": probs, "n_piece_arcs": total_pieces}
+        total_pieces = int(pieces.take(word).astype(np.int64) @ pieces.take(arcs[1] + first_word))
+        return {"arcs": arcs, "probs": probs, "n_piece_arcs": total_pieces, "n_arcs": n_arcs}
 
     def _chunk(self, number: int) -> _Chunk:
         chunk = self._chunks.get(number)
@@ -141,7 +160,7 @@ class SyntaxStore:
                 None if arcs is None else arcs.offsets.to_numpy(),
                 {} if arcs is None else _columns(arcs.values),
             )
-            if wrong := _contradiction(chunk, number * int(self.metadata["chunk"])):
+            if wrong := _contradiction(chunk, number * self._per_chunk):
                 raise _damaged(self.path, ValueError(wrong))
             self._chunks[number] = chunk
         return chunk
@@ -177,9 +196,14 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
     return np.cumsum(lengths) - lengths
 
 
-def _lengths(offsets: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
-    assert offsets is not None  # only stores with arcs are asked for arcs
-    return offsets[rows + 1] - offsets[rows]
+def _spans(parts: list[_Part], rows: np.ndarray, offsets_of: Callable[[_Chunk], Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each sentence begins within its chunk, and its length: [B] int64 each."""
+    begin, length = np.empty((2, len(rows)), dtype=np.int64)
+    for at, chunk in parts:
+        offsets = offsets_of(chunk)
+        begin[at] = offsets.take(rows[at])
+        length[at] = offsets.take(rows[at] + 1) - begin[at]
+    return begin, length
 
 
 def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
