@@ -9,7 +9,15 @@ import pytest
 from fairseq_syntax.cli import VERBS, WITH_FAIRSEQ, main
 
 ROOT = Path(__file__).resolve().parent.parent
-LOADED = "; import sys; print(sorted({'fairseq', 'torch'} & set(sys.modules)), file=sys.stderr)"
+SCRIPT = """
+import sys
+sys.argv[0] = "bin/fairseq-syntax"
+from fairseq_syntax.cli import main
+try:
+    main()
+finally:
+    print(sorted({"fairseq", "torch"} & set(sys.modules)), file=sys.stderr)
+"""
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -18,8 +26,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """As the console script does it; says at the end what has been imported."""
-    run = "import sys; sys.argv[0] = 'bin/fairseq-syntax'; from fairseq_syntax.cli import main\ntry: main()\nfinally:"
-    return python("-c", run + LOADED.removeprefix(";"), *arguments)
+    return python("-c", SCRIPT, *arguments)
 
 
 @pytest.mark.parametrize("verb", VERBS)

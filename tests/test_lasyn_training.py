@@ -1,6 +1,5 @@
 """LaSyn's criterion and its K steps per batch, in the pieces and through fairseq's own commands."""
 
-import os
 import random
 import re
 import subprocess
@@ -15,6 +14,7 @@ from fairseq import checkpoint_utils
 from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
 from random_parses import EOS, Line, flat, pad, random_line
 from tiny_syntax import tiny_model, tiny_task
+from toy_data import train_in_two_processes
 
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
@@ -305,17 +305,8 @@ def test_two_processes_are_one_with_larger_batches(data, tmp_path):
     steps = ["--optimizer", "sgd", "--lr", "0.5", "--lr-scheduler", "fixed", "--required-batch-size-multiple", "1"]
     options = ["--em-steps", "2", "--max-epoch", "2", *steps]
     train(data, tmp_path / "one", *options, "--batch-size", "40")
-    script = (
-        f'exec {sys.executable} -m fairseq_cli.train "$@" '
-        '--distributed-world-size "$WORLD_SIZE" --distributed-rank "$RANK"'
-    )
-    launch = ["--nproc_per_node", "2", "--master_port", "0", "--standalone", "--no-python", "bash", "-c"]
-    distributed = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--distributed-no-spawn"]
-    distributed += ["--distributed-init-method", "env://", "--save-dir", str(tmp_path / "two"), "--batch-size", "20"]
-    common = ["--user-dir", USER_DIR, "--task", "syntax_translation", str(data), *MODEL, *options]
-    argv = [sys.executable, "-m", "torch.distributed.run", *launch, script, "train", *common, *distributed]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr[-3000:]
+    common = [data, "--user-dir", USER_DIR, "--task", "syntax_translation", *MODEL, *options]
+    train_in_two_processes([*common, "--save-dir", tmp_path / "two", "--batch-size", "20"])
     one, two = (
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / d / "checkpoint_last.pt")) for d in ("one", "two")
     )

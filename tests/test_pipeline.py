@@ -370,17 +370,7 @@ def test_two_processes(toy, tmp_path):
     one = toy_data.train(toy.data, tmp_path / "one", **options, batch_size=60)
 
     def two(**changed) -> dict:
-        distributed = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--distributed-no-spawn"]
-        distributed += ["--distributed-init-method", "env://"]
-        arguments = command(toy.data, tmp_path / "two", *distributed, **{**options, "batch_size": 30, **changed})
-        script = (
-            f'exec {sys.executable} -m fairseq_cli.train "$@" '
-            '--distributed-world-size "$WORLD_SIZE" --distributed-rank "$RANK"'
-        )
-        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-        launch += ["--standalone", "--no-python", "bash", "-c", script, "train"]
-        done = subprocess.run([*launch, *arguments], env=environment(), capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr[-3000:]
+        toy_data.train_in_two_processes(command(toy.data, tmp_path / "two", **{**options, "batch_size": 30, **changed}))
         return torch.load(tmp_path / "two" / "checkpoint_last.pt", weights_only=True)
 
     state = two()

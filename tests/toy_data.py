@@ -8,7 +8,9 @@ with two parses.
 import importlib
 import io
 import logging
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -205,3 +207,19 @@ def train(data, save_dir: Path, *more, **changed) -> dict:
     given = [x for name, value in options.items() if value is not None for x in (name, value)]
     fairseq("train", data, "--save-dir", save_dir, *given, *FLAGS, *more)
     return torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
+
+
+def train_in_two_processes(arguments: list) -> None:
+    """``fairseq-train`` with these arguments in two processes on the CPU, which share the batches."""
+    script = (
+        f'exec {sys.executable} -m fairseq_cli.train "$@" '
+        '--distributed-world-size "$WORLD_SIZE" --distributed-rank "$RANK"'
+    )
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    launch += ["--standalone", "--no-python", "bash", "-c", script, "train"]
+    distributed = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--distributed-no-spawn"]
+    distributed += ["--distributed-init-method", "env://"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    argv = [*launch, *map(str, arguments), *distributed]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -45,8 +45,7 @@ class SideSyntax:
         """The flat syntax of the sentences ``ids`` [B], in that order."""
         numbers = ids.numpy()
         if len(self.stores) == 1:
-            once = self._ends[0] == self._sizes[0]
-            flat = self.stores[0].fetch(numbers if once else numbers % self._sizes[0], arcs=self.arcs)
+            flat = self.stores[0].fetch(numbers % self._sizes[0], arcs=self.arcs)
         else:
             part = np.searchsorted(self._ends, numbers, side="right")
             within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]

@@ -85,10 +85,9 @@ class SuparParser(Parser):
         mask = torch.arange(heads.shape[1], device=heads.device) <= lengths.view(-1, 1)
         mask[:, 0] = False
         trees, relations = self.model.decode(heads, labels, mask, tree=True, proj=False)
-        arcs: list[Any] = [None] * len(sentences)
-        if self.options.distributions:
-            # SuPar's own softmax leaves a word some mass on itself; here that is masked, as no tree can have it.
-            arcs = list(arcs_of_scores(heads, labels, lengths, self.labels, self.options))
+        # SuPar's own softmax leaves a word some mass on itself; here that is masked, as no tree can have it.
+        wanted = self.options.distributions
+        arcs = arcs_of_scores(heads, labels, lengths, self.labels, self.options) if wanted else [None] * len(sentences)
         parses = []
         for tree, relation, sentence, sparse in zip(trees.tolist(), relations.tolist(), sentences, arcs):
             n = len(sentence)

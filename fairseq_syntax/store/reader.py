@@ -87,19 +87,12 @@ class SyntaxStore:
             chunk_ids, rows = np.divmod(ids, self._per_chunk)
             parts = [(np.flatnonzero(chunk_ids == c), self._chunk(int(c))) for c in np.unique(chunk_ids)]
 
-        begin, n_words = _spans(parts, rows, lambda chunk: chunk.word_offsets)
-        ends = n_words.cumsum()
-        starts = ends - n_words
-        total = int(ends[-1]) if len(ends) else 0
+        starts, n_words, places = _gather(parts, rows, lambda chunk: chunk.word_offsets)
         start_of_word = starts.repeat(n_words)
+        total = len(start_of_word)
         words = np.empty((5, total), dtype=np.int32)
         n_arcs_of_word = np.empty(total if arcs else 0, dtype=np.int64)
-        index = begin.repeat(n_words)
-        index += np.arange(total)
-        index -= start_of_word
-        for at, chunk in parts:
-            target = at if isinstance(at, slice) else _runs(starts[at], n_words[at])
-            source = index[target]
+        for chunk, target, source in places:
             for row, (name, _) in enumerate(layout.WORD_FIELDS):
                 words[row, target] = chunk.words[name].take(source)
             if arcs:
@@ -108,7 +101,7 @@ class SyntaxStore:
         counts = np.zeros((3, len(ids)), dtype=np.int32)
         pieces_until = np.zeros(total + 1, dtype=np.int64)
         pieces.cumsum(out=pieces_until[1:])
-        counts[0] = pieces_until.take(ends) - pieces_until.take(starts)
+        counts[0] = pieces_until.take(starts + n_words) - pieces_until.take(starts)
         counts[1] = n_words
         # Multiplying before narrowing: a product of two piece counts always fits, a sum of them may not.
         flat: dict[str, np.ndarray | int] = {
@@ -118,31 +111,9 @@ class SyntaxStore:
             "n_tree_arcs": int(pieces.astype(np.int64) @ pieces.take(words[1] + start_of_word)),
         }
         if arcs:
-            flat |= self._fetch_arcs(parts, rows, start_of_word, n_arcs_of_word, pieces)
-            counts[2] = flat.pop("n_arcs")
+            _, counts[2], places = _gather(parts, rows, lambda chunk: chunk.arc_offsets)
+            flat |= _fetch_arcs(places, start_of_word, n_arcs_of_word, pieces)
         return flat
-
-    def _fetch_arcs(self, parts, rows, start_of_word, n_arcs_of_word, pieces) -> dict[str, np.ndarray | int]:
-        begin, n_arcs = _spans(parts, rows, lambda chunk: chunk.arc_offsets)
-        ends = n_arcs.cumsum()
-        starts = ends - n_arcs
-        total = int(ends[-1]) if len(ends) else 0
-        arcs = np.empty((3, total), dtype=np.int32)
-        probs = np.empty(total, dtype=np.float32)
-        index = (begin - starts).repeat(n_arcs)
-        index += np.arange(total)
-        for at, chunk in parts:
-            target = at if isinstance(at, slice) else _runs(starts[at], n_arcs[at])
-            source = index[target]
-            arcs[1, target] = chunk.arcs["head"].take(source)
-            arcs[2, target] = chunk.arcs["label"].take(source)
-            probs[target] = chunk.arcs["prob"].take(source)
-        probs *= np.float32(1 / layout.PROB_SCALE)
-        word = np.arange(len(pieces)).repeat(n_arcs_of_word)
-        first_word = start_of_word.take(word)
-        arcs[0] = word - first_word
-        total_pieces = int(pieces.take(word).astype(np.int64) @ pieces.take(arcs[1] + first_word))
-        return {"arcs": arcs, "probs": probs, "n_piece_arcs": total_pieces, "n_arcs": n_arcs}
 
     def _chunk(self, number: int) -> _Chunk:
         chunk = self._chunks.get(number)
@@ -196,14 +167,39 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
     return np.cumsum(lengths) - lengths
 
 
-def _spans(parts: list[_Part], rows: np.ndarray, offsets_of: Callable[[_Chunk], Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each sentence begins within its chunk, and its length: [B] int64 each."""
-    begin, length = np.empty((2, len(rows)), dtype=np.int64)
+def _gather(
+    parts: list[_Part], rows: np.ndarray, offsets_of: Callable[[_Chunk], Any]
+) -> tuple[np.ndarray, np.ndarray, list[tuple[_Chunk, slice | np.ndarray, np.ndarray]]]:
+    """Where the words of the batch's sentences, or their arcs, come from and go to.
+
+    Returns:
+        where each sentence begins in the batch, and its length, [B] int64; and per chunk the places in the batch and
+        those in the chunk
+    """
+    begin, lengths = np.empty((2, len(rows)), dtype=np.int64)
     for at, chunk in parts:
         offsets = offsets_of(chunk)
         begin[at] = offsets.take(rows[at])
-        length[at] = offsets.take(rows[at] + 1) - begin[at]
-    return begin, length
+        lengths[at] = offsets.take(rows[at] + 1) - begin[at]
+    starts = _starts(lengths)
+    source = _runs(begin, lengths)
+    targets = [at if isinstance(at, slice) else _runs(starts[at], lengths[at]) for at, _ in parts]
+    return starts, lengths, [(chunk, target, source[target]) for target, (_, chunk) in zip(targets, parts)]
+
+
+def _fetch_arcs(places, start_of_word, n_arcs_of_word, pieces) -> dict[str, np.ndarray | int]:
+    word = np.arange(len(pieces)).repeat(n_arcs_of_word)
+    arcs = np.empty((3, len(word)), dtype=np.int32)
+    probs = np.empty(len(word), dtype=np.float32)
+    for chunk, target, source in places:
+        arcs[1, target] = chunk.arcs["head"].take(source)
+        arcs[2, target] = chunk.arcs["label"].take(source)
+        probs[target] = chunk.arcs["prob"].take(source)
+    probs *= np.float32(1 / layout.PROB_SCALE)
+    first_word = start_of_word.take(word)
+    arcs[0] = word - first_word
+    total_pieces = int(pieces.take(word).astype(np.int64) @ pieces.take(arcs[1] + first_word))
+    return {"arcs": arcs, "probs": probs, "n_piece_arcs": total_pieces}
 
 
 def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
