@@ -8,10 +8,11 @@ import parse_models
 import pytest
 import torch
 from parse_models import models
+from test_marginals import enumerated
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import ParserOptions, load_parser
-from fairseq_syntax.parsing.distributions import head_probabilities, sparse_arcs
+from fairseq_syntax.parsing.distributions import arcs_of_scores, head_probabilities, sparse_arcs
 from fairseq_syntax.text.conllu import format_conllu, parse_conllu_block
 
 LABELS = ["root", "dep", "nmod:poss"]
@@ -21,16 +22,18 @@ def toy(**changes) -> ParserOptions:
     return ParserOptions(lang="xx", model_dir=str(models()), **changes)
 
 
-def looped(scores, labels, n, min_prob, temperature=1.0, label_temperature=1.0):
-    """The arcs of one sentence by the definition, in plain Python."""
+def looped(scores, labels, n, min_prob, temperature=1.0, label_temperature=1.0, structured=False):
+    """The arcs of one sentence by the definition, in plain Python; of the distribution over trees, by enumeration."""
     arcs = []
+    marginals = enumerated(scores[: n + 1, : n + 1].double() / temperature)[1] if structured else None
     for word in range(1, n + 1):
         weights = {h: math.exp(float(scores[word, h]) / temperature) for h in range(n + 1) if h != word}
         found = []
         for head, weight in weights.items():
+            p_head = weight / sum(weights.values()) if marginals is None else float(marginals[word, head])
             given = [math.exp(float(value) / label_temperature) for value in labels[word, head]]
             for label, value in enumerate(given):
-                p = weight / sum(weights.values()) * value / sum(given)
+                p = p_head * value / sum(given)
                 if p >= min_prob:
                     found.append((word, head, LABELS[label], p))
         arcs += sorted(found, key=lambda arc: -arc[3])
@@ -44,7 +47,8 @@ def same(got, expected, tolerance=1e-5):
 
 @pytest.mark.parametrize("min_prob", [1e-9, 0.01, 0.2])
 @pytest.mark.parametrize(("temperature", "label_temperature"), [(1.0, 1.0), (0.5, 3.0)])
-def test_arcs_equal_the_definition(min_prob, temperature, label_temperature):
+@pytest.mark.parametrize("structured", [False, True])
+def test_arcs_equal_the_definition(min_prob, temperature, label_temperature, structured):
     torch.manual_seed(1)
     lengths = [4, 1, 6]
     scores, labels = torch.randn(3, 7, 7) * 2, torch.randn(3, 7, 7, 3)
@@ -52,10 +56,11 @@ def test_arcs_equal_the_definition(min_prob, temperature, label_temperature):
         scores[b, n + 1 :] = torch.nan
         scores[b, :, n + 1 :] = 1000.0
         labels[b, n + 1 :] = torch.inf
-    heads = head_probabilities(scores, torch.tensor(lengths), temperature=temperature)
-    got = sparse_arcs(heads, labels, LABELS, min_prob=min_prob, label_temperature=label_temperature)
+    options = {"temperature": temperature, "label_temperature": label_temperature, "structured": structured}
+    given = ParserOptions(min_prob=min_prob, **options)
+    got = arcs_of_scores(scores, labels, torch.tensor(lengths), LABELS, given)
     for b, n in enumerate(lengths):
-        same(got[b], looped(scores[b], labels[b], n, min_prob, temperature, label_temperature))
+        same(got[b], looped(scores[b], labels[b], n, min_prob, **options))
 
 
 def test_rows_are_distributions_over_heads():
