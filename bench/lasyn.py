@@ -17,7 +17,7 @@ from fairseq.utils import move_to_cuda
 
 from bench import corpus
 from bench.harness import compare, device, measure, record
-from fairseq_syntax.systems.lasyn_softmax import em_loss
+from fairseq_syntax.systems.lasyn.softmax import em_loss
 
 Z, V = 45, 10_000  # tags of the Penn treebank, and the paper's subwords
 SIZE = ["--encoder-embed-dim", "256", "--encoder-ffn-embed-dim", "1024", "--encoder-layers", "3"]

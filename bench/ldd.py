@@ -16,11 +16,11 @@ from bench import corpus
 from bench.harness import compare, device, measure, record
 from bench.pascal import train_epoch
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.model.attention import SyntaxSelfAttention
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
 from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.systems.label_groups import read_label_groups
 from fairseq_syntax.systems.ldd import Ldd, LddTerm
 from fairseq_syntax.systems.pascal import ParentTerm, gaussian, one_hot
 

@@ -147,7 +147,7 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
 
 def attachment_score(runner: Runner, out: Path, corpus: Path) -> float:
     """UAS of the trees that the model's parent head predicts for the test set, in %."""
-    from fairseq_syntax.evaluation.tree_eval import collect_words, evaluate
+    from fairseq_syntax.scoring.trees import collect_words, evaluate
     from fairseq_syntax.text.conllu import read_conllu
 
     gold, predicted = corpus / "test.src.conllu", out / "tree.conllu"
@@ -160,7 +160,7 @@ def score(output: Path, corpus: Path, system: System) -> dict:
     """Exact match on the ambiguous sentences, in %, what was possible, and BLEU on all."""
     from sacrebleu import corpus_bleu
 
-    from fairseq_syntax.evaluation.outputs import read_translations
+    from fairseq_syntax.scoring.outputs import read_translations
 
     hypotheses = read_translations(output).lines
     references = (corpus / "test.tgt").read_text(encoding="utf-8").splitlines()

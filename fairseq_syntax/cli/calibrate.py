@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
         except OSError as error:
             raise SyntaxDataError(f"cannot be written: {error.strerror}", path=args.output) from error
     if args.picture is not None:
-        from fairseq_syntax.evaluation.plot import reliability_diagram, save
+        from fairseq_syntax.figures.plot import reliability_diagram, save
 
         save(reliability_diagram(curves), args.picture)
     return 0

@@ -40,11 +40,11 @@ def main(args: argparse.Namespace) -> None:
     from fairseq import checkpoint_utils
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.evaluation.plot import save
-    from fairseq_syntax.search.diversify import Diversifier, diversity_curves, measure, table, training_bigrams
-    from fairseq_syntax.search.ensemble import is_latent
-    from fairseq_syntax.search.task import tag_string
-    from fairseq_syntax.systems.lasyn import check_tags
+    from fairseq_syntax.experiments.diversity import Diversifier, diversity_curves, measure, table, training_bigrams
+    from fairseq_syntax.figures.plot import save
+    from fairseq_syntax.systems.lasyn.ensemble import is_latent
+    from fairseq_syntax.systems.lasyn.model import check_tags
+    from fairseq_syntax.systems.lasyn.search import tag_string
     from fairseq_syntax.text.files import whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)

@@ -20,7 +20,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.evaluation.tree_eval import collect_words, evaluate
+    from fairseq_syntax.scoring.trees import collect_words, evaluate
     from fairseq_syntax.text.conllu import read_conllu
 
     scores = evaluate(*(collect_words(read_conllu(path), path) for path in (args.gold, args.system)))

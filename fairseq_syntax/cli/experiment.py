@@ -10,7 +10,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "experiment",
         help="run a grid of systems and seeds, and write its results table",
         description="Run what is not done yet of an experiment, score it, and write the table from the results file. "
-        "The keys of the YAML file are described in fairseq_syntax/evaluation/experiment.py.",
+        "The keys of the YAML file are described in fairseq_syntax/experiments/plan.py.",
     )
     parser.add_argument("file", metavar="FILE.yaml", help="the experiment")
     parser.add_argument("--only", nargs="+", metavar="SYSTEM[/SEED]", help="run these systems or cells alone")
@@ -25,9 +25,9 @@ def main(args: argparse.Namespace) -> int:
     import logging
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.evaluation import results
-    from fairseq_syntax.evaluation.experiment import load
-    from fairseq_syntax.evaluation.grid import Grid
+    from fairseq_syntax.experiments import results
+    from fairseq_syntax.experiments.grid import Grid
+    from fairseq_syntax.experiments.plan import load
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     overrides = {}

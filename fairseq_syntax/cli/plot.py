@@ -42,7 +42,7 @@ def _translations(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.evaluation import plot
+    from fairseq_syntax.figures import plot
 
     draw = {"box": _box, "length": _length, "curves": _curves, "reliability": _reliability}[args.figure]
     plot.save(draw(args), args.out)
@@ -52,8 +52,8 @@ def main(args: argparse.Namespace) -> int:
 def _box(args):
     import numpy as np
 
-    from fairseq_syntax.evaluation.metrics import Scorer
-    from fairseq_syntax.evaluation.plot import box_plot
+    from fairseq_syntax.figures.plot import box_plot
+    from fairseq_syntax.scoring.metrics import Scorer
 
     systems, references, _ = _read(args)
     scorer = Scorer(args.metric, references, args.tokenize)
@@ -62,16 +62,16 @@ def _box(args):
 
 
 def _length(args):
-    from fairseq_syntax.evaluation.plot import bleu_by_length
-    from fairseq_syntax.evaluation.score import Options, by_length
+    from fairseq_syntax.figures.plot import bleu_by_length
+    from fairseq_syntax.scoring.report import Options, by_length
 
     systems, references, sources = _read(args)
     return bleu_by_length(by_length(systems, references, Options(tokenize=args.tokenize, by_length=args.step), sources))
 
 
 def _curves(args):
-    from fairseq_syntax.evaluation.logs import read_curves
-    from fairseq_syntax.evaluation.plot import training_curves
+    from fairseq_syntax.figures.plot import training_curves
+    from fairseq_syntax.scoring.logs import read_curves
 
     return training_curves({name: read_curves(path) for name, path in map(_named, args.logs)}, args.metrics)
 
@@ -80,7 +80,7 @@ def _reliability(args):
     import json
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.evaluation.plot import reliability_diagram
+    from fairseq_syntax.figures.plot import reliability_diagram
 
     curves = {}
     for name, path in map(_named, args.files):
@@ -98,8 +98,8 @@ def _reliability(args):
 
 
 def _read(args):
-    from fairseq_syntax.evaluation.outputs import check_parallel, read_text
-    from fairseq_syntax.evaluation.score import read_system
+    from fairseq_syntax.scoring.outputs import check_parallel, read_text
+    from fairseq_syntax.scoring.report import read_system
 
     systems = [read_system(text) for text in args.sys]
     references = [read_text(path) for path in args.ref]

@@ -48,8 +48,8 @@ def main(args: argparse.Namespace) -> int:
     import logging
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.evaluation.outputs import check_parallel, read_text
-    from fairseq_syntax.evaluation.score import Options, evaluate, read_system, tables
+    from fairseq_syntax.scoring.outputs import check_parallel, read_text
+    from fairseq_syntax.scoring.report import Options, evaluate, read_system, tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     _check_tokenizer(args.tokenize, SyntaxDataError)

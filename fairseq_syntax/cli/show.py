@@ -43,8 +43,8 @@ def main(args: argparse.Namespace) -> int:
     import logging
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.evaluation.exhibit import collect
-    from fairseq_syntax.evaluation.plot import FORMATS, save
+    from fairseq_syntax.figures.plot import FORMATS, save
+    from fairseq_syntax.figures.sentences import collect
     from fairseq_syntax.text.conllu import read_conllu
     from fairseq_syntax.text.files import whole_file
 
@@ -65,12 +65,12 @@ def main(args: argparse.Namespace) -> int:
         args.data, args.split, numbers, models, files=files, gold=gold, beam=args.beam, tokenize=args.tokenize
     )
     if page_wanted:
-        from fairseq_syntax.evaluation.page import page
+        from fairseq_syntax.figures.page import page
 
         with whole_file(args.out) as file:
             file.write(page(exhibits, src, tgt, f"{args.split}: {src} → {tgt}"))
         return 0
-    from fairseq_syntax.evaluation.heatmap import heat_maps
+    from fairseq_syntax.figures.heatmap import heat_maps
 
     options = {"kind": args.kind, "layers": args.layers, "heads": args.heads, "tree": args.tree, "src": src}
     save(heat_maps(exhibits[0], next(iter(models)), **options), args.out)

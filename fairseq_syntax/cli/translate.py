@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> None:
 
     from tqdm import tqdm
 
-    from fairseq_syntax.hub import Translator
+    from fairseq_syntax.inference.translator import Translator
     from fairseq_syntax.text.conllu import read_conllu
     from fairseq_syntax.text.files import read_lines, whole_file
 

@@ -50,8 +50,8 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
+    from fairseq_syntax.inference.parent_head import ParentHeadParser, load_model
     from fairseq_syntax.parsing.base import ParserOptions
-    from fairseq_syntax.parsing.parent_head import ParentHeadParser, load_model
     from fairseq_syntax.text.conllu import write_conllu
     from fairseq_syntax.text.files import whole_file
 

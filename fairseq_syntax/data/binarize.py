@@ -41,7 +41,7 @@ class Summary:
         if self.arcs:
             text += f", {self.arcs} arcs ({self.arcs / self.words:.2f} a word, mean mass {self.mass / self.words:.4f})"
         if self.label_mass:
-            from fairseq_syntax.systems.label_groups import built_in_for
+            from fairseq_syntax.data.label_groups import built_in_for
 
             name, groups = built_in_for(self.label_mass)
             text += f"; {'mass' if self.arcs else 'labels'} in LDD's label groups ({name}): "

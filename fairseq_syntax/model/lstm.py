@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.deferred import DeferredLinear
+from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, SourceAttention
 
 

@@ -17,7 +17,7 @@ from fairseq.models.lstm import AttentionLayer, Linear
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.model.deferred import DeferredLinear, DeferredRows, DeferredStates
+from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredRows, DeferredStates
 
 
 @dataclass

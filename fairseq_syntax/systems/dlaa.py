@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fairseq_syntax.data.batch import exclusive_cumsum
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.blocks import RELATIONS, flat_relatives, word_means
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import (
     Encoded,
@@ -29,6 +28,7 @@ from fairseq_syntax.model.lstm_attention import (
     RowMemory,
     negative_infinity_at,
 )
+from fairseq_syntax.model.neighbourhoods import RELATIONS, flat_relatives, word_means
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.label_groups import LabelGroups, parse_label_groups, read_label_groups
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.label_groups import LabelGroups, parse_label_groups, read_label_groups
 
 logger = logging.getLogger(__name__)
 

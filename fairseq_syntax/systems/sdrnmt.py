@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.blocks import flat_relatives, word_grid, word_means
-from fairseq_syntax.model.deferred import DeferredLinear, DeferredStates
+from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
 from fairseq_syntax.model.lstm import SyntaxLSTMDecoder, SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, SourceAttention
+from fairseq_syntax.model.neighbourhoods import flat_relatives, word_grid, word_means
 
 UNIT = ("parent", "siblings", "children")  # Equation 9
 

@@ -15,12 +15,12 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
-from fairseq_syntax.data.interactive import InteractiveInput, read_blocks_in_interactive
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.search.task import TagSearch, TagSearchConfig
+from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
 from fairseq_syntax.store import SyntaxStore, store_path
-from fairseq_syntax.systems.lasyn_batches import BatchRepeats
+from fairseq_syntax.systems.lasyn.batches import BatchRepeats
+from fairseq_syntax.systems.lasyn.search import TagSearch, TagSearchConfig
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
 
 

@@ -1,1 +1,0 @@
-"""Scores, significance and pictures: the papers' tables and figures from any system's outputs."""

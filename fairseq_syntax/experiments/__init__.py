@@ -1,0 +1,1 @@
+"""Grids of systems and seeds, run to a table of results."""

@@ -1,0 +1,249 @@
+"""Run an experiment's grid: skip what is done, survive being killed, record every step with its time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.experiments.plan import Experiment, Task
+from fairseq_syntax.experiments.results import append, record_environment, write_whole
+
+_SHELL = ("bash", "-euo", "pipefail", "-c")
+
+
+class Grid:
+    """The state of an experiment on disk, and its running.
+
+    Each cell's folder holds ``.done/STEP.json`` (written whole or not at all, after the step's success) and
+    ``logs/STEP.log``. ``.lock`` in the work directory is held by the program and by every command that it starts, so
+    that neither a second program nor the orphans of a killed one write into the same folders.
+
+    Args:
+        say: takes a line of progress
+    """
+
+    def __init__(self, experiment: Experiment, say: Callable[[str], None] = print) -> None:
+        self.experiment = experiment
+        self.say = say
+        self._running: set[subprocess.Popen] = set()
+        self._guard = threading.Lock()
+        self._stopped = False
+        self._recorded = False
+
+    def is_done(self, task: Task) -> bool:
+        """True if the step succeeded as it stands now, and its outputs are still there."""
+        try:
+            mark = json.loads(self._mark(task).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return mark.get("fingerprint") == task.fingerprint and not self._missing(task)
+
+    def is_complete(self, system: str, seed: int) -> bool:
+        tasks = self.experiment.prepare_tasks() + self.experiment.cell_tasks(system, seed)
+        return all(self.is_done(task) for task in tasks)
+
+    def run(self, only: Collection[str] | None = None, jobs: int = 1) -> list[str]:
+        """Run every step that is not done, cell by cell.
+
+        Args:
+            only: names of systems or cells (``pascal``, ``pascal/2``); None for all
+            jobs: cells that run at the same time
+
+        Returns:
+            the cells that failed; the others went on
+
+        Raises:
+            SyntaxDataError: a step of ``prepare`` failed, another run holds the work directory, or a name in
+                ``only`` is none of the experiment's
+        """
+        cells = [(system, seed) for system, seed in self.experiment.cells() if _chosen(system, seed, only)]
+        for name in only or ():
+            if not any(_chosen(system, seed, [name]) for system, seed in cells):
+                raise SyntaxDataError(f"no system or cell is called {name}", path=self.experiment.path)
+        self.experiment.workdir.mkdir(parents=True, exist_ok=True)
+        with self._lock() as lock, self._stop_on_signals():
+            failed = self._run_tasks(self.experiment.prepare_tasks(), lock)
+            if failed:
+                raise SyntaxDataError(f"the step {failed} of prepare failed", path=self._log("prepare", failed))
+            with ThreadPoolExecutor(max(1, jobs)) as pool:
+                work = {cell: pool.submit(self._run_tasks, self.experiment.cell_tasks(*cell), lock) for cell in cells}
+                try:
+                    return [f"{system}/{seed}" for (system, seed), done in work.items() if done.result() is not None]
+                except BaseException:
+                    with self._guard:
+                        self._stop()
+                    raise
+
+    def _run_tasks(self, tasks: list[Task], lock: int) -> str | None:
+        """Run a cell's steps in order; the name of the one that failed, if any."""
+        for task in tasks:
+            if self._stopped:
+                return task.step
+            if self.is_done(task):
+                self.say(f"{task.cell} {task.step}: done before")
+            elif not self._run_task(task, lock):
+                return task.step
+        return None
+
+    def _run_task(self, task: Task, lock: int) -> bool:
+        log, mark = self._log(task.cell, task.step), self._mark(task)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        if self._was_another(task):
+            self._remove_outputs(task)
+        self._record_environment()
+        attempts = self._count_attempt(task)
+        mark.unlink(missing_ok=True)
+        for output in task.outputs:
+            (self.experiment.workdir / output).parent.mkdir(parents=True, exist_ok=True)
+        self.say(f"{task.cell} {task.step}: started" + (f", attempt {attempts}" if attempts > 1 else ""))
+        start = time.time()
+        with log.open("wb") as stream:
+            stream.write(f"$ {task.command.strip()}\n".encode())
+            stream.flush()
+            with self._guard:
+                if self._stopped:
+                    return False
+                process = subprocess.Popen(
+                    [*_SHELL, task.command],
+                    cwd=self.experiment.workdir,
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+                self._running.add(process)
+            code = process.wait()
+            with self._guard:
+                self._running.discard(process)
+        seconds = round(time.time() - start, 2)
+        missing = self._missing(task)
+        if code != 0 or missing:
+            why = f"exit code {code}" if code != 0 else f"it did not make {missing[0]}"
+            self.say(f"{task.cell} {task.step}: FAILED after {seconds} s: {why}; see {log}\n{_tail(log)}")
+            return False
+        entry = {"kind": "step", "cell": task.cell, "step": task.step, "command": task.command.strip()}
+        entry |= {"seconds": seconds, "attempts": attempts, "fingerprint": task.fingerprint}
+        # the record first: a step with a record and without a mark runs again, and the later record counts
+        append(self.experiment.record, entry)
+        write_whole(mark, json.dumps(entry, indent=1, ensure_ascii=False) + "\n")
+        self._attempts(task).unlink(missing_ok=True)
+        self.say(f"{task.cell} {task.step}: done in {seconds} s")
+        return True
+
+    def _record_environment(self) -> None:
+        with self._guard:
+            if not self._recorded:
+                record_environment(self.experiment.record)
+                self._recorded = True
+
+    def _last_fingerprint(self, task: Task) -> tuple[str | None, int]:
+        """The fingerprint of the command started or done last in the step's place, and its attempts so far."""
+        try:
+            fingerprint, count = self._attempts(task).read_text().split()
+            return fingerprint, int(count)
+        except (OSError, ValueError):
+            pass
+        try:
+            return json.loads(self._mark(task).read_text(encoding="utf-8")).get("fingerprint"), 0
+        except (OSError, ValueError):
+            return None, 0
+
+    def _was_another(self, task: Task) -> bool:
+        return self._last_fingerprint(task)[0] not in (None, task.fingerprint)
+
+    def _remove_outputs(self, task: Task) -> None:
+        """Remove what another command made, so that it passes for nobody else's work; only in the work directory."""
+        for output in task.outputs:
+            path = self.experiment.workdir / output
+            if self.experiment.workdir not in path.resolve().parents:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _count_attempt(self, task: Task) -> int:
+        """How often this very command has been started without an end, this time included."""
+        fingerprint, count = self._last_fingerprint(task)
+        attempts = count + 1 if fingerprint == task.fingerprint else 1
+        write_whole(self._attempts(task), f"{task.fingerprint} {attempts}\n")
+        return attempts
+
+    def _missing(self, task: Task) -> list[str]:
+        return [path for path in task.outputs if not (self.experiment.workdir / path).exists()]
+
+    def _mark(self, task: Task) -> Path:
+        return self.experiment.workdir / task.cell / ".done" / f"{task.step}.json"
+
+    def _attempts(self, task: Task) -> Path:
+        return self.experiment.workdir / task.cell / ".done" / f"{task.step}.attempts"
+
+    def _log(self, cell: str, step: str) -> Path:
+        return self.experiment.workdir / cell / "logs" / f"{step}.log"
+
+    def _environment(self) -> dict[str, str]:
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+        return {**os.environ, "PATH": path, **self.experiment.env}
+
+    @contextmanager
+    def _lock(self):
+        path = self.experiment.workdir / ".lock"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SyntaxDataError(
+                    "another run of this experiment, or a command that it started, is still going", path=path
+                ) from None
+            yield lock
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def _stop_on_signals(self):
+        def stop(signum, frame):
+            self._stop()
+            raise KeyboardInterrupt
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        for process in list(self._running):
+            try:
+                os.killpg(process.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+
+
+def _chosen(system: str, seed: int, only: Collection[str] | None) -> bool:
+    return not only or system in only or f"{system}/{seed}" in only
+
+
+def _tail(log: Path, lines: int = 12) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    return "\n".join("    " + line[:300] for line in text)

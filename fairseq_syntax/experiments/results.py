@@ -1,0 +1,269 @@
+"""The results file of an experiment, and the table that is written from it and from nothing else.
+
+``results.jsonl`` has one JSON object a line; of two that say the same thing the later one counts:
+
+- ``{"kind": "environment", …}``: hardware, threads and versions, at each start
+- ``{"kind": "step", "cell", "step", "command", "seconds", "attempts", "fingerprint"}``: a step that succeeded
+- ``{"kind": "value", "cell", "name", "value", "digits"}``: a number out of a step's JSON file
+- ``{"kind": "test", "test", "seeds", "fingerprint", "report"}``: what ``fairseq-syntax score`` says of a test set
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.experiments.plan import Experiment, Test, Value
+from fairseq_syntax.scoring.tables import Table, number
+
+_PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
+             "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
+
+
+def append(path: Path, entry: dict) -> None:
+    """Add a line, in one write: a program that is killed leaves whole lines, or a last one that :func:`read` drops."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = (json.dumps({**entry, "time": _now()}, ensure_ascii=False) + "\n").encode()
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            data = b"\n" + data
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path) -> list[dict]:
+    """The lines of a results file; half a line, which a killed program left, is passed over."""
+    entries = []
+    if not path.exists():
+        return entries
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and "kind" in entry:
+            entries.append(entry)
+    return entries
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all, whenever the program is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(part, path)
+
+
+def environment() -> dict:
+    """Hardware, threads and versions of this process; nothing that names the machine or its user."""
+    found = {"kind": "environment", "python": platform.python_version(), "system": platform.system()}
+    found |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
+    found["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    found["versions"] = {}
+    for package in _PACKAGES:
+        try:
+            found["versions"][package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    try:
+        import torch
+    except ImportError:
+        return found
+    found["threads"] = torch.get_num_threads()
+    found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return found
+
+
+def record_environment(path: Path) -> None:
+    """Record the environment, unless it is the one recorded last."""
+    now = environment()
+    before = [entry for entry in read(path) if entry["kind"] == "environment"]
+    if not before or {key: item for key, item in before[-1].items() if key != "time"} != now:
+        append(path, now)
+
+
+def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
+    """Score the test sets and read the values of the cells that are complete, and record what is new."""
+    entries = read(experiment.record)
+    for value in experiment.values:
+        for system, seed in complete:
+            if value.only is None or system in value.only:
+                entry = _value(experiment, value, system, seed)
+                if entry not in [{k: v for k, v in e.items() if k != "time"} for e in entries]:
+                    append(experiment.record, entry)
+    last = {entry["test"]: entry["fingerprint"] for entry in entries if entry["kind"] == "test"}
+    for test in experiment.tests:
+        seeds = {
+            system: [seed for name, seed in complete if name == system]
+            for system in experiment.systems
+            if test.only is None or system in test.only
+        }
+        seeds = {system: mine for system, mine in seeds.items() if mine}
+        if seeds:
+            fingerprint = _fingerprint(experiment, test, seeds)
+            if last.get(test.name) != fingerprint:
+                report = _report(experiment, test, seeds)
+                entry = {"kind": "test", "test": test.name, "seeds": seeds, "fingerprint": fingerprint}
+                append(experiment.record, {**entry, "report": report})
+
+
+def _value(experiment: Experiment, value: Value, system: str, seed: int) -> dict:
+    if value.published is not None:
+        found = float(value.published[system])
+    else:
+        found = _measured(experiment, value, system, seed)
+    cell = f"{system}/{seed}"
+    return {"kind": "value", "cell": cell, "name": value.name, "value": found, "digits": value.digits}
+
+
+def _measured(experiment: Experiment, value: Value, system: str, seed: int) -> float:
+    path = experiment.workdir / experiment.fill(value.file, experiment.variables(system, seed))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for key in value.key.split("."):
+            found = found[int(key)] if isinstance(found, list) else found[key]
+        return float(found)
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise SyntaxDataError(
+            f"no number {value.key} for the value {value.name} ({type(error).__name__}: {error})", path=path
+        ) from error
+
+
+def _fingerprint(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> str:
+    """Of all that the test's scores depend on: the commands behind its files, and how they are scored."""
+    parts = [repr(test)]
+    for system, mine in seeds.items():
+        for seed in mine:
+            parts += [f"{system}/{seed}", *(task.fingerprint for task in experiment.cell_tasks(system, seed))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _report(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> dict:
+    from fairseq_syntax.scoring.outputs import read_text, read_translations
+    from fairseq_syntax.scoring.report import Options, System, evaluate
+
+    def path(text: str, variables: Mapping[str, str]) -> str:
+        return experiment.fill(text, variables)
+
+    shared = experiment.variables()
+    references = [read_text(experiment.workdir / path(ref, shared)) for ref in test.ref]
+    sources = read_text(experiment.workdir / path(test.src, shared)) if test.src else None
+    systems = []
+    for system, mine in seeds.items():
+        runs = []
+        for seed in mine:
+            name = path(test.sys, experiment.variables(system, seed))
+            runs.append(read_translations(experiment.workdir / name))
+            runs[-1].path = name
+        systems.append(System(system, runs))
+    baseline = test.baseline if test.baseline in seeds else None
+    return evaluate(systems, references, Options(**test.options), baseline=baseline, sources=sources)
+
+
+def results_table(entries: list[dict], title: str, systems: Sequence[str]) -> str:
+    """The whole of a results file as Markdown: scores and tests, values, times, commands, environments.
+
+    Args:
+        entries: as :func:`read` gives them
+        title: of the page
+        systems: those of the experiment, in its order; the record of others, which it had once, is passed over
+    """
+    from fairseq_syntax.scoring.report import tables
+
+    latest: dict[tuple, dict] = {}
+    for entry in entries:
+        latest[tuple(entry.get(key) for key in ("kind", "cell", "step", "test", "name"))] = entry
+    parts = [f"# {title}", "Written by `fairseq-syntax experiment` from its results file."]
+    for entry in latest.values():
+        if entry["kind"] == "test":
+            seeds = "; ".join(f"{name} {', '.join(map(str, mine))}" for name, mine in entry["seeds"].items())
+            parts += [f"## {entry['test']}", *(table.render("markdown") for table in tables(entry["report"]))]
+            parts.append(f"Seeds: {seeds}.")
+    order = ["prepare", *systems]
+    known = [e for e in latest.values() if e["kind"] in ("step", "value") and _system(e) in order]
+    known.sort(key=lambda entry: order.index(_system(entry)))
+    steps = [entry for entry in known if entry["kind"] == "step"]
+    values = [entry for entry in known if entry["kind"] == "value"]
+    if values:
+        digits = {entry["name"]: entry["digits"] for entry in values}
+        cells = {(entry["cell"], entry["name"]): entry["value"] for entry in values}
+        parts += ["## Values", _by_system("Values", cells, digits, "mean ± standard deviation over the seeds")]
+    if steps:
+        cells = {(entry["cell"], entry["step"]): entry["seconds"] for entry in steps}
+        note = "the time of a step that was stopped and started again is that of its last attempt"
+        notes = "mean over the seeds" + (f"; {note}" if any(entry["attempts"] > 1 for entry in steps) else "")
+        parts += ["## Wall time", _by_system("Seconds", cells, dict.fromkeys((step for _, step in cells), 1), notes)]
+        parts += ["## Commands", _commands(steps)]
+    environments = dict.fromkeys(_environment(entry) for entry in entries if entry["kind"] == "environment")
+    parts += ["## Environment" + ("s, in the order of their use" if len(environments) > 1 else ""), *environments]
+    return "\n\n".join(parts) + "\n"
+
+
+def _system(entry: dict) -> str:
+    return entry["cell"].split("/")[0]
+
+
+def _by_system(title: str, cells: dict[tuple[str, str], float], digits: dict[str, int], note: str) -> str:
+    columns = list(digits)
+    rows: dict[str, dict[str, list[float]]] = {}
+    for (cell, column), value in cells.items():
+        rows.setdefault(cell.split("/")[0], {}).setdefault(column, []).append(value)
+    body = []
+    for name, found in rows.items():
+        texts = []
+        for column in columns:
+            values = found.get(column, [])
+            text = number(statistics.fmean(values) if values else None, digits[column])
+            if len(values) > 1:
+                text += f" ± {number(statistics.stdev(values), digits[column])}"
+            texts.append(text)
+        body.append([name, *texts])
+    return Table(title, ["system", *columns], body, [note]).render("markdown")
+
+
+def _commands(steps: list[dict]) -> str:
+    """Every command of ``prepare`` and of the first seed of each system; the other seeds differ in the seed."""
+    lines, first = [], {}
+    for entry in steps:
+        if first.setdefault(_system(entry), entry["cell"]) == entry["cell"]:
+            lines.append(f"# {entry['cell']} {entry['step']}\n{entry['command']}")
+    return "```bash\n" + "\n\n".join(lines) + "\n```"
+
+
+def _environment(entry: dict) -> str:
+    gpus = ", ".join(entry.get("gpus") or []) or "none"
+    versions = ", ".join(f"{name} {version}" for name, version in entry["versions"].items())
+    return (
+        f"- CPU: {entry['cpu']}, {entry['cpus']} CPUs, {entry.get('threads', '?')} threads by default, "
+        f"{entry['memory_gib']} GiB of memory\n- GPUs: {gpus}\n"
+        f"- {entry['system']} {entry['machine']}, Python {entry['python']}\n- {versions}"
+    )
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        return platform.processor() or "unknown"
+    return platform.processor() or "unknown"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

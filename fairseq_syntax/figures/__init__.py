@@ -1,0 +1,1 @@
+"""Pictures: plots, heat maps, and the page of attention over the parse."""

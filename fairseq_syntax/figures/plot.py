@@ -1,0 +1,175 @@
+"""The papers' figures: box plot of sentence scores, BLEU by length, training curves, reliability diagram.
+
+Each function returns a matplotlib figure; :func:`save` writes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.figures.fonts import any_script
+from fairseq_syntax.scoring.logs import Curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which colour-blind readers tell apart.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+FORMATS = (".png", ".svg", ".pdf")
+
+
+@any_script()
+def box_plot(scores: Mapping[str, np.ndarray], metric: str) -> Figure:
+    """Box plot of sentence scores [N] per system, each score a dot (Figure 3 of the LDD paper).
+
+    The box is the quartiles, its line the median, the diamond the mean, the whiskers reach 1.5 times the box.
+    """
+    figure, axes = _axes(width=1.6 + 1.2 * len(scores), height=4.2)
+    values = list(scores.values())
+    places = np.arange(1, len(values) + 1)
+    # dots at random places beside each other; always the same, so that the picture is
+    random = np.random.default_rng(0)
+    for place, one, color in zip(places, values, _colors(len(values))):
+        shown = one if len(one) <= 2000 else random.choice(one, 2000, replace=False)
+        axes.scatter(place + random.uniform(-0.28, 0.28, len(shown)), shown, s=4, color=color, alpha=0.25, linewidths=0)
+    axes.boxplot(
+        values,
+        positions=places,
+        widths=0.62,
+        showmeans=True,
+        showfliers=False,
+        medianprops={"color": "black", "linewidth": 1.6},
+        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5},
+    )
+    axes.set_xticks(places, list(scores))
+    axes.set_ylabel(f"{metric} of a sentence")
+    axes.grid(axis="y", alpha=0.3)
+    return figure
+
+
+@any_script()
+def bleu_by_length(table: Mapping) -> Figure:
+    """BLEU per interval of length, one bar per system, with the number of sentences (Figure 4 of the LDD paper).
+
+    Args:
+        table: the ``by_length`` part of a score report
+    """
+    buckets = table["buckets"]
+    names = list(buckets[0]["BLEU"])
+    figure, axes = _axes(width=max(4.5, 1.2 + len(buckets) * (0.3 + 0.22 * len(names))), height=3.6)
+    places = np.arange(len(buckets))
+    width = 0.8 / len(names)
+    for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
+        offset = (i - (len(names) - 1) / 2) * width
+        axes.bar(places + offset, [b["BLEU"][name] for b in buckets], width * 0.92, color=color, label=name)
+    labels = [f"({b['over']}, {b['to']}]\n{b['sentences']:,}" for b in buckets]
+    axes.set_xticks(places, labels)
+    axes.set_xlabel(f"tokens of the {table['of']}; sentences below")
+    axes.set_ylabel("BLEU")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+@any_script()
+def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str]) -> Figure:
+    """One panel per metric, over updates: validation as a solid line, training epochs as a dashed one.
+
+    Where an epoch's mean is missing, the means within it (``train_inner``) are drawn.
+
+    Raises:
+        SyntaxDataError: no run has logged one of the metrics
+    """
+    from matplotlib.lines import Line2D
+
+    figure, panels = _axes(width=0.8 + 4.2 * len(metrics), height=3.6, columns=len(metrics))
+    for axes, metric in zip(np.atleast_1d(panels), metrics):
+        drawn = False
+        for (_, curves), color in zip(runs.items(), _colors(len(runs))):
+            train = "train" if metric in curves.get("train", {}) else "train_inner"
+            for kind, points in ((kind, curves[kind].get(metric)) for kind in curves):
+                if points and (kind == train or not kind.startswith("train")):
+                    x, y = zip(*points)
+                    style = "--" if kind == train else "-"
+                    axes.plot(x, y, style, color=color, marker="o", markersize=3, linewidth=1.4)
+                    drawn = True
+        if not drawn:
+            known = sorted({name for curves in runs.values() for names in curves.values() for name in names})
+            raise SyntaxDataError(f"no log has {metric}", hint=f"there are {', '.join(known)}")
+        axes.set_xlabel("updates")
+        axes.set_ylabel(metric)
+        axes.grid(alpha=0.3)
+    handles = [Line2D([], [], color=color, label=name) for name, color in zip(runs, _colors(len(runs)))]
+    handles += [
+        Line2D([], [], color="gray", linestyle=s, label=n) for s, n in (("-", "validation"), ("--", "training"))
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+@any_script()
+def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]) -> Figure:
+    """How often what was said with probability p was so, against p, with the share of the predictions below.
+
+    Args:
+        curves: by name, one ``(mean probability, accuracy, count)`` per bin; bins without predictions left out
+    """
+    figure, (axes, below) = _axes(width=4.6, height=5.4, rows=2, ratios=(3, 1))
+    axes.plot([0, 1], [0, 1], color="gray", linewidth=1, linestyle=":", label="perfect")
+    for (name, bins), color in zip(curves.items(), _colors(len(curves))):
+        p, accuracy, count = (np.array(column, dtype=float) for column in zip(*bins))
+        error = float((count * np.abs(p - accuracy)).sum() / count.sum())
+        axes.plot(p, accuracy, "o-", color=color, markersize=4, label=f"{name} (ECE {100 * error:.1f}%)")
+        below.plot(p, count / count.sum(), "o-", color=color, markersize=3)
+    axes.set_ylabel("accuracy")
+    for panel in (axes, below):
+        panel.set_xlim(0, 1)
+        panel.grid(alpha=0.3)
+    axes.set_ylim(0, 1)
+    below.set_yscale("log")
+    below.set_ylabel("share")
+    below.set_xlabel("probability")
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure as PNG, SVG or PDF, by the name's ending. The same figure gives the same bytes.
+
+    Raises:
+        SyntaxDataError: another ending, or the file cannot be written
+    """
+    ending = os.path.splitext(os.fspath(path))[1].lower()
+    if ending not in FORMATS:
+        raise SyntaxDataError(f"cannot draw a {ending or 'file without an ending'}", path=path, hint=", ".join(FORMATS))
+    import matplotlib
+
+    with any_script(), matplotlib.rc_context({"svg.hashsalt": "fairseq_syntax"}):
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
+        try:
+            figure.savefig(path, dpi=160, metadata=metadata)
+        except OSError as error:
+            raise SyntaxDataError(f"cannot be written: {error.strerror}", path=path) from error
+
+
+def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: Sequence[float] | None = None):
+    """A figure of its own, which no global state of pyplot keeps alive."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, height_ratios=ratios)
+    for one in np.atleast_1d(axes).flat:
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _colors(n: int) -> list[str]:
+    return [COLORS[i % len(COLORS)] for i in range(n)]

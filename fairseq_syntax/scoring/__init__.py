@@ -1,0 +1,1 @@
+"""Scores of translations and of trees, with significance."""

@@ -1,0 +1,151 @@
+"""One step of a search in LaSyn models: word scores with the tags summed out, or given by a template.
+
+fairseq's generator asks its ensemble for the scores of the next word and tells it how the rows of the beam move. This
+ensemble keeps, beside the decoders' own states, what it takes to say which tags a hypothesis has.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import EnsembleModel
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.systems.lasyn.model import END, LaSynDecoder
+from fairseq_syntax.systems.lasyn.templates import OPEN, Template
+
+
+def is_latent(model: Any) -> bool:
+    """Whether a model is one that this search is for."""
+    return isinstance(getattr(model, "decoder", None), LaSynDecoder)
+
+
+class LatentEnsemble(EnsembleModel):
+    """LaSyn models of the same latent values, averaged in probability.
+
+    A row is one hypothesis of one sentence. All log-probabilities are float32, [R, V] over words or [R, Z] over values.
+
+    Args:
+        models: fairseq models with a :class:`LaSynDecoder`
+
+    Attributes:
+        templates: the tag sequences of the next batch's sentences, one each; None to sum the tags out
+    """
+
+    def __init__(self, models: list[Any]) -> None:
+        super().__init__(models)
+        names = models[0].decoder.latent_names
+        if any(m.decoder.latent_names != names for m in models):
+            raise SyntaxDataError("the models of an ensemble have different latent values", hint="train them alike")
+        self.latent_names: list[str] = names
+        self.end = names.index(END) if models[0].decoder.tags else None
+        self.eos: int = models[0].decoder.dictionary.eos()
+        self.templates: list[Template] | None = None
+
+    # -- what fairseq's generator calls ----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def forward_encoder(self, net_input: dict[str, Any]) -> list[Any]:
+        """Encode a batch, and begin its search."""
+        tokens = net_input["src_tokens"]
+        self._tables = [m.decoder.tables() for m in self.models]
+        self._moved: Tensor | None = None
+        self._tags = torch.empty(len(tokens), 0, dtype=torch.long, device=tokens.device)
+        self._marginal: list[Tensor] = []
+        self._given: Tensor | None = None
+        if self.templates is not None:
+            # Column n has the value at position n, and the length is where </s> has to come.
+            self._length = torch.tensor([len(t) for t in self.templates], device=tokens.device)
+            rows = [torch.tensor([*t, OPEN if self.end is None else self.end]) for t in self.templates]
+            self._given = torch.nn.utils.rnn.pad_sequence(rows, True, OPEN).to(tokens.device)
+        return super().forward_encoder(net_input)
+
+    def reorder_encoder_out(self, encoder_outs: list[Any], new_order: Tensor) -> list[Any]:
+        """Move the rows of the search with those of the encoder."""
+        if self._given is not None:
+            self._given, self._length = self._given[new_order], self._length[new_order]
+        self._tags = self._tags[new_order]
+        self._moved = new_order
+        return super().reorder_encoder_out(encoder_outs, new_order)
+
+    @torch.no_grad()
+    def forward_decoder(
+        self, tokens: Tensor, encoder_outs: list[Any], incremental_states: list[Any], temperature: float = 1.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scores of the next word [R, V] and the average attention [R, S] (or None) after ``tokens`` [R, T]."""
+        if tokens.size(1) > 1:
+            self._extend_tags(tokens[:, -1])
+        step = tokens.size(1) - 1
+        hiddens, attention = self._decode(tokens, encoder_outs, incremental_states)
+        given = None if self._given is None else self._given[:, step]
+        is_open = None if given is None else given.eq(OPEN)
+        if is_open is None or bool(is_open.any()):
+            pairs = [m.decoder.scores(h, t) for m, h, t in zip(self.models, hiddens, self._tables)]
+            self._marginal, self._rest = [p[0] for p in pairs], [p[1] for p in pairs]
+            scores = mean_log(self._marginal)
+        if given is not None:
+            values = given.clamp(min=0)
+            exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)])
+            scores = torch.where(is_open[:, None], scores, exact) if bool(is_open.any()) else exact
+            scores = self._end_with_the_template(scores, step)
+        if temperature != 1.0:
+            scores = torch.log_softmax(scores / temperature, dim=1)
+        return scores, attention
+
+    # -- the tags of words -----------------------------------------------------------------------------------------
+
+    def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
+        """log P(z | y) of the last step, [..., Z], of words y [...] int64 at the ends of the rows [...] int64."""
+        each = [torch.log_softmax(rest[rows] + t.by_word[words], dim=-1) for rest, t in zip(self._rest, self._tables)]
+        if len(each) == 1:
+            return each[0]
+        joint = [m[rows, words][..., None] + post for m, post in zip(self._marginal, each)]
+        return torch.log_softmax(mean_log(joint), dim=-1)
+
+    def finished_tags(self, rows: Tensor) -> Tensor:
+        """The latent values [N, T] of the hypotheses that end with ``</s>`` now, rows [N] of the last step."""
+        given = None if self._given is None else self._given[rows, self._tags.size(1)]
+        last = self._best(rows, torch.full_like(rows, self.eos), given)
+        return torch.cat([self._tags[rows], last[:, None]], dim=1)
+
+    def _extend_tags(self, words: Tensor) -> None:
+        """Note the values of the words [R] that were chosen at the last step; the rows have moved since."""
+        rows = torch.arange(len(words), device=words.device) if self._moved is None else self._moved
+        self._moved = None
+        step = self._tags.size(1)
+        given = None if self._given is None else self._given[:, step]
+        self._tags = torch.cat([self._tags, self._best(rows, words, given)[:, None]], dim=1)
+
+    def _best(self, rows: Tensor, words: Tensor, given: Tensor | None) -> Tensor:
+        """The given values [R], and where there is none the most probable one of the words."""
+        if given is not None and not bool(given.eq(OPEN).any()):
+            return given
+        best = self.log_posterior(rows, words).argmax(dim=-1)
+        return best if given is None else torch.where(given.eq(OPEN), best, given)
+
+    # -- one step --------------------------------------------------------------------------------------------------
+
+    def _decode(self, tokens: Tensor, encoder_outs: list[Any], states: list[Any]) -> tuple[list[Tensor], Tensor | None]:
+        hiddens, attentions = [], []
+        for model, encoder_out, state in zip(self.models, encoder_outs, states):
+            hidden, extra = model.decoder(tokens, encoder_out=encoder_out, incremental_state=state, features_only=True)
+            hiddens.append(hidden[:, -1])
+            if extra["attn"][0] is not None:
+                attentions.append(extra["attn"][0][:, -1])
+        return hiddens, sum(attentions) / len(attentions) if attentions else None
+
+    def _end_with_the_template(self, scores: Tensor, step: int) -> Tensor:
+        """``</s>`` comes after the template's last tag, and there only."""
+        is_eos = torch.arange(scores.size(1), device=scores.device) == self.eos
+        ends = self._length <= step
+        return scores.masked_fill(is_eos[None] != ends[:, None], -math.inf)
+
+
+def mean_log(logs: list[Tensor]) -> Tensor:
+    """The logarithm of the mean of the exponentials."""
+    if len(logs) == 1:
+        return logs[0]
+    return torch.logsumexp(torch.stack(logs), dim=0) - math.log(len(logs))

@@ -1,0 +1,106 @@
+"""fairseq's generator for LaSyn models: its hypotheses have tags."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from fairseq.search import BeamSearch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.systems.lasyn.ensemble import LatentEnsemble
+from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
+from fairseq_syntax.systems.lasyn.templates import Template
+
+MODES = ("marginal", "joint", "template")
+
+
+class TemplateSource(Protocol):
+    """Where the templates of a batch come from."""
+
+    def of(self, sample: Any, models: list[Any]) -> list[Template]:
+        """One template per sentence of the batch."""
+
+    def where(self, number: int) -> dict[str, Any]:
+        """``path`` and ``line`` of a sentence's template, for an error."""
+
+
+class LatentGenerator(SequenceGenerator):
+    """Beam search with the tags summed out, maximised over or given.
+
+    Every hypothesis has, beside fairseq's entries, ``tags``: [T] int64, the latent value of each token, ``</s>``
+    included: the given one, or the most probable one of the token.
+
+    Args:
+        models: LaSyn models
+        tgt_dict: the target dictionary
+        mode: ``marginal`` (Equation 5), ``joint`` (max over z of P(y, z)) or ``template`` (P(y | z), z given)
+        templates: where templates come from; needed in mode ``template``
+        other arguments: as in fairseq
+    """
+
+    def __init__(
+        self,
+        models: list[Any],
+        tgt_dict: Any,
+        *,
+        mode: str = "marginal",
+        templates: TemplateSource | None = None,
+        search_strategy: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
+        if (mode == "template") != (templates is not None):
+            raise SyntaxDataError("a template search needs templates, and no other search takes them")
+        ensemble = LatentEnsemble(models)
+        if mode == "joint":
+            if type(search_strategy) not in (type(None), BeamSearch):
+                raise SyntaxDataError("a joint search is a plain beam search", hint="leave the other strategy out")
+            if kwargs.get("temperature", 1.0) != 1.0:
+                raise SyntaxDataError("a joint search has no temperature", hint="leave --temperature out")
+            search_strategy = JointBeamSearch(tgt_dict, ensemble)
+        super().__init__(ensemble, tgt_dict, search_strategy=search_strategy, **kwargs)
+        self.mode, self.templates = mode, templates
+
+    @torch.no_grad()
+    def generate(self, models: list[Any], sample: dict[str, Any], **kwargs: Any) -> list[list[dict[str, Tensor]]]:
+        """Translate a batch.
+
+        Raises:
+            SyntaxDataError: a template is missing, or of a length that the search does not allow
+        """
+        if self.templates is not None:
+            given = self.templates.of(sample, models)
+            self._check_lengths(given, sample)
+            self.model.templates = given
+        return super().generate(models, sample, **kwargs)
+
+    def _check_lengths(self, given: list[Template], sample: dict[str, Any]) -> None:
+        source_length = sample["net_input"]["src_tokens"].size(1)
+        longest = min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
+        for number, template in zip(sample["id"].tolist(), given):
+            if not self.min_len <= len(template) <= longest:
+                raise SyntaxDataError(
+                    f"a template of {len(template)} tags, where a translation has {self.min_len} to {longest} pieces",
+                    hint="change the template, or --min-len, --max-len-a and --max-len-b",
+                    **self.templates.where(number),
+                )
+
+    def finalize_hypos(self, step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, *args, **kw):
+        """fairseq's, which makes hypotheses of the rows that end now; each gets its tags."""
+        tags = self.model.finished_tags(bbsz_idx)
+        unfinished = [i for i, done in enumerate(finished) if not done]
+        sentences = [unfinished[row // beam_size] for row in bbsz_idx.tolist()]
+        before = [len(hypotheses) for hypotheses in finalized]
+        newly = super().finalize_hypos(
+            step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, *args, **kw
+        )
+        # fairseq takes the rows in their order, and no more of a sentence than the beam's size.
+        for sentence, row in zip(sentences, tags):
+            if before[sentence] < len(finalized[sentence]):
+                finalized[sentence][before[sentence]]["tags"] = row
+                before[sentence] += 1
+        return newly

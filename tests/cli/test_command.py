@@ -1,0 +1,63 @@
+"""The ``fairseq-syntax`` command itself: what it imports, and when this package is known to fairseq."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_syntax.cli import VERBS, WITH_FAIRSEQ, main
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import sys
+sys.argv[0] = "bin/fairseq-syntax"
+from fairseq_syntax.cli import main
+try:
+    main()
+finally:
+    print(sorted({"fairseq", "fairseq_syntax.tasks", "torch"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As the console script does it; says at the end what has been imported."""
+    return python("-c", SCRIPT, *arguments)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_waits_for_nothing(verb):
+    done = command(verb, "--help")
+    assert done.stdout.startswith(f"usage: fairseq-syntax {verb} ")
+    assert done.stderr == "[]\n"
+
+
+def test_a_verb_that_needs_no_model_does_not_wait_for_fairseq(tmp_path):
+    (tmp_path / "a").write_text("one line\n")
+    done = command("score", "--ref", str(tmp_path / "a"), "--sys", f"A={tmp_path / 'a'}")
+    assert "100.00" in done.stdout and done.stderr == "[]\n"
+
+
+@pytest.mark.slow
+def test_a_verb_that_needs_fairseq_registers_first(tmp_path):
+    assert set(VERBS) >= WITH_FAIRSEQ
+    done = command("translate", str(tmp_path / "model.pt"), "--input", str(tmp_path / "text"))
+    assert "['fairseq', 'fairseq_syntax.tasks', 'torch']" in done.stderr
+    assert "DEBUG" not in done.stderr  # fairseq's imports configure logging; registering leaves it alone
+
+
+@pytest.mark.slow
+def test_importing_registers_everywhere_else():
+    done = python("-c", "import fairseq_syntax; from fairseq.tasks import TASK_REGISTRY as t; print(*t)")
+    assert "syntax_translation" in done.stdout.split(), done.stderr
+
+
+def test_module_and_script_are_the_same(capsys):
+    assert python("-m", "fairseq_syntax", "--help").stdout == command("--help").stdout
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "fairseq-syntax" in capsys.readouterr().out

@@ -1,0 +1,206 @@
+"""What inspect says of a store, its text trees, and that its check finds every kind of damage."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from binarized import conllu, make, sentences
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import main as command
+from fairseq_syntax.data.report import Tokens, check, describe, example, find_stores, report, word_of
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
+from fairseq_syntax.store.schema import StoredSentence
+from fairseq_syntax.text.tree_drawing import depths, draw_tree
+
+VALID = "valid.en-de.en.syntax.arrow"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("inspect"))
+
+
+@pytest.fixture(scope="module", params=["sentencepiece", "subword_nmt"])
+def segmented(request, data, tmp_path_factory):
+    return data if request.param == "sentencepiece" else make(tmp_path_factory.mktemp("bpe"), kind=request.param)
+
+
+def test_the_numbers_are_those_of_the_parse(data):
+    about = describe(SyntaxStore(data / VALID))
+    assert (about.sentences, about.empty, about.words, about.arcs) == (12, 0, 72, 144)
+    assert about.labels["deprel"] == {"det": 24, "punct": 12, "obj": 12, "root": 12, "nsubj": 12}
+    assert about.labels["upos"] == {"DET": 24, "NOUN": 24, "VERB": 12, "PUNCT": 12}
+    assert about.mass["nmod"] == pytest.approx(72 * 0.13, abs=1e-3)
+    assert about.kept_mean == pytest.approx(0.88, abs=1e-4)
+    assert about.kept == {2: 72} and about.arcs_per_word == {2: 72}
+    assert about.longest[0] == (6, 1)
+    tokens = (data.parent / "seg/valid.en").read_text(encoding="utf-8").split()
+    assert about.pieces == len(tokens)
+    text = report(about)
+    assert "12 sentences (0 empty), 72 words" in text and "from 0.8: 100.0%" in text and "label groups ud" in text
+
+
+def test_a_sentence_is_drawn_with_its_words_tree_and_arcs(data):
+    drawn = example(SyntaxStore(data / VALID), 2, Tokens(str(data / VALID)))
+    words = sentences(12, 2)[1].split()
+    rows = drawn.splitlines()
+    assert rows[0] == "sentence 2"
+    assert rows[1].startswith("   ╭─ the DET det") and f"{words[1]}:det 0.75, {words[2]}:nmod 0.13" in rows[1]
+    assert rows[3].startswith(f"{words[2]} VERB root") and "ROOT:root 0.75" in rows[3]
+    assert rows[6].startswith("╰─ . PUNCT punct")
+    with pytest.raises(SyntaxDataError, match="no sentence 13: there are 12"):
+        example(SyntaxStore(data / VALID), 13)
+    assert "word2:det" in example(SyntaxStore(data / VALID), 1), "a store without its tokens"
+
+
+def test_a_whole_directory_is_right(segmented, capsys):
+    assert command(["inspect", str(segmented), "--check"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("sentences are right") == 2
+    assert find_stores(segmented) == [str(segmented / f"{split}.en-de.en.syntax.arrow") for split in ("train", "valid")]
+
+
+def _damaged(data, folder, change):
+    """The validation store written anew, with a change to its sentences; arrays as StoredSentence has them."""
+    shutil.copytree(data, folder, dirs_exist_ok=True)
+    store = SyntaxStore(data / VALID)
+    with SyntaxStoreWriter(folder / VALID, with_arcs=True) as writer:
+        for i in range(len(store)):
+            flat = store.fetch(np.array([i]), arcs=True)
+            arcs = [(*arc, p) for *arc, p in zip(*flat["arcs"].tolist(), flat["probs"].tolist())]
+            sentence = StoredSentence(flat["pieces"].tolist(), *flat["words"].tolist(), arcs)
+            writer.add(change(i, sentence) or sentence)
+        writer.update_metadata({k: v for k, v in store.metadata.items() if k in ("labels", "dictionary_fingerprint")})
+    return list(check(SyntaxStore(folder / VALID), Tokens(str(folder / VALID))))
+
+
+def _circle(i, s):
+    if i == 3:
+        s.head[:3] = [1, 2, 0]
+
+
+def _outside(i, s):
+    if i == 3:
+        s.head[1] = 6
+
+
+def _label(i, s):
+    if i == 3:
+        s.deprel[1] = 99
+
+
+def _arc(i, s):
+    if i == 3:
+        s.arcs[0] = (0, 17, 1, 0.5)
+
+
+def _twice(i, s):
+    if i == 3:
+        s.arcs[1] = (*s.arcs[0][:3], 0.1)
+
+
+def _mass(i, s):
+    if i == 3:
+        s.arcs[0] = (*s.arcs[0][:3], 0.95)
+
+
+def _more_pieces(i, s):
+    if i == 3:
+        s.pieces[0] += 1
+
+
+def _shifted(i, s):
+    """The lengths stay, the words do not."""
+    if i == 3:
+        k = next(k for k in range(5) if s.pieces[k] > 1)
+        j = (k + 1) % 5
+        s.pieces[k], s.pieces[j] = s.pieces[k] - 1, s.pieces[j] + 1
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda i, s: None, None),
+        (_circle, "sentence 4: its heads form a circle"),
+        (_outside, "sentence 4: the head of word 2 is word 7 of 6"),
+        (_label, "sentence 4: word 2 has a deprel that is not in the inventory"),
+        (_arc, "sentence 4: an arc of word 1 leaves the sentence"),
+        (_twice, "sentence 4: an arc of word 1 stands twice"),
+        (_mass, "sentence 4: the arcs of word 1 have a mass of 1.0800"),
+        (_more_pieces, "sentence 4: {n} pieces, but {n1} tokens"),
+        (_shifted, "which is not one word"),
+    ],
+)
+def test_the_check_finds_every_damage(segmented, tmp_path, change, message):
+    found = _damaged(segmented, tmp_path / "bin", change)
+    if message is None:
+        assert found == []
+        return
+    if "{n}" in message:
+        n = len((segmented.parent / "seg/valid.en").read_text(encoding="utf-8").splitlines()[3].split())
+        message = message.format(n=n + 1, n1=n)
+    assert any(message in problem for problem in found), found
+
+
+def test_another_dataset_is_found_out(data, tmp_path, capsys):
+    shutil.copytree(data, tmp_path / "bin")
+    for ending in ("bin", "idx"):
+        shutil.copy(data / f"train.en-de.en.{ending}", tmp_path / "bin" / f"valid.en-de.en.{ending}")
+    assert command(["inspect", str(tmp_path / "bin" / VALID), "--check"]) == 1
+    assert "WRONG: holds 12 sentences, the tokens 60" in capsys.readouterr().out
+    (tmp_path / "bin/dict.en.txt").unlink()
+    assert command(["inspect", str(tmp_path / "bin" / VALID), "--check"]) == 1
+    assert "there is no dictionary" in capsys.readouterr().err
+    assert command(["inspect", str(tmp_path / "bin" / VALID)]) == 0, "without --check the store alone will do"
+    with pytest.raises(SyntaxDataError, match="no store"):
+        find_stores(tmp_path)
+
+
+def test_trees_only(tmp_path, capsys):
+    data = make(tmp_path, arcs=False)
+    assert command(["inspect", str(data / VALID), "--check"]) == 0
+    assert "trees only, no arcs" in capsys.readouterr().out
+
+
+def test_words_are_spelt_from_pieces():
+    assert word_of(["▁hou", "se"]) == "house" and word_of(["hou@@", "se"]) == "house"
+    assert word_of(["￭."]) == "." and word_of(["▁"]) == "▁"
+
+
+def test_a_tree_as_text():
+    assert draw_tree(["A", "man", "runs", "very", "fast", "."], [1, 2, 2, 4, 2, 2]).splitlines() == [
+        "   ╭─ A",
+        "╭─ man",
+        "runs",
+        "│  ╭─ very",
+        "├─ fast",
+        "╰─ .",
+    ]
+    assert draw_tree(["a", "b"], [0, 1]) == "a\nb", "two roots"
+
+
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(*(st.integers(0, i) for i in range(n)))), st.randoms())
+def test_any_tree_is_drawn_with_every_word_at_its_depth(heads, random):
+    """heads[i] <= i: a forest; shuffled, so that it is any forest, non-projective ones too."""
+    order = list(range(len(heads)))
+    random.shuffle(order)
+    shuffled = [0] * len(heads)
+    for i, head in enumerate(heads):
+        shuffled[order[i]] = order[head]
+    rows = draw_tree([f"w{i}" for i in range(len(heads))], shuffled).splitlines()
+    for i, row in enumerate(rows):
+        steps, word = 0, i
+        while shuffled[word] != word:
+            steps, word = steps + 1, shuffled[word]
+        assert row.index(f"w{i}") == 3 * steps and depths(shuffled)[i] == steps
+    with pytest.raises(ValueError, match="circle"):
+        depths([1, 2, 0])
+
+
+def test_the_corpus_is_what_the_tests_think(data):
+    assert conllu(sentences(1)).count("Arcs=") == 6

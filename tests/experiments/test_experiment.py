@@ -1,0 +1,353 @@
+"""The grid of an experiment: what runs, what is skipped, what a kill leaves, and what the table says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairseq_syntax.cli import experiment as command
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.experiments import results
+from fairseq_syntax.experiments.grid import Grid
+from fairseq_syntax.experiments.plan import load
+
+TEMPLATE = """
+name: toy
+workdir: work
+vars: {words: a b c d e f, out: "{dir}/{file}", file: test.out}
+seeds: [1, 2]
+systems:
+  base: {last: x}
+  better: {last: f}
+prepare:
+  - name: data
+    run: "for i in 1 2 3 4; do echo {words}; done > ref.txt; echo prepared >> ran.txt"
+    outputs: [ref.txt]
+steps:
+  - name: train
+    run: |
+      echo {system}/{seed}/train >> ran.txt
+      echo '{{"loss": [{seed}.5]}}' > {dir}/loss.json
+    outputs: ["{dir}/loss.json"]
+  - name: translate
+    run: "sed 's/f$/{last}/' ref.txt > {out}; echo {system}/{seed}/translate >> ran.txt"
+    outputs: ["{out}"]
+results:
+  test: {ref: ref.txt, sys: "{out}", baseline: base, metrics: [bleu, chrf], resamples: 20, trials: 20}
+values:
+  loss: {file: "{dir}/loss.json", key: loss.0, digits: 1}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "toy.yaml"
+    path.write_text(TEMPLATE)
+    return path
+
+
+def _parse(*argv) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["experiment", *map(str, argv)])
+
+
+def _ran(recipe) -> list[str]:
+    path = recipe.parent / "work/ran.txt"
+    lines = path.read_text().split() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+ALL = ["prepared"] + [f"{s}/{n}/{step}" for n in (1, 2) for s in ("base", "better") for step in ("train", "translate")]
+
+
+def test_a_grid_runs_once_and_writes_its_table_from_the_results_file(recipe, capsys):
+    assert command.main(_parse(recipe)) == 0
+    assert _ran(recipe) == ALL
+    table = (recipe.parent / "work/results.md").read_text()
+    assert "| base | 2 |" in table and "| better | 2 | 100.00 ± 0.00 |" in table and "Against base" in table
+    assert f"| base | 2.0 ± {statistics.stdev([1.5, 2.5]):.1f} |" in table
+    assert "sed 's/f$/x/' ref.txt > base/1/test.out" in table, "the commands are the expanded ones"
+    assert str(recipe.parent) not in table, "no path of the machine"
+    record = recipe.parent / "work/results.jsonl"
+    before = record.read_text()
+    assert command.main(_parse(recipe)) == 0
+    assert _ran(recipe) == []
+    assert record.read_text() == before, "nothing ran, nothing is recorded"
+    (recipe.parent / "work/results.md").unlink()
+    assert command.main(_parse(recipe, "--table")) == 0
+    assert (recipe.parent / "work/results.md").read_text() == table
+    kinds = [entry["kind"] for entry in results.read(record)]
+    assert kinds.count("step") == 9 and kinds.count("value") == 4 and kinds.count("test") == 1
+    capsys.readouterr()
+    command.main(_parse(recipe, "--list"))
+    assert capsys.readouterr().out.count("done\t") == 9
+
+
+def test_what_a_change_touches_runs_again_and_no_more(recipe):
+    command.main(_parse(recipe))
+    _ran(recipe)
+    (recipe.parent / "work/better/2/test.out").unlink()
+    command.main(_parse(recipe))
+    assert _ran(recipe) == ["better/2/translate"], "an output that is gone"
+    recipe.write_text(TEMPLATE.replace("better: {last: f}", "better: {last: e}"))
+    command.main(_parse(recipe))
+    assert _ran(recipe) == ["better/1/translate", "better/2/translate"], "the one command that uses the variable"
+    assert "| better | 2 | 100.00" not in (recipe.parent / "work/results.md").read_text(), "and it is scored again"
+    recipe.write_text(TEMPLATE.replace("[{seed}.5]", "[{seed}.75]"))
+    command.main(_parse(recipe, "--only", "base/2"))
+    assert _ran(recipe) == ["base/2/train", "base/2/translate"], "what comes after it, in this cell alone"
+    command.main(_parse(recipe, "--set", "words=a b c d f"))
+    assert _ran(recipe) == ALL, "prepare comes before everything"
+
+
+def test_a_step_that_fails_stops_its_cell_only(recipe, capsys):
+    recipe.write_text(
+        TEMPLATE.replace("echo {system}/{seed}/train >> ran.txt", "test {system} != base; echo {system} >> ran.txt")
+    )
+    assert command.main(_parse(recipe, "--jobs", "2")) == 1
+    assert sorted(_ran(recipe)) == sorted(["prepared", "better", "better", "better/1/translate", "better/2/translate"])
+    printed = capsys.readouterr().out
+    assert "failed: base/1, base/2" in printed and "exit code 1" in printed
+    assert "better" in (recipe.parent / "work/results.md").read_text()
+
+
+def test_a_step_without_its_output_has_failed(recipe, capsys):
+    recipe.write_text(TEMPLATE.replace("> {out}; echo", "> /dev/null; echo"))
+    assert command.main(_parse(recipe)) == 1
+    assert "it did not make base/1/test.out" in capsys.readouterr().out
+    recipe.write_text(TEMPLATE.replace("> ref.txt; echo", "> /dev/null; echo"))
+    with pytest.raises(SyntaxDataError, match="the step data of prepare failed"):
+        command.main(_parse(recipe))
+
+
+def test_a_changed_command_does_not_find_the_old_ones_outputs(recipe):
+    command.main(_parse(recipe))
+    _ran(recipe)
+    (recipe.parent / "work/base/1/loss.json").write_text("{}")
+    recipe.write_text(
+        TEMPLATE.replace("echo {system}/{seed}/train", "ls {dir}/loss.json || echo {system}/{seed}/train")
+    )
+    command.main(_parse(recipe))
+    assert _ran(recipe) == ALL[1:], "loss.json had been removed before"
+
+
+def test_steps_of_some_systems_only(recipe):
+    recipe.write_text(
+        TEMPLATE.replace(
+            'outputs: ["{out}"]\n',
+            'outputs: ["{out}"]\n  - {name: extra, run: "echo {system}/{seed}/extra >> ran.txt", only: better}\n',
+        )
+    )
+    command.main(_parse(recipe))
+    assert _ran(recipe) == [
+        x for x in ALL for x in ([x, x.replace("translate", "extra")] if "better" in x and "translate" in x else [x])
+    ]
+
+
+SLEEPY = """
+name: sleepy
+workdir: work
+systems: {a: {}, b: {}}
+steps:
+  - name: first
+    run: "echo {system} first >> ran.txt; echo 1 > {dir}/first"
+    outputs: ["{dir}/first"]
+  - name: second
+    run: "echo {system} second $$ >> ran.txt; test -e go || sleep 1000; echo 2 > {dir}/second"
+    outputs: ["{dir}/second"]
+"""
+
+RUN = """
+import sys
+from fairseq_syntax.experiments.plan import load
+from fairseq_syntax.experiments.grid import Grid
+Grid(load(sys.argv[1])).run(jobs=2)
+"""
+
+
+def _start(recipe) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", RUN, str(recipe)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _wait(condition, seconds: float = 240.0) -> None:
+    end = time.time() + seconds
+    while not condition():
+        assert time.time() < end, "nothing happened"
+        time.sleep(0.05)
+
+
+def _pids(folder: Path) -> list[int]:
+    path = folder / "ran.txt"
+    return [int(line.split()[2]) for line in path.read_text().splitlines() if "second" in line] if path.exists() else []
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_was(tmp_path):
+    recipe = tmp_path / "sleepy.yaml"
+    recipe.write_text(SLEEPY)
+    work = tmp_path / "work"
+    # a polite signal takes the commands along
+    process = _start(recipe)
+    _wait(lambda: len(_pids(work)) == 2)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode != 0
+    _wait(lambda: not any(map(_alive, _pids(work))))
+    # a kill leaves orphans, and nothing may run beside them
+    (work / "ran.txt").unlink()
+    process = _start(recipe)
+    _wait(lambda: len(_pids(work)) == 2)
+    assert "first" not in (work / "ran.txt").read_text(), "the first steps were done"
+    process.kill()
+    process.communicate(timeout=120)
+    grid = Grid(load(recipe), say=lambda line: None)
+    with pytest.raises(SyntaxDataError, match="still going"):
+        grid.run()
+    for pid in _pids(work):
+        os.killpg(pid, signal.SIGKILL)
+    _wait(lambda: not any(map(_alive, _pids(work))))
+    (work / "go").touch()
+    lines: list[str] = []
+    assert Grid(load(recipe), say=lines.append).run() == []
+    assert "a/1 first: done before" in lines and "a/1 second: started, attempt 3" in lines
+    assert (work / "a/1/second").read_text() == "2\n"
+    steps = [entry for entry in results.read(work / "results.jsonl") if entry["kind"] == "step"]
+    assert sorted((e["cell"], e["step"], e["attempts"]) for e in steps) == [
+        (c, s, n) for c in ("a/1", "b/1") for s, n in (("first", 1), ("second", 3))
+    ]
+
+
+def test_the_table_is_in_the_order_of_the_systems_and_without_those_that_are_gone():
+    machine = {"cpus": 1, "memory_gib": 1, "system": "Linux", "machine": "x", "python": "3", "versions": {}}
+    used = (("first", 1), ("second", 2), ("first", 1))
+    entries = [{"kind": "environment", "cpu": name, "threads": threads, **machine} for name, threads in used]
+    for system, seconds in (("b", 2.0), ("gone", 3.0), ("a", 1.0), ("b", 4.0)):
+        step = {"kind": "step", "cell": f"{system}/1", "step": "s", "command": f"run {system}"}
+        entries.append({**step, "seconds": seconds, "attempts": 1})
+    table = results.results_table(entries, "t", ["a", "b"])
+    assert table.index("| a | 1.0 |") < table.index("| b | 4.0 |"), "the last of two entries counts"
+    assert "gone" not in table
+    assert table.count("CPU: first") == table.count("CPU: second") == 1
+
+
+def test_half_a_line_in_the_results_file_is_passed_over(tmp_path):
+    path = tmp_path / "results.jsonl"
+    results.append(path, {"kind": "step", "n": 1})
+    with path.open("a") as stream:
+        stream.write('{"kind": "step", "n"')
+    results.append(path, {"kind": "step", "n": 2})
+    assert [entry["n"] for entry in results.read(path)] == [1, 2]
+
+
+def test_variables(recipe):
+    experiment = load(recipe)
+    cell = experiment.variables("base", 2)
+    assert experiment.fill("{out} {last} {{x}} ${HOME} {root}", cell) == "base/2/test.out x {x} ${HOME} .."
+    assert load(recipe, {"last": "z"}).variables("base", 1)["last"] == "z"
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("{last}/' ref", "{lst}/' ref", "no variable lst"),
+        ("file: test.out", 'file: "{out}"', "variables in a circle: out -> file -> out"),
+        ("file: test.out", "seed: 1", "vars.seed: this name is taken"),
+        ("seeds: [1, 2]", "seeds: [1, 1]", "twice"),
+        ("seeds: [1, 2]", "seeds: 3", "seeds must be a list"),
+        ("seeds: [1, 2]", "sedes: [1, 2]", "unknown key sedes"),
+        ("  better: {last: f}", "  base: {last: f}", r"toy.yaml:8: .*base stands twice"),
+        ("  better: {last: f}", "  ../x: {last: f}", "cannot be a name"),
+        ("baseline: base", "baseline: bas", "no system is called bas"),
+        ("name: translate", "name: train", "two steps of steps are called train"),
+        ("outputs: [ref.txt]", "outputs: [1]", "must be a text or a list"),
+        ("metrics:", "metrix:", "unknown key metrix"),
+        ("name: toy", "name: [toy", "not YAML"),
+        ("steps:", "stops:", "has no steps"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(recipe, old, new, message):
+    assert old in TEMPLATE
+    recipe.write_text(TEMPLATE.replace(old, new))
+    with pytest.raises(SyntaxDataError, match=message):
+        load(recipe)
+
+
+def test_mistakes_on_the_command_line_are_named(recipe):
+    for argv, message in (
+        (["--only", "bas"], "no system or cell is called bas"),
+        (["--set", "words"], "not a variable and its value"),
+        (["--set", "wrds=a"], "no variable wrds to set"),
+        (["--table"], "there are no results yet"),
+    ):
+        with pytest.raises(SyntaxDataError, match=message):
+            command.main(_parse(recipe, *argv))
+
+
+def test_a_value_that_is_not_there_is_named(recipe):
+    recipe.write_text(TEMPLATE.replace("key: loss.0", "key: loss.7"))
+    with pytest.raises(SyntaxDataError, match=r"base/1/loss.json: no number loss.7 for the value loss"):
+        command.main(_parse(recipe))
+
+
+def test_the_demonstration_runs(tmp_path):
+    demo = Path(__file__).parents[2] / "examples/experiment.yaml"
+    copy = tmp_path / "examples/experiment.yaml"
+    copy.parent.mkdir()
+    copy.write_text(demo.read_text())
+    assert command.main(_parse(copy, "--jobs", "2")) == 0
+    last = [json.loads(line) for line in (tmp_path / "runs/demo/results.jsonl").read_text().splitlines()][-1]
+    scores = {system["name"]: system["mean"]["BLEU"] for system in last["report"]["systems"]}
+    assert scores["careful"] > scores["careless"] + 10
+
+
+def test_published_figures_stand_beside_the_measured_ones(recipe):
+    recipe.write_text(TEMPLATE + "  published loss: {published: {better: 1.25}}\n")
+    assert command.main(_parse(recipe)) == 0
+    table = (recipe.parent / "work/results.md").read_text()
+    assert re.search(r"\| better \| 2\.0 ± 0\.7 \| 1\.25 ± 0\.00 \|", table)
+    for wrong in ("nobody: 1", "better: much"):
+        recipe.write_text(TEMPLATE + f"  published loss: {{published: {{{wrong}}}}}\n")
+        with pytest.raises(SyntaxDataError, match="no such system, or not a number"):
+            load(recipe)
+
+
+def test_a_file_extends_another(recipe):
+    bigger = recipe.with_name("bigger.yaml")
+    bigger.write_text("extends: toy.yaml\nname: bigger\nvars: {words: g h}\nseeds: [3]\n")
+    base, found = load(recipe), load(bigger)
+    assert found.name == "bigger" and found.seeds == [3] and found.systems == base.systems
+    assert found.vars == {**base.vars, "words": "g h"}
+    recipe.write_text("extends: bigger.yaml\n" + TEMPLATE)
+    with pytest.raises(SyntaxDataError, match="which extends it"):
+        load(bigger)
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "lasyn", "lstm"])
+def test_the_grids_of_multi30k_can_be_read(name):
+    found = load(Path(__file__).parents[2] / f"examples/multi30k/{name}.yaml")
+    assert len(found.systems) > 1
+    assert all(found.cell_tasks(*cell) for cell in found.cells())

@@ -1,0 +1,375 @@
+"""Parsing a corpus: lines in, lines out, whatever is in them and whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import main
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
+from fairseq_syntax.parsing.tokenizers import BasicTokenizer, normalise, spell_out
+from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
+
+CHAIN = ParserOptions(parser="chain_parser")
+TEXT = ["A man sleeps.", "", "Two dogs, one cat", "  ", "It's late! Isn't it?", "end", ""]
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "text.en"
+    path.write_text("".join(f"{line}\n" for line in TEXT), encoding="utf-8")
+    return path
+
+
+def job(text: Path, name: str = "out.conllu", **changes) -> Job:
+    return Job(text, text.with_name(name), changes.pop("options", CHAIN), **{"part_lines": 2} | changes)
+
+
+def forms(tokenizer: BasicTokenizer, line: str) -> list[list[str]]:
+    return [[token.form for token in sentence] for sentence in tokenizer.tokenize([line])[0]]
+
+
+# ------------------------------------------------------------------------------------------------------ tokenizers
+
+
+def test_the_basic_tokenizer_splits_as_english_treebanks_do():
+    line = "\"Don't,\" said Mr. O'Neil's wife: $1,000.50 at 10:30 (U.S.) isn't the 15-year-old's... www.a.org/b?c."
+    assert " ".join(*forms(BasicTokenizer("en"), line)) == (
+        "\" Do n't , \" said Mr. O'Neil 's wife : $ 1,000.50 at 10:30 ( U.S. ) is n't the 15-year-old 's ... "
+        "www.a.org/b?c ."
+    )
+    assert forms(BasicTokenizer("fr"), "L'homme d'aujourd'hui.") == [["L'", "homme", "d'", "aujourd'hui", "."]]
+    assert forms(BasicTokenizer("de"), "Geht's?") == [["Geht's", "?"]]
+    assert forms(BasicTokenizer("hi"), "नमस्ते दुनिया।") == [["नमस्ते", "दुनिया", "।"]]
+
+
+def test_sentences_are_split_on_request_only():
+    line = 'He said: "Stop!" Then he left... and Mr. Smith came. 2 dogs. yes'
+    assert len(forms(BasicTokenizer("en"), line)) == 1
+    split = forms(BasicTokenizer("en", split_sentences=True), line)
+    assert [" ".join(sentence) for sentence in split] == [
+        'He said : " Stop ! "',
+        "Then he left ... and Mr. Smith came .",
+        "2 dogs . yes",
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=60),
+        st.lists(st.sampled_from(["a", "B", "9", ".", ",", "'", "n't", '"', "-", "(", ")", "é", "。", "@", "/", "\t"])),
+    ),
+    st.sampled_from(["en", "fr", "it", "zh"]),
+    st.booleans(),
+)
+def test_tokens_always_add_up_to_the_text(line, lang, split):
+    line = "".join(line)
+    options = ParserOptions(parser="chain_parser", lang=lang, split_sentences=split)
+    (parsed,) = load_parser(options).parse([line])
+    assert text_of(parsed) == normalise(line)
+    assert len(parsed.sentences) <= 1 or split
+
+
+def test_a_tokenizer_that_changes_the_text_is_found_out():
+    with pytest.raises(SyntaxDataError, match="changed the text"):
+        spell_out("a cat", ["a", "dog"])
+    with pytest.raises(SyntaxDataError, match="lost text"):
+        spell_out("a cat", ["a"])
+
+
+def test_spacy_tokenizes_where_it_is_installed():
+    pytest.importorskip("spacy")
+    options = ParserOptions(parser="chain_parser", tokenizer="spacy", split_sentences=True)
+    (parsed, empty) = load_parser(options).parse(["It isn't  late. Go home!", ""])
+    assert parsed.words == ["It", "is", "n't", "late", ".", "Go", "home", "!"]
+    assert parsed.sentences == [(0, 5), (5, 8)] and empty.words == []
+
+
+# ------------------------------------------------------------------------------------------------------ lines
+
+
+def test_words_are_numbered_through_the_line_and_roots_are_their_own_heads():
+    options = ParserOptions(parser="chain_parser", split_sentences=True, distributions=True)
+    (line,) = load_parser(options).parse(["Go home. It rains."], first_line=7)
+    assert line.line_number == 7
+    assert line.sentences == [(0, 3), (3, 6)]
+    assert line.heads == [0, 0, 1, 3, 3, 4]
+    assert line.arcs[3:5] == [(3, 3, "root", 0.9), (4, 3, "dep", 0.9)]
+
+
+def test_lists_of_tokens_are_taken_as_they_are():
+    first, empty = load_parser(CHAIN).parse([["don't", "split", "me."], []])
+    assert first.words == ["don't", "split", "me."] and text_of(first) == "don't split me."
+    assert empty.words == []
+
+
+def test_pretokenized_text_is_split_at_spaces_only():
+    (line,) = load_parser(ParserOptions(parser="chain_parser", tokenizer="whitespace")).parse(["do n't , ok ? No !"])
+    assert line.words == ["do", "n't", ",", "ok", "?", "No", "!"] and len(line.sentences) == 1
+
+
+def test_long_sentences_are_parsed_in_parts_or_refused():
+    words = ["w"] * 10 + [","] + ["w"] * 14
+    split = load_parser(ParserOptions(parser="chain_parser", max_words=12)).parse([words])[0]
+    assert split.sentences == [(0, 11), (11, 23), (23, 25)]
+    assert split.words == words
+    with pytest.raises(SyntaxDataError, match="line 1 has a sentence of 25 tokens, more than 12"):
+        load_parser(ParserOptions(parser="chain_parser", max_words=12, long_lines="error")).parse([words])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ParserOptions(parser="nothing_of_this_name"), "cannot be used"),
+        (ParserOptions(parser="csv"), "no load"),
+        (ParserOptions(parser="chain_parser", tokenizer="stanza"), "has no tokenizer 'stanza'"),
+    ],
+)
+def test_unknown_parsers_and_tokenizers(options, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        load_parser(options)
+
+
+# ------------------------------------------------------------------------------------------------------ jobs
+
+
+def test_every_line_comes_out_once_and_in_order(text):
+    output = parse_corpus(job(text))
+    assert [text_of(line) for line in read_conllu(output, n_lines=len(TEXT))] == [normalise(line) for line in TEXT]
+    assert [line.line_number for line in read_conllu(output)] == list(range(len(TEXT)))
+    assert sorted(os.listdir(text.parent)) == ["out.conllu", "text.en"]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_parts_and_workers_do_not_change_the_bytes(text, workers):
+    whole = parse_corpus(job(text, "whole.conllu"))
+    assert parse_corpus(job(text, "workers.conllu", workers=workers)).read_bytes() == whole.read_bytes()
+    gz = text.with_suffix(".en.gz")
+    gz.write_bytes(gzip.compress(text.read_bytes()))
+    assert parse_corpus(job(gz, "gz.conllu")).read_bytes() == whole.read_bytes()
+
+
+def test_shards_together_are_the_whole(text):
+    whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
+    for count in (1, 2, 3, 4, 5, 9):
+        shards = [job(text, f"{count}.conllu", shard=(number, count)) for number in range(1, count + 1)]
+        covered = [part for shard in shards for part in Plan.of(shard).own_parts]
+        assert covered == Plan.of(shards[0]).parts
+        for shard in [*reversed(shards), shards[0]]:
+            assert parse_corpus(shard) is None
+        assert merge(Plan.of(job(text, f"{count}.conllu"))).read_bytes() == whole
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=12), min_size=1),
+    st.integers(1, 4),
+    st.integers(1, 5),
+)
+def test_no_line_is_lost_or_doubled(lines, part_lines, shards):
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "text"
+        text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
+        for number in range(1, shards + 1):
+            parse_corpus(job(text, part_lines=part_lines, shard=(number, shards)))
+        output = merge(Plan.of(job(text, part_lines=part_lines)))
+        found = [text_of(line) for line in read_conllu(output, n_lines=len(lines))]
+        assert found == [normalise(line) for line in lines]
+
+
+def test_a_merge_before_the_end_says_which_lines_are_missing(text):
+    parse_corpus(job(text, shard=(1, 2)))
+    with pytest.raises(SyntaxDataError, match="2 of 4 parts are missing: lines 5 to 6, 7 to 7"):
+        merge(Plan.of(job(text)))
+    assert not job(text).output.exists()
+    assert parse_corpus(job(text)).exists()  # without a shard, the rest is parsed
+
+
+def test_a_run_that_failed_continues_where_it_was(text, monkeypatch):
+    whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
+    real, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SyntaxDataError, match="cannot be written: No space left"):
+        parse_corpus(job(text))
+    monkeypatch.setattr(os, "fsync", real)
+    assert sorted(os.listdir(job(text).folder)) == [
+        "000000000000-000000000002.conllu",
+        "000000000002-000000000004.conllu",
+    ]
+    marks = {name: os.stat(job(text).folder / name).st_mtime_ns for name in os.listdir(job(text).folder)}
+    parse_corpus(job(text, shard=(1, 1)))
+    assert all(os.stat(job(text).folder / name).st_mtime_ns == mark for name, mark in marks.items())
+    assert parse_corpus(job(text)).read_bytes() == whole
+
+
+def test_a_damaged_part_is_parsed_again(text):
+    whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
+    parse_corpus(job(text, shard=(1, 1)))
+    for number, damage in enumerate([lambda b: b[:-20], lambda b: b"", lambda b: b.replace(b"A\t", b"B\t")]):
+        part = Plan.of(job(text)).path(Plan.of(job(text)).parts[number % 2 * 2])
+        part.write_bytes(damage(part.read_bytes()))
+    assert parse_corpus(job(text)).read_bytes() == whole
+
+
+def test_parts_of_another_job_are_never_mixed_in(text):
+    parse_corpus(job(text, shard=(1, 2)))
+    other = job(text, options=ParserOptions(parser="chain_parser", distributions=True))
+    with pytest.raises(SyntaxDataError, match="made from another text, with other options"):
+        parse_corpus(other)
+    text.write_text(text.read_text().replace("cat", "cow"))
+    with pytest.raises(SyntaxDataError, match="made from another text"):
+        parse_corpus(job(text))
+
+
+def test_a_finished_file_is_kept_and_a_foreign_one_is_not_replaced(text):
+    output = parse_corpus(job(text))
+    mark = output.stat().st_mtime_ns
+    assert parse_corpus(job(text)) == output == merge(Plan.of(job(text)))
+    assert output.stat().st_mtime_ns == mark
+    output.write_text("someone's thesis\n")
+    with pytest.raises(SyntaxDataError, match=r"exists, .*--overwrite"):
+        parse_corpus(job(text))
+    assert output.read_text() == "someone's thesis\n"
+
+
+def test_bad_text_and_bad_trees_are_refused(text):
+    empty = text.with_name("empty")
+    empty.write_text("")
+    with pytest.raises(SyntaxDataError, match="is empty"):
+        parse_corpus(job(empty))
+    with pytest.raises(SyntaxDataError, match="missing"):
+        parse_corpus(job(text.with_name("missing")))
+    text.write_bytes(b"good\nb\xe4d\n")
+    with pytest.raises(SyntaxDataError, match=r"text.en:2: .*UTF-8"):
+        parse_corpus(job(text))
+    text.write_text("TWOROOTS in here\n")
+    with pytest.raises(SyntaxDataError, match="both roots"):
+        parse_corpus(job(text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(text, workers):
+    lines = [f"line {number} of the text" for number in range(40)]
+    lines[25] = "KILL here"
+    text.write_text("".join(f"{line}\n" for line in lines))
+    (text.parent / "die").touch()
+    command = [sys.executable, "-c", "import sys; from fairseq_syntax.cli import main; sys.exit(main())", "parse"]
+    command += ["--parser", "chain_parser", "--model-dir", str(text.parent), "--input", str(text), "--part-lines", "4"]
+    command += ["--workers", workers, "--output", str(text.with_name("out"))]
+    paths = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    died = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert died.returncode == (-9 if workers == "1" else 1)
+    assert "a worker process was killed" in died.stderr or workers == "1"
+    left = os.listdir(text.with_name("out.parts"))
+    assert 0 < len([name for name in left if name.endswith(".conllu")]) < 10
+    assert not text.with_name("out").exists()
+    (text.parent / "die").unlink()
+    subprocess.run(command, env=environment, check=True)
+    assert text.with_name("out").read_bytes() == parse_corpus(job(text, "whole", part_lines=4)).read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def parse(*arguments: str | Path) -> int:
+    return main(["parse", *map(str, arguments)])
+
+
+def test_the_command_parses_shards_and_merges(text, capsys):
+    out = text.with_name("out")
+    common = ["--input", text, "--output", out, "--parser", "chain_parser", "--part-lines", "3"]
+    assert parse(*common, "--shard", "2/2") == 0
+    assert parse(*common, "--merge") == 1
+    assert "missing" in capsys.readouterr().err
+    assert parse(*common, "--shard", "1/2") == 0
+    assert parse(*common, "--merge") == 0
+    assert len(list(read_conllu(out, n_lines=len(TEXT)))) == len(TEXT)
+    assert parse(*common, "--distributions") == 1
+    assert parse(*common, "--distributions", "--overwrite") == 0
+    assert next(read_conllu(out)).arcs is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--shard", "1/2", "--merge"],
+        ["--shard", "1/2", "--overwrite"],
+        ["--text", "x"],
+        ["--pretokenized", "--split-sentences"],
+        ["--pretokenized", "--tokenizer", "basic"],
+        ["--parser", "conllu", "--distributions"],
+    ],
+)
+def test_options_that_contradict_each_other(text, arguments, capsys):
+    assert parse("--input", text, "--output", text.with_name("o"), "--parser", "chain_parser", *arguments) == 1
+    assert "error:" in capsys.readouterr().err
+    assert not text.with_name("o").exists()
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])
+def test_shards_are_counted_from_one(text, shard):
+    with pytest.raises(SystemExit):
+        parse("--input", text, "--output", text.with_name("o"), "--shard", shard)
+
+
+def test_an_existing_parse_is_checked_and_passed_on(text, capsys):
+    foreign, out = text.with_name("foreign"), text.with_name("out")
+    with open(foreign, "w") as file:
+        for line in load_parser(CHAIN).parse(["A man sleeps.", "Two dogs"]):
+            file.write("".join(row for row in _rows(line) if not row.startswith("# line")))
+    text.write_text("A man  sleeps.\nTwo dogs\n")
+    common = ["--parser", "conllu", "--input", foreign, "--output", out]
+    assert parse(*common, "--text", text) == 0
+    assert [text_of(line) for line in read_conllu(out, n_lines=2)] == ["A man sleeps.", "Two dogs"]
+    assert out.read_text().startswith("# lines = 2\n# line = 1\n")
+    assert parse(*common) == 1  # there is something already
+    text.write_text("A man sleeps.\nTwo cats\n")
+    assert parse(*common, "--text", text, "--overwrite") == 1
+    assert "foreign:6: the parse says 'Two dogs', line 2" in capsys.readouterr().err
+    text.write_text("A man sleeps.\n\nTwo dogs\n")
+    assert parse(*common, "--text", text, "--overwrite") == 1
+    foreign.write_text("")
+    assert parse(*common, "--overwrite") == 1
+    assert "is empty" in capsys.readouterr().err
+
+
+def test_an_existing_parse_keeps_its_empty_lines(text):
+    out = text.with_name("out")
+    again = text.with_name("again")
+    parse_corpus(job(text))
+    assert parse("--parser", "conllu", "--input", text.with_name("out.conllu"), "--output", again) == 0
+    lines = list(read_conllu(again))
+    assert [text_of(line) for line in lines] == [normalise(line) for line in TEXT]
+    text.write_text("\n\n")
+    parse_corpus(job(text, "out"))
+    assert parse("--parser", "conllu", "--input", out, "--output", again, "--overwrite") == 0
+    assert [line.words for line in read_conllu(again)] == [[], []]
+
+
+def _rows(line: ParsedLine) -> list[str]:
+    import io
+
+    file = io.StringIO()
+    write_conllu(file, line)
+    return file.getvalue().splitlines(keepends=True)

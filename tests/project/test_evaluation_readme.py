@@ -1,0 +1,28 @@
+"""The commands of examples/evaluation/README.md run as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from fairseq_syntax.cli import main as command
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_bash_block_runs(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "examples/evaluation/README.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples/experiment.yaml").write_text((ROOT / "examples/experiment.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(line) for line in blocks.splitlines()]
+    assert len(commands) == 7
+    for program, *argv in commands:
+        # in this process: starting each would load PyTorch seven times
+        assert program == "fairseq-syntax" and command(argv) == 0, argv
+    printed = capsys.readouterr().out
+    assert printed.count("done\t") == 7 and r"\begin{tabular}" in printed and "lines, " in printed
+    for name in ("results.md", "scores.json", "box.png", "length.svg", "kept.src", "removed.tsv"):
+        assert (tmp_path / "runs/demo" / name).stat().st_size > 0, name

@@ -1,0 +1,196 @@
+"""The package as users get it: what a wheel holds, and how the installation guards against large downloads."""
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fairseq_syntax
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel of a copy of the sources, so that nothing is left in the checkout."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "fairseq_syntax", source / "fairseq_syntax", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run([*command, "--wheel-dir", source / "out", source], check=True, capture_output=True)
+    return next((source / "out").glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_everything(wheel):
+    assert wheel.name.startswith(f"fairseq_syntax-{fairseq_syntax.__version__}-py3-none-any")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        entry_points = archive.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
+        metadata = archive.read(next(n for n in names if n.endswith("METADATA"))).decode()
+    checkout = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "fairseq_syntax").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in names if ".dist-info/" not in name} == checkout
+    assert "fairseq_syntax/py.typed" in names
+    assert "fairseq-syntax = fairseq_syntax.cli:main" in entry_points
+    assert "License: MIT" in metadata or "License-Expression: MIT" in metadata
+    assert "Requires-Dist: fairseq-fixed==0.12.3.1" in metadata
+
+
+@pytest.mark.slow
+def test_the_wheel_works_from_anywhere(wheel, tmp_path):
+    """Unpacked where no checkout is, it gives the console command, and fairseq finds it as a user directory."""
+    target = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    environment = {**os.environ, "PYTHONPATH": str(target), "PYTHONWARNINGS": "ignore"}
+
+    def run(*arguments):
+        command = [sys.executable, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True).stdout
+
+    user_dir = run("-m", "fairseq_syntax", "user-dir").strip()
+    assert Path(user_dir) == target / "fairseq_syntax"
+    program = (
+        "import sys, argparse; from fairseq import models, utils; "
+        "utils.import_user_module(argparse.Namespace(user_dir=sys.argv[1])); "
+        "print(sys.modules['fairseq_syntax'].__file__, 'pascal_transformer' in models.ARCH_MODEL_REGISTRY)"
+    )
+    assert run("-c", program, user_dir).split() == [str(target / "fairseq_syntax" / "__init__.py"), "True"]
+
+
+def test_every_python_package_is_found():
+    """A directory of modules without __init__.py would be left out of the wheel."""
+    for path in (ROOT / "fairseq_syntax").rglob("*.py"):
+        assert (path.parent / "__init__.py").exists(), path.parent
+
+
+def test_versions_agree():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == fairseq_syntax.__version__
+    assert f"## {fairseq_syntax.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_five_papers_are_cited_alike():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    bibliography = (ROOT / "CITATION.bib").read_text(encoding="utf-8")
+    titles = {title.replace("{", "").replace("}", "") for title in re.findall(r"title\s*= \{(.+)\},", bibliography)}
+    titles = {title for title in titles if not title.startswith("Proceedings")}
+    assert {reference["title"] for reference in citation["references"]} == titles and len(titles) == 5
+    for reference in citation["references"]:
+        for author in reference["authors"]:
+            assert f"{author['family-names']}, {author['given-names']}" in bibliography
+
+
+def report(*requirements):
+    return {"install": [{"metadata": {"name": "torch", "requires_dist": list(requirements)}}]}
+
+
+def test_cuda_builds_are_told_from_cpu_builds():
+    check = load_tool("check_torch")
+    assert check.cuda_requirements(report("filelock", "sympy>=1.13", 'optree; extra == "optree"')) == []
+    here = f'platform_system == "{platform.system()}"'
+    assert check.cuda_requirements(report("filelock", f"nvidia-cublas-cu12==12.8; {here}", f"triton; {here}")) == [
+        "nvidia-cublas-cu12",
+        "triton",
+    ]
+    assert check.cuda_requirements(report('nvidia-cublas-cu12; platform_system == "Elsewhere"')) == []
+    assert check.cuda_requirements({"install": [{"metadata": {"name": "torch"}}]}) == []
+
+
+@pytest.mark.parametrize(
+    "cuda, gpu, packages, status",
+    [
+        ("", False, ["nvidia-cudnn"], 1),
+        ("1", False, ["nvidia-cudnn"], 0),
+        ("", True, ["nvidia-cudnn"], 0),
+        ("", False, ["filelock"], 0),
+    ],
+)
+def test_a_cuda_build_needs_a_gpu_or_consent(monkeypatch, capsys, cuda, gpu, packages, status):
+    check = load_tool("check_torch")
+    monkeypatch.setenv("CUDA", cuda)
+    monkeypatch.setattr(check, "gpu_visible", lambda: gpu)
+    output = subprocess.CompletedProcess([], 0, stdout=json.dumps(report(*packages)))
+    monkeypatch.setattr(check.subprocess, "run", lambda *args, **kwargs: output)
+    assert check.main("torch==9.9") == status
+    said = capsys.readouterr().err
+    if status:
+        assert all(name in said for name in ("torch==9.9", "TORCH_INDEX_URL=", "TORCH=", "CUDA=1"))
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_make_installs_once_and_in_order(tmp_path):
+    """With stand-ins for Python: each step runs once, in order, and not again until something changes."""
+    for name in ("Makefile", "setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    log = tmp_path / "log"
+    fake = tmp_path / "python"
+    fake.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" >> "{log}"\n'
+        'case "$*" in\n'
+        '  "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;\n'
+        '  *"-c import torch") test -e .venv/has_torch ;;\n'
+        '  *"-c import torch; print"*) echo torch==2.13.0+cpu ;;\n'
+        '  *install*torch==*) case "$*" in *fairseq*|*-c*) ;; *) touch .venv/has_torch ;; esac ;;\n'
+        "esac\n"
+    )
+    fake.chmod(0o755)
+
+    def make(*targets):
+        log.write_text("")
+        command = ["make", "-s", f"PYTHON={fake}", *targets]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
+        return log.read_text().splitlines()
+
+    steps = [
+        line for line in make("demo") if "install" in line or "venv" in line or "examples" in line or "tools" in line
+    ]
+    order = [
+        "-m venv",
+        "tools/check_torch.py torch==",
+        "install torch==",
+        "numpy cython",
+        "fairseq-fixed==",
+        "-e .[dev]",
+        "examples/toy",
+    ]
+    assert [next(i for i, line in enumerate(steps) if part in line) for part in order] == list(range(len(order)))
+    assert make("demo") == ["examples/toy/run.py"]
+    stamp = tmp_path / ".venv" / ".package"
+    os.utime(stamp, (0, 0))
+    again = make("test")
+    assert len(again) == 2 and "-e .[dev]" in again[0] and again[1] == "-m pytest"
+    assert "make demo" in subprocess.run(["make", "help"], cwd=tmp_path, capture_output=True, text=True).stdout
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_make_names_an_old_python(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "old").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "old").chmod(0o755)
+    done = subprocess.run(["make", "demo", f"PYTHON={tmp_path}/old"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0 and "older than 3.10" in done.stderr

@@ -1,0 +1,595 @@
+"""fairseq's commands with the plugin, from data to translations: whichever way a sentence takes, the same numbers."""
+
+import copy
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import toy_data
+from fairseq import checkpoint_utils
+from toy_data import USER_DIR, fairseq
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.interactive import read_blocks
+from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
+from fairseq_syntax.text.conllu import flatten, owner, parse_conllu_block, text_of
+
+pytestmark = pytest.mark.slow
+TASK = ["--task", "syntax_translation"]
+SEARCH = ["--beam", 3, "--cpu"]
+# Steps that are the gradients themselves: Adam would blow up the rounding of those that are zero.
+PLAIN_STEPS = {
+    "optimizer": "sgd",
+    "lr": 0.5,
+    "dropout": 0,
+    "max_tokens": None,
+    "required_batch_size_multiple": 1,
+}
+
+
+def hypotheses(output: str) -> dict[int, tuple[float, str]]:
+    """Score and detokenized text by sentence number, from what fairseq-generate or -interactive prints."""
+    return {int(n): (float(score), text) for n, score, text in re.findall(r"^D-(\d+)\t(\S+)\t(.*)$", output, re.M)}
+
+
+def generate(data, checkpoint, directory: Path, *more, subset: str = "test") -> dict[int, tuple[float, str]]:
+    options = [*TASK, "--path", checkpoint, "--gen-subset", subset, "--results-path", directory, *SEARCH, *more]
+    fairseq("generate", data, *options)
+    return hypotheses((directory / f"generate-{subset}.txt").read_text(encoding="utf-8"))
+
+
+def interactive(data, checkpoint, source: Path, *more) -> dict[int, tuple[float, str]]:
+    options = [*TASK, "-s", "en", "-t", "de", "--path", checkpoint, "--input", source, *SEARCH, *more]
+    return hypotheses(fairseq("interactive", data, *options))
+
+
+def assert_same(found, expected, tolerance: float = 2e-4) -> None:
+    assert found.keys() == expected.keys()
+    for n, (score, text) in expected.items():
+        assert found[n][1] == text, n
+        assert found[n][0] == pytest.approx(score, abs=tolerance), n
+
+
+def the_task(data, **options) -> SyntaxTranslationTask:
+    """A task without a model, whose batches bring the tree."""
+    cfg = SyntaxTranslationConfig(data=str(data), source_lang="en", target_lang="de", **options)
+    # As the command line has it: these are interpolated from other groups of options.
+    cfg.train_subset, cfg.required_seq_len_multiple, cfg.dataset_impl = "train", 1, None
+    return SyntaxTranslationTask.setup_task(cfg)
+
+
+def assert_syntax_is_of(batch: dict, lines: list, at) -> None:
+    """Each sentence of a batch has the parse of the line that ``at`` gives for its number, and its own tokens."""
+    flat = {k: v.tolist() for k, v in batch["net_input"]["src_syntax"].items() if torch.is_tensor(v)}
+    start = 0
+    for row, number in enumerate(batch["id"].tolist()):
+        line = lines[at(number)]
+        token_of = {w: t for t, token in enumerate(line.tokens) for w in range(token.first, token.last + 1)}
+        end = start + flat["counts"][1][row]
+        assert flat["words"][0][start:end] == [token_of[line.heads[token.word]] for token in line.tokens]
+        assert flat["counts"][0][row] == batch["net_input"]["src_lengths"][row] - 1
+        start = end
+    assert start == len(flat["pieces"])
+
+
+@pytest.fixture(autouse=True)
+def no_lasting_changes(monkeypatch):
+    """--syntax-input conllu changes how fairseq-interactive reads for the rest of a process; here it must not."""
+    from fairseq_cli import interactive as command
+
+    monkeypatch.setattr(command, "buffered_read", command.buffered_read)
+
+
+@pytest.fixture(scope="module")
+def generated(toy, trained, tmp_path_factory) -> dict[int, tuple[float, str]]:
+    return generate(toy.data, trained, tmp_path_factory.mktemp("generated"), "--batch-size", 5)
+
+
+# -- generate, interactive, Python ----------------------------------------------------------------------------------
+
+
+def test_every_sentence_is_translated(generated):
+    """Also those of a last batch that fairseq would drop: 12 is not a multiple of 8, nor is 5."""
+    assert sorted(generated) == list(range(12))
+
+
+@pytest.mark.parametrize("batches", [["--batch-size", 1], ["--batch-size", 12], ["--max-tokens", 70]])
+def test_generate_in_any_batch(toy, trained, generated, tmp_path, batches):
+    assert_same(generate(toy.data, trained, tmp_path, *batches), generated)
+
+
+def test_generate_with_padding_on_the_other_side(toy, trained, generated, tmp_path):
+    """The option is a switch: it turns fairseq's default off."""
+    assert_same(generate(toy.data, trained, tmp_path, "--batch-size", 6, "--left-pad-source"), generated)
+
+
+def test_the_parse_changes_the_translation_of_the_same_words(toy, trained, generated):
+    """Lines 7 and 8 of the corpus differ in their parse alone."""
+    assert text_of(toy.lines["test"][7]) == text_of(toy.lines["test"][8])
+    assert abs(generated[7][0] - generated[8][0]) > 1e-3
+
+
+@pytest.mark.parametrize("buffer, batch", [(100, 4), (5, 5), (1, 1)])
+def test_interactive_with_flattened_parses(toy, trained, generated, tmp_path, buffer, batch):
+    source = tmp_path / "flat"
+    source.write_text("".join(flatten(line) + "\n" for line in toy.lines["test"]), encoding="utf-8")
+    found = interactive(toy.data, trained, source, "--buffer-size", buffer, "--batch-size", batch)
+    assert_same(found, generated)
+
+
+@pytest.mark.parametrize("buffer, batch", [(100, 4), (1, 1)])
+def test_interactive_with_conllu_blocks(toy, trained, generated, tmp_path, buffer, batch):
+    """A file as fairseq-syntax parse writes it, empty lines included."""
+    source = toy.raw / "test.en.conllu"
+    options = ["--syntax-input", "conllu", "--buffer-size", buffer, "--batch-size", batch]
+    found = interactive(toy.data, trained, source, *options)
+    assert_same(found, generated)
+
+
+def test_blocks_of_conllu():
+    """With line numbers by lines, without them by sentences; a blank line too many ends nothing."""
+    first, second = (f"1\t{word}\t_\t_\t_\t_\t0\troot\t_\t_" for word in ("a", "b"))
+    assert list(read_blocks([])) == []
+    assert list(read_blocks([first, "", "", second])) == [first, second]
+    assert list(read_blocks(["# sent_id = 1", first, "", second, ""])) == [first, second]
+    both = flatten(parse_conllu_block(f"{first}\n\n{second}"))
+    numbered = ["# lines = 5", "# line = 2", first, "", "# line = 2", second, "", "# line = 4", second, ""]
+    assert list(read_blocks(numbered)) == ["", both, "", second, ""]
+    assert list(read_blocks(["# line = 1\n", f"{first}\n", "\n", "# text = b", f"{second}\n"])) == [both]
+    with pytest.raises(SyntaxDataError, match="'# line = 1' comes after line 2"):
+        list(read_blocks(["# line = 2", first, "", "# line = 1", second]))
+    with pytest.raises(SyntaxDataError, match="columns"):
+        list(read_blocks(["not CoNLL-U", ""]))
+
+
+def test_python_translates_as_the_commands_do(toy, trained, generated):
+    translator = Translator.load(trained, toy.data, device="cpu", beam=3, batch_size=5)
+    lines = toy.lines["test"]
+    for sentences in (lines, [flatten(line) for line in lines]):
+        found = translator.translations(sentences)
+        for n, (score, text) in generated.items():
+            if lines[n].words:
+                assert found[n][0].text == text
+                assert found[n][0].score / math.log(2) == pytest.approx(score, abs=2e-4)
+        assert translator.translate(sentences)[5] == ""
+    assert not translator._input._batches and not translator.task._input._batches  # nothing is kept for ever
+
+
+def test_raw_text_is_parsed(toy, trained, tmp_path):
+    """fairseq-interactive and Python parse text themselves, by any parser; here a chain of the words."""
+    text = ["a man saw unbelievable dogs", "he painted"]
+    source = tmp_path / "text"
+    source.write_text("\n".join(text) + "\n", encoding="utf-8")
+    options = ["--syntax-parser", "chain_parser", "--buffer-size", 2, "--batch-size", 2]
+    commanded = interactive(toy.data, trained, source, *options)
+    translator = Translator.load(trained, toy.data, device="cpu", beam=3, parser_name="chain_parser")
+    parsed = translator.parse(text)
+    assert parsed[0].heads == [0, 0, 1, 2, 3]
+    for sentences in (text, parsed, [flatten(line) for line in parsed]):
+        for n, best in enumerate(translator.translations(sentences)):
+            assert best[0].text == commanded[n][1]
+            assert best[0].score / math.log(2) == pytest.approx(commanded[n][0], abs=2e-4)
+
+
+def test_words_that_hold_a_backslash(toy, trained):
+    r"""A flattened parse joins rows by \n, which a word such as C:\new holds too."""
+    parsed = toy.lines["test"][9]
+    odd = type(parsed)(**{name: getattr(parsed, name) for name in parsed.__slots__})
+    odd.words = ["C:\\new", *parsed.words[1:]]
+    odd.tokens = [
+        type(t)(odd.words[t.word] if t.first == t.last else t.form, *[True, t.first, t.last, t.word])
+        for t in parsed.tokens
+    ]
+    translator = Translator.load(trained, toy.data, device="cpu", beam=3)
+    assert translator.parse([flatten(odd)])[0].words == odd.words
+
+
+def test_a_saved_model_reads_the_heads(toy, trained):
+    """Other heads for the same words, after saving and loading: another score for each sentence that has any choice."""
+    translator = Translator.load(trained, toy.data, device="cpu", beam=3)
+    lines = [l for l in toy.lines["train"] if len(l.sentences) == 1 and len(l.words) > 3]
+    assert len(lines) > 3
+    before = translator.translations(lines)
+    lines = copy.deepcopy(lines)
+    for line in lines:
+        n_words = len(line.words)
+        line.heads = [n_words - 1] * n_words if line.heads[0] != n_words - 1 else [0] * n_words
+        for token in line.tokens:
+            token.word = owner(token.first, token.last, line.heads)
+    after = translator.translations(lines)
+    assert all(abs(a[0].score - b[0].score) > 1e-5 for a, b in zip(before, after))
+
+
+def test_batches_that_come_back_without_their_syntax(toy, trained):
+    """As fairseq-interactive makes them: each gets its own, also where two have the same tokens; others are refused."""
+    task = Translator.load(trained, toy.data, device="cpu").task
+    same = [flatten(line) for line in toy.lines["test"][7:9]]
+    tokens, lengths = task.get_interactive_tokens_and_lengths(same, None)
+    dataset = task.build_dataset_for_inference(tokens, lengths)
+    made = [dataset.collater([dataset[i]]) for i in range(2)]
+    heads = [batch["net_input"]["src_syntax"]["words"][0].tolist() for batch in made]
+    assert heads[0] != heads[1] and torch.equal(*(batch["net_input"]["src_tokens"] for batch in made))
+    for number, own in enumerate(heads):
+        sample = {"net_input": {"src_tokens": made[0]["net_input"]["src_tokens"].clone()}}
+        task._input.attach(sample)
+        assert sample["net_input"]["src_syntax"]["words"][0].tolist() == own
+        assert sample["id"].tolist() == [number]
+    with pytest.raises(SyntaxDataError, match="not made by this task's own dataset"):
+        task._input.attach({"net_input": {"src_tokens": tokens[0][None]}})
+
+
+def test_bad_input_to_interactive(toy, trained, tmp_path):
+    source = tmp_path / "flat"
+    good = flatten(toy.lines["test"][0])
+    source.write_text(good + "\n" + good.replace("\t0\troot", "\t1\troot", 1) + "\n", encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=r"input line 2: "):
+        interactive(toy.data, trained, source, "--buffer-size", 2, "--batch-size", 2)
+    source.write_text("a man\n", encoding="utf-8")
+    translator = Translator.load(trained, toy.data, device="cpu")
+    translator.task.cfg.syntax_input = "conllu"
+    with pytest.raises(SyntaxDataError, match="input line 1 is not CoNLL-U: 'a man'"):
+        translator.translate(["a man"])
+
+
+def test_validate_gives_the_loss_of_training(toy, trained):
+    expected = torch.load(trained, weights_only=True)["extra_state"]["val_loss"]
+    options = ["--path", trained, "--valid-subset", "valid", "--cpu", "--log-format", "simple"]
+    with toy_data.logged("fairseq.logging.progress_bar") as log:
+        fairseq("validate", toy.data, *TASK, *options, "--batch-size", 5)
+    (loss,) = re.findall(r"valid on 'valid' subset \| loss ([0-9.]+)", log.getvalue())
+    assert float(loss) == pytest.approx(expected, abs=2e-3)
+
+
+# -- ensembles ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def second(toy, tmp_path_factory) -> Path:
+    """Another model, with other heads scaled in another layer."""
+    directory = tmp_path_factory.mktemp("second")
+    toy_data.train(toy.data, directory, "--pascal-heads", 2, "--pascal-layers", "0,1", seed=6, max_epoch=6)
+    return directory / "checkpoint_last.pt"
+
+
+def test_ensembles(toy, trained, second, generated, tmp_path):
+    assert_same(generate(toy.data, f"{trained}:{trained}", tmp_path), generated)
+    both = generate(toy.data, f"{trained}:{second}", tmp_path, "--batch-size", 3)
+    assert_same(generate(toy.data, f"{second}:{trained}", tmp_path, "--batch-size", 12), both)
+    assert any(abs(both[n][0] - generated[n][0]) > 1e-3 for n in both)
+    translator = Translator.load([trained, second], toy.data, device="cpu", beam=3)
+    found = translator.translations(toy.lines["test"])
+    for n, line in enumerate(toy.lines["test"]):
+        if line.words:
+            assert found[n][0].text == both[n][1]
+
+
+# -- training -------------------------------------------------------------------------------------------------------
+
+
+def weights(checkpoint: dict) -> dict[str, torch.Tensor]:
+    return checkpoint["model"]
+
+
+def assert_equal_weights(found: dict, expected: dict, **tolerance) -> None:
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], msg=lambda m, n=name: f"{n}: {m}", **tolerance)
+
+
+def differ(one: dict, other: dict) -> bool:
+    return any(not torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+
+def test_the_same_seed_gives_the_same_weights(toy, tmp_path):
+    """Whatever the number of worker processes; another seed gives others."""
+    options = {"max_epoch": 1, "parent_ignoring": 0.3}
+    first = weights(toy_data.train(toy.data, tmp_path / "1", **options))
+    assert_equal_weights(weights(toy_data.train(toy.data, tmp_path / "2", **options)), first, atol=0, rtol=0)
+    workers = weights(toy_data.train(toy.data, tmp_path / "3", **options, num_workers=1))
+    assert_equal_weights(workers, first, atol=0, rtol=0)
+    assert differ(weights(toy_data.train(toy.data, tmp_path / "4", **options, seed=6)), first)
+
+
+def test_update_freq_and_checkpointed_activations(toy, tmp_path):
+    """Two batches per update are one of double the size; activations computed twice are the same ones."""
+    options = {**PLAIN_STEPS, "max_epoch": 2}
+    whole = weights(toy_data.train(toy.data, tmp_path / "1", **options, batch_size=60))
+    halves = weights(toy_data.train(toy.data, tmp_path / "2", **options, batch_size=30, update_freq=2))
+    assert_equal_weights(halves, whole, atol=2e-5, rtol=1e-4)
+    again = toy_data.train(toy.data, tmp_path / "3", "--checkpoint-activations", **options, batch_size=60)
+    assert_equal_weights(weights(again), whole, atol=2e-5, rtol=1e-4)
+    assert again["optimizer_history"][-1]["num_updates"] == 2
+
+
+@pytest.mark.parametrize("precision", ["--amp", "--memory-efficient-fp16"])
+def test_lower_precision(toy, tmp_path, precision):
+    state = toy_data.train(toy.data, tmp_path, precision, max_epoch=1, fp16_init_scale=4)
+    assert state["extra_state"]["val_loss"] > 0
+    assert all(torch.isfinite(w.float()).all() for w in weights(state).values())
+
+
+def test_checkpoints_with_bleu(toy, tmp_path):
+    """numpy's counts in a checkpoint load with weights_only, which toy_data.train checks; raw text is scored."""
+    bleu = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2}', "--eval-bleu-detok", "space"]
+    state = toy_data.train(toy.data, tmp_path, *bleu, best_checkpoint_metric="bleu", max_epoch=1)
+    assert "bleu" in str(state["extra_state"])
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "checkpoint_best.pt")])
+    assert models
+
+
+def command(data, save_dir, *more, **changed) -> list[str]:
+    options = {**toy_data.MODEL, **toy_data.TRAINING, **{"--" + k.replace("_", "-"): v for k, v in changed.items()}}
+    given = [x for name, value in options.items() if value is not None for x in (name, value)]
+    return [str(x) for x in (data, "--user-dir", USER_DIR, "--save-dir", save_dir, *given, *toy_data.FLAGS, *more)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def test_killed_and_resumed(toy, tmp_path):
+    """A run that is killed in the middle of an epoch and started again ends with the weights of one that was not."""
+    more = ["--save-interval-updates", 3, "--keep-interval-updates", 1, "--parent-ignoring", 0.3]
+    options = {"max_epoch": 10, "max_tokens": 120}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairseq_cli.train", *command(toy.data, tmp_path / "killed", *more, **options)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    checkpoints = tmp_path / "killed"
+    while not (checkpoints / "checkpoint_last.pt").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    stopped = torch.load(checkpoints / "checkpoint_last.pt", weights_only=True)
+    updates = stopped["optimizer_history"][-1]["num_updates"]
+    resumed = toy_data.train(toy.data, checkpoints, *more, **options)
+    whole = toy_data.train(toy.data, tmp_path / "whole", *more, **options)
+    assert 0 < updates < whole["optimizer_history"][-1]["num_updates"]
+    assert stopped["extra_state"]["train_iterator"]["iterations_in_epoch"] > 0
+    assert resumed["optimizer_history"][-1]["num_updates"] == whole["optimizer_history"][-1]["num_updates"]
+    assert_equal_weights(weights(resumed), weights(whole), atol=0, rtol=0)
+
+
+def test_two_processes(toy, tmp_path):
+    """Two processes with half the batch each end with the weights and the loss of one; and can resume."""
+    options = {**PLAIN_STEPS, "max_epoch": 3}
+    one = toy_data.train(toy.data, tmp_path / "one", **options, batch_size=60)
+
+    def two(**changed) -> dict:
+        toy_data.train_in_two_processes(command(toy.data, tmp_path / "two", **{**options, "batch_size": 30, **changed}))
+        return torch.load(tmp_path / "two" / "checkpoint_last.pt", weights_only=True)
+
+    state = two()
+    assert state["optimizer_history"][-1]["num_updates"] == one["optimizer_history"][-1]["num_updates"] == 3
+    assert_equal_weights(weights(state), weights(one), atol=2e-5, rtol=1e-4)
+    assert state["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=2e-3)
+    assert two(max_epoch=4)["optimizer_history"][-1]["num_updates"] == 4
+
+
+def test_hydra(toy, tmp_path):
+    """fairseq-hydra-train, whose task and architecture are given in YAML."""
+    config = f"""
+        common: {{user_dir: {USER_DIR}, cpu: true, seed: 5, log_format: none}}
+        task: {{_name: syntax_translation, data: {toy.data}, source_lang: en, target_lang: de}}
+        model:
+          _name: pascal_transformer
+          encoder_layers: 2
+          decoder_layers: 1
+          encoder_embed_dim: 16
+          decoder_embed_dim: 16
+          encoder_ffn_embed_dim: 32
+          decoder_ffn_embed_dim: 32
+          encoder_attention_heads: 4
+          decoder_attention_heads: 2
+          dropout: 0.1
+          pascal_heads: 3
+        criterion: {{_name: label_smoothed_cross_entropy, label_smoothing: 0.1}}
+        optimizer: {{_name: adam}}
+        lr_scheduler: {{_name: fixed}}
+        dataset: {{max_tokens: 400, num_workers: 0}}
+        optimization: {{lr: [0.01], max_epoch: 1}}
+        checkpoint: {{save_dir: {tmp_path}/checkpoints, no_epoch_checkpoints: true}}
+    """
+    (tmp_path / "toy.yaml").write_text("# @package _group_\n" + textwrap.dedent(config), encoding="utf-8")
+    run = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", str(tmp_path), "--config-name", "toy"]
+    done = subprocess.run(run, env=environment(), capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    checkpoint = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    by_arguments = toy_data.train(toy.data, tmp_path / "same", "--pascal-heads", 3, max_epoch=1)
+    assert_equal_weights(weights(torch.load(checkpoint, weights_only=True)), weights(by_arguments), atol=0, rtol=0)
+    assert len(generate(toy.data, checkpoint, tmp_path)) == 12
+
+
+# -- data in several parts, and data that does not fit --------------------------------------------------------------
+
+
+@pytest.fixture
+def data(toy, tmp_path) -> Path:
+    """A copy of the binarized data that a test may change."""
+    return Path(shutil.copytree(toy.data, tmp_path / "data"))
+
+
+def rename(data: Path, old: str, new: str) -> None:
+    for path in data.glob(f"{old}.en-de.*"):
+        path.rename(path.with_name(path.name.replace(old, new, 1)))
+
+
+def batches(task, split: str = "train", **options):
+    iterator = task.get_batch_iterator(task.dataset(split), max_sentences=7, **options)
+    return list(iterator.next_epoch_itr(shuffle=False))
+
+
+def test_several_parts_and_upsampling(toy, data, tmp_path):
+    """train and train1 as one, the first part three times."""
+    rename(data, "valid", "train1")
+    task = the_task(data, upsample_primary=3)
+    task.load_dataset("train", combine=True)
+    lines = [*toy.lines["train"] * 3, *toy.lines["valid"]]
+    assert len(task.dataset("train")) == len(lines)
+    seen = set()
+    for batch in batches(task):
+        assert_syntax_is_of(batch, lines, lambda n: n)
+        seen.update(batch["id"].tolist())
+    assert seen == set(range(len(lines)))
+    rename(data, "test", "valid")
+    state = toy_data.train(data, tmp_path / "c", upsample_primary=3, max_epoch=1)
+    assert state["extra_state"]["val_loss"] > 0
+
+
+def test_parts_of_other_labels(data):
+    shutil.copy(data / "valid.en-de.en.syntax.arrow", data / "kept")
+    rename(data, "valid", "train1")
+    store = data / "train1.en-de.en.syntax.arrow"
+    raw = store.read_bytes()
+    assert raw.count(b'"nsubj"') >= 1
+    store.write_bytes(raw.replace(b'"nsubj"', b'"nobju"'))
+    with pytest.raises(SyntaxDataError, match=r"train1\.en-de\.en\.syntax\.arrow: .*labels"):
+        the_task(data).load_dataset("train", combine=True)
+
+
+def test_several_directories(toy, tmp_path):
+    """DIR1:DIR2, an epoch each; the second binarized with the dictionaries and labels of the first."""
+    raw, segmented, second = tmp_path / "raw", tmp_path / "segmented", tmp_path / "second"
+    raw.mkdir()
+    lines = toy_data.corpus(seed=8)["train"]
+    toy_data.write_raw(raw, {"train": lines})
+    for lang, suffix in (("en", ".en.conllu"), ("de", ".de")):
+        model = toy.segmented / f"segmentation.{lang}.json"
+        options = ["--lang", lang, "--input", raw / f"train{suffix}", "--outdir", segmented, "--model", model]
+        assert toy_data.syntax_command("segment", *options) == 0
+    options = [*TASK, "-s", "en", "-t", "de", "--trainpref", segmented / "train", "--workers", 1]
+    options += ["--srcdict", toy.data / "dict.en.txt", "--tgtdict", toy.data / "dict.de.txt"]
+    fairseq("preprocess", *options, "--destdir", second, "--source-labels", toy.data / "labels.en.json")
+    task = the_task(f"{toy.data}:{second}")
+    for epoch, expected in ((1, toy.lines["train"]), (2, lines), (3, toy.lines["train"])):
+        task.load_dataset("train", epoch=epoch)
+        for batch in batches(task):
+            assert_syntax_is_of(batch, expected, lambda n: n)
+    task.load_dataset("valid", epoch=2)  # always from the first
+    state = toy_data.train(f"{toy.data}:{second}", tmp_path / "c", max_epoch=2)
+    assert state["extra_state"]["train_iterator"]["epoch"] == 3
+    # With labels of its own, its ids would mean other labels.
+    fairseq("preprocess", *options, "--destdir", tmp_path / "own")
+    task = the_task(f"{toy.data}:{tmp_path / 'own'}")
+    with pytest.raises(SyntaxDataError, match=r"own/train\.en-de\.en\.syntax\.arrow: was made with other labels"):
+        task.load_dataset("train", epoch=2)
+
+
+def test_data_of_the_other_direction(toy, tmp_path):
+    """Binarized from German to English, used from English to German, as fairseq allows."""
+    options = toy_data.preprocess_options(toy.segmented, tmp_path)
+    options[2:6] = ["-s", "de", "-t", "en"]
+    fairseq("preprocess", *options)
+    assert (tmp_path / "train.de-en.en.syntax.arrow").exists()
+    task = the_task(tmp_path)
+    task.load_dataset("train")
+    for batch in batches(task):
+        assert_syntax_is_of(batch, toy.lines["train"], lambda n: n)
+
+
+def test_sentences_that_are_too_long(toy, trained, tmp_path):
+    """Those that are left out do not shift the parses of the others."""
+    task = the_task(toy.data, max_source_positions=6)
+    task.load_dataset("train")
+    found = batches(task, max_positions=(6, 1024), ignore_invalid_inputs=True)
+    ids = [n for batch in found for n in batch["id"].tolist()]
+    sizes = task.dataset("train").src_sizes
+    assert sorted(ids) == [n for n in range(60) if sizes[n] <= 6] and 10 < len(ids) < 50
+    for batch in found:
+        assert_syntax_is_of(batch, toy.lines["train"], lambda n: n)
+    with pytest.raises(Exception, match="skip-invalid-size-inputs-valid-test"):
+        batches(task, max_positions=(6, 1024), disable_iterator_cache=True)
+
+
+def test_padding_to_a_multiple(toy):
+    task = the_task(toy.data)
+    task.cfg.required_seq_len_multiple = 8
+    task.load_dataset("train")
+    for batch in batches(task):
+        assert batch["net_input"]["src_tokens"].shape[1] % 8 == 0
+        assert_syntax_is_of(batch, toy.lines["train"], lambda n: n)
+
+
+def test_truncated_sources_are_refused(toy, tmp_path):
+    with pytest.raises(SyntaxDataError, match="--truncate-source would cut sentences"):
+        toy_data.train(toy.data, tmp_path, "--truncate-source", max_source_positions=6)
+
+
+def test_buckets_are_refused(toy, tmp_path):
+    with pytest.raises(SyntaxDataError, match="--num-batch-buckets"):
+        toy_data.train(toy.data, tmp_path, num_batch_buckets=4)
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_no_syntax_in_training(data, tmp_path, split):
+    (data / f"{split}.en-de.en.syntax.arrow").unlink()
+    with pytest.raises(SyntaxDataError, match=rf"{split}\.en-de\.en\.syntax\.arrow: .*run fairseq-syntax binarize"):
+        toy_data.train(data, tmp_path)
+
+
+def test_no_syntax_at_generation(data, trained, tmp_path):
+    store = data / "test.en-de.en.syntax.arrow"
+    whole = store.read_bytes()
+    shutil.copy(data / "valid.en-de.en.syntax.arrow", store)
+    with pytest.raises(SyntaxDataError, match=r"test\.en-de\.en\.syntax\.arrow: was made from another segmentation"):
+        generate(data, trained, tmp_path)
+    store.write_bytes(whole[:-100])
+    with pytest.raises(SyntaxDataError, match=r"test\.en-de\.en\.syntax\.arrow: not a whole syntax store"):
+        generate(data, trained, tmp_path)
+    store.unlink()
+    with pytest.raises(SyntaxDataError, match=r"test\.en-de\.en\.syntax\.arrow: there is no syntax"):
+        generate(data, trained, tmp_path)
+
+
+def test_another_dictionary(data, trained, tmp_path):
+    path = data / "dict.en.txt"
+    first, second, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([second, first, *rest]), encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=r"test\.en-de\.en\.syntax\.arrow: was made with another dictionary"):
+        generate(data, trained, tmp_path)
+
+
+def test_print_alignment(toy, trained, generated, tmp_path):
+    """Alignments come from the attention of the search itself, which had its syntax."""
+    assert_same(generate(toy.data, trained, tmp_path, "--print-alignment", "hard"), generated)
+    assert len(re.findall(r"^A-", (tmp_path / "generate-test.txt").read_text(encoding="utf-8"), re.M)) == 12
+
+
+def test_a_plain_transformer_on_the_same_data(toy, data, tmp_path):
+    """It needs no syntax, asks for none, and is fairseq's own model to the last bit."""
+    ours = toy_data.train(toy.data, tmp_path / "ours", arch="syntax_transformer", max_epoch=1)
+    for path in data.glob("*.arrow"):
+        path.unlink()
+    assert_equal_weights(
+        weights(toy_data.train(data, tmp_path / "same", arch="transformer", max_epoch=1)), weights(ours), atol=0, rtol=0
+    )
+    generated = generate(data, tmp_path / "ours" / "checkpoint_last.pt", tmp_path)
+    source = tmp_path / "text"
+    source.write_text("".join(text_of(line) + "\n" for line in toy.lines["test"]), encoding="utf-8")
+    assert len(interactive(data, tmp_path / "ours" / "checkpoint_last.pt", source)) == len(generated) == 12
+
+
+def test_a_store_read_by_workers_is_not_read_whole(toy):
+    """What a worker gets is the store's name; forked or spawned, it maps the file itself."""
+    task = the_task(toy.data)
+    task.load_dataset("train")
+    assert isinstance(task.dataset("train").source_syntax.stores[0], SyntaxStore)
+    alone, workers = (batches(task, num_workers=n) for n in (0, 2))
+    for one, other in zip(alone, workers, strict=True):
+        assert one["id"].tolist() == other["id"].tolist()
+        for key, value in one["net_input"]["src_syntax"].items():
+            assert np.array_equal(value, other["net_input"]["src_syntax"][key])

@@ -1,0 +1,318 @@
+"""The toy corpora are what they claim: text alone cannot solve them, and the best accuracies are as printed."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+
+import pytest
+import toy_data
+
+from fairseq_syntax.text.conllu import read_conllu, text_of
+
+TOY = Path(__file__).resolve().parents[2] / "examples" / "toy"
+
+
+def load(name):
+    sys.path.insert(0, str(TOY))
+    try:
+        spec = importlib.util.spec_from_file_location(name, TOY / f"{name}.py")
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(TOY))
+
+
+grammar = load("grammar")
+generate = load("generate")
+systems = load("systems")
+run = load("run")
+
+SMALL = grammar.Lexicon(
+    nouns=grammar.entries("man/Mann/m woman/Frau/f girl/Mädchen/n dog/Hund/m cat/Katze/f"),
+    verbs=grammar.entries("saw/sah found/fand painted/malte liked/mochte"),
+    prepositions=grammar.entries("with/mit near/bei behind/hinter under/unter"),
+    adjectives=[],
+)
+
+
+class Enumerator:
+    """Stands in for ``Random``: runs a program once for every way its choices can fall, with exact probabilities."""
+
+    def __init__(self):
+        self.script, self.place, self.probability = [], 0, Fraction(1)
+
+    def choices(self, population, weights):
+        if self.place == len(self.script):
+            self.script.append(0)
+        index = self.script[self.place]
+        self.widths = [*self.widths[: self.place], len(population)]
+        self.place += 1
+        self.probability *= Fraction(weights[index]).limit_denominator(1000) / sum(
+            Fraction(weight).limit_denominator(1000) for weight in weights
+        )
+        return [population[index]]
+
+    def choice(self, population):
+        return self.choices(population, [1] * len(population))[0]
+
+    def outcomes(self, program):
+        while True:
+            self.place, self.probability, self.widths = 0, Fraction(1), []
+            outcome = program(self)
+            if self.probability:
+                yield outcome, self.probability
+            while self.script and self.script[-1] + 1 == self.widths[len(self.script) - 1]:
+                self.script.pop()
+            if not self.script:
+                return
+            self.script[-1] += 1
+
+
+@pytest.mark.parametrize("knows", ["text", "labels"])
+@pytest.mark.parametrize("phrases, lexical", [(0, 0.0), (1, 0.0), (2, 0.0), (1, 0.5), (2, 0.5), (1, 1.0), (2, 1.0)])
+def test_best_accuracy_against_all_derivations(phrases, lexical, knows):
+    """Every derivation of a small lexicon is enumerated; who sees the text does best by its likeliest translation."""
+    joint = defaultdict(lambda: defaultdict(Fraction))
+    claimed, total = Fraction(0), Fraction(0)
+    for sentence, p in Enumerator().outcomes(
+        lambda rng: grammar.attachment(rng, phrases, lexical=lexical, lexicon=SMALL)
+    ):
+        seen = (*sentence.words, *(sentence.deprels if knows == "labels" else ()))
+        joint[seen][tuple(sentence.target.words)] += p
+        claimed += p * Fraction(grammar.best_accuracy([sentence], lexical, knows=knows)).limit_denominator(10**9)
+        assert grammar.best_accuracy([sentence], lexical, knows="parse") == 1
+        total += p
+    assert total == 1
+    best = sum(max(targets.values()) for targets in joint.values())
+    assert float(best) == pytest.approx(float(claimed), abs=1e-9)
+    if lexical == 0:
+        # The text is silent: 1 of 2 sites, then 1 of 3. A label tells the verb from the nouns, of which the second
+        # phrase has two.
+        assert best == {"text": [1, Fraction(1, 2), Fraction(1, 6)], "labels": [1, 1, Fraction(2, 3)]}[knows][phrases]
+    if lexical == 1:
+        assert best == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_homographs_are_decided_by_the_target_alone(count, monkeypatch):
+    monkeypatch.setattr(grammar, "HOMOGRAPHS", grammar.HOMOGRAPHS[:3])
+    joint = defaultdict(lambda: defaultdict(Fraction))
+    by_tags = defaultdict(set)
+    for sentence, p in Enumerator().outcomes(lambda rng: grammar.homograph(rng, count)):
+        source = (tuple(sentence.words), tuple(sentence.heads), tuple(sentence.deprels), tuple(sentence.tags))
+        joint[source][tuple(sentence.target.words)] += p
+        by_tags[source, tuple(sentence.target.tags)].add(tuple(sentence.target.words))
+    assert sum(max(targets.values()) for targets in joint.values()) == Fraction(1, 2**count)
+    assert all(len(targets) == 1 for targets in by_tags.values())
+
+
+def test_the_whole_corpus_has_the_ceiling_that_is_written_beside_it():
+    ambiguous = {shape: weight for shape, weight in generate.SHAPES.items() if any(shape)}
+    chances = {(1,): 1 / 2, (2,): 1 / 6, (1, 1): 1 / 4}
+    ceiling = sum(weight * chances[shape] for shape, weight in ambiguous.items()) / sum(ambiguous.values())
+    assert ceiling == pytest.approx(0.275)
+    assert sum(generate.SHAPES.values()) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    rng = Random(5)
+    return [generate.draw_line(rng, "attachment", 0.5, 0.8) for _ in range(6000)]
+
+
+def phrases_of(lines):
+    return [phrase for line in lines for sentence in line for phrase in sentence.phrases.values()]
+
+
+def test_the_parsers_probabilities_are_calibrated(noisy):
+    """Of the arcs given a probability near p, a share near p is right; and the best tree is right as often as asked."""
+    bins = defaultdict(list)
+    for phrase in phrases_of(noisy):
+        assert sum(phrase.belief) == pytest.approx(1)
+        for site, p in enumerate(phrase.belief):
+            bins[min(int(p * 10), 9)].append((p, site == phrase.governor))
+    for pairs in bins.values():
+        expected = sum(p for p, _ in pairs) / len(pairs)
+        deviation = (sum(p * (1 - p) for p, _ in pairs) ** 0.5) / len(pairs)
+        assert abs(sum(right for _, right in pairs) / len(pairs) - expected) < 4 * deviation + 1e-9
+    phrases = phrases_of(noisy)
+    accuracy = sum(phrase.best == phrase.governor for phrase in phrases) / len(phrases)
+    assert accuracy == pytest.approx(0.8, abs=0.015)
+
+
+@pytest.mark.parametrize("knows", ["text", "tree", "arcs"])
+def test_claimed_accuracies_are_reached_by_the_best_guesses(noisy, knows):
+    """Guessing by the posterior is right as often as the posterior says; what is right does not depend on it."""
+    hits, claims, variance = 0, 0.0, 0.0
+    for line in noisy:
+        guesses = [
+            (grammar.posterior(phrase, 0.5, knows=knows, accuracy=0.8), phrase.governor)
+            for phrase in phrases_of([line])
+        ]
+        hits += all(p.index(max(p)) == governor for p, governor in guesses)
+        claim = grammar.best_accuracy(line, 0.5, knows=knows, accuracy=0.8)
+        claims += claim
+        variance += claim * (1 - claim)
+    assert abs(hits - claims) < 4 * variance**0.5
+
+
+def test_probabilities_beat_the_best_tree_which_beats_the_text(noisy):
+    best = generate.ceilings(noisy, 0.5, 0.8)
+    text, tree, arcs = (best[knows]["accuracy"] for knows in ("text", "tree", "arcs"))
+    assert tree > text + 0.05 and arcs > tree + 0.05
+    assert best["parse"] == {"accuracy": 1, "error": 0}
+
+
+def test_governors_are_spread_evenly():
+    rng = Random(2)
+    counts = defaultdict(Counter)
+    for phrase in phrases_of([[grammar.attachment(rng, 2)] for _ in range(3000)]):
+        counts[len(phrase.sites)][phrase.governor] += 1
+    for sites, found in counts.items():
+        for site in range(sites):
+            assert found[site] == pytest.approx(3000 / sites, abs=4 * (3000 / sites) ** 0.5)
+
+
+def governors_in(target):
+    return [word.strip("().") for word in target.split() if word.startswith("(")]
+
+
+@pytest.mark.parametrize("accuracy", [None, 0.7])
+def test_files_agree_with_each_other(tmp_path, accuracy):
+    info = generate.generate(tmp_path, train=50, valid=20, test=300, accuracy=accuracy)
+    assert json.loads((tmp_path / "info.json").read_text()) == info
+    german = dict(entry.split("/")[:2] for entry in grammar.LEXICON.nouns + grammar.LEXICON.verbs)
+    gold = "gold" if accuracy else "src"
+    texts = {name: (tmp_path / f"test.{name}").read_text(encoding="utf-8").split("\n")[:-1] for name in ("src", "tgt")}
+    choices = (tmp_path / "test.open").read_text().split("\n")[:-1]
+    parses = list(read_conllu(tmp_path / f"test.{gold}.conllu", n_lines=300))
+    assert len(texts["src"]) == len(texts["tgt"]) == len(choices) == 300
+    assert sum(bool(row) for row in choices) == info["ambiguous"]
+    two_sentences = 0
+    for parse, source, target, row in zip(parses, texts["src"], texts["tgt"], choices):
+        assert text_of(parse) == source
+        two_sentences += len(parse.sentences) == 2
+        phrases = [i for i, word in enumerate(parse.words) if parse.deprels[i] in ("obl", "nmod")]
+        # The translation names the governors that the true parse gives, in order.
+        assert governors_in(target) == [german[parse.words[parse.heads[i]]] for i in phrases]
+        assert [len(governors_in(target))] == [len(row.split())]
+    assert two_sentences > 5
+    said = list(read_conllu(tmp_path / "test.src.conllu", n_lines=300))
+    for parse, truth in zip(said, parses):
+        assert parse.words == truth.words
+        if accuracy is None:
+            assert parse.arcs is None
+        else:
+            best = {}
+            for dependent, head, label, p in parse.arcs:
+                best[dependent] = max(best.get(dependent, (0.0, None, None)), (p, head, label), key=lambda arc: arc[0])
+            for word, (p, head, label) in best.items():
+                # The tree is that of the most probable heads (of two equal ones, either).
+                chosen = [arc[3] for arc in parse.arcs if arc[:2] == (word, parse.heads[word])]
+                assert chosen == [p] and (head != parse.heads[word] or label == parse.deprels[word])
+
+
+def test_homograph_files_have_the_targets_tags(tmp_path):
+    generate.generate(tmp_path, mode="homograph", train=20, valid=20, test=100)
+    parses = list(read_conllu(tmp_path / "test.tgt.conllu", n_lines=100))
+    targets = (tmp_path / "test.tgt").read_text(encoding="utf-8").split("\n")
+    assert [text_of(parse) for parse in parses] == targets[:-1]
+    assert {"VERB", "NOUN", "DET", "PRON"} <= {tag for parse in parses for tag in parse.upos}
+
+
+def test_the_same_seed_writes_the_same_bytes(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        generate.generate(tmp_path / name, train=30, valid=5, test=5, seed=seed)
+    files = {name: b"".join(p.read_bytes() for p in sorted((tmp_path / name).glob("*.src*"))) for name in "abc"}
+    assert files["a"] == files["b"] != files["c"]
+
+
+def test_command_prints_the_best_accuracies(tmp_path):
+    command = [sys.executable, TOY / "generate.py", "--out", tmp_path, "--train", "10", "--valid", "5", "--test", "200"]
+    environment = {"PYTHONPATH": str(TOY.parent.parent), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    accuracy = json.loads((tmp_path / "info.json").read_text())["best"]["text"]["accuracy"]
+    assert f"{100 * accuracy:.1f} %" in done.stdout
+    done = subprocess.run([*command, "--parser-accuracy", "0.3"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and "at least 0.5" in done.stderr
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Runs the table's commands in this process; returns their list."""
+    commands = []
+
+    def run_one(runner, command, log):
+        words = [str(word) for word in command[1:]]
+        commands.append(words)
+        if words[0].endswith("generate.py"):
+            monkeypatch.setattr(sys, "argv", words)
+            assert generate.main() == 0
+        elif words[1] == "fairseq_syntax":
+            assert toy_data.syntax_command(*words[2:]) == 0
+        else:
+            at = words.index("--user-dir")
+            more = ["--cpu"] if words[1] == "fairseq_cli.train" else []
+            toy_data.fairseq(words[1].removeprefix("fairseq_cli."), *words[2:at], *words[at + 2 :], *more)
+        return 1.0
+
+    monkeypatch.setattr(run.Runner, "run", run_one)
+    return commands
+
+
+@pytest.mark.slow
+def test_a_row_goes_through_the_whole_pipeline(tmp_path, in_process, monkeypatch):
+    tiny = ["--train", "40", "--valid", "10", "--test", "40"]
+    monkeypatch.setitem(run.CORPORA, "attachment", tiny)
+    runner = run.Runner(tmp_path, 1)
+    options = "--max-epoch 1 --warmup-updates 1"
+    system = systems.System("A row", "pascal_transformer", "parse", options=options, generation="--max-len-b 9")
+    row = run.train_and_translate(runner, system, run.prepare(runner, "attachment", 1), 1)
+    assert row["possible"] == 100 and 0 <= row["exact"] <= 100 and row["ambiguous"] > 20
+    line = run.table([row]).splitlines()[-1]
+    assert line.startswith("A row") and "100.0 % ± 0.0" in line
+    # Once more: nothing is run again. With other options, training is; with another corpus, everything.
+    count = len(in_process)
+    assert run.train_and_translate(runner, system, run.prepare(runner, "attachment", 1), 1) == row
+    assert len(in_process) == count
+    options += " --criterion supervised_head"
+    other = systems.System(
+        "A row", "supervised_head_transformer", "text", options=options, generation="--max-len-b 9", tree=True
+    )
+    row = run.train_and_translate(runner, other, run.prepare(runner, "attachment", 1), 1)
+    assert row["possible"] < 50 and 0 < row["uas"] < 100
+    assert len(in_process) == count + 3
+    monkeypatch.setitem(run.CORPORA, "attachment", [*tiny, "--lexical", "1"])
+    run.train_and_translate(runner, other, run.prepare(runner, "attachment", 1), 1)
+    assert len(in_process) == 2 * count + 4
+
+
+def test_exact_match_counts_the_ambiguous_sentences(tmp_path):
+    (tmp_path / "test.tgt").write_text("a\nb\nc\nd\n")
+    (tmp_path / "test.open").write_text("2\n\n2 3\n2\n")
+    (tmp_path / "info.json").write_text(json.dumps({"best": {"text": {"accuracy": 0.5, "error": 0.1}}}))
+    (tmp_path / "out").write_text(
+        "".join(f"D-{i}\t-0.1\t{word}\n" for i, word in ((3, "x"), (0, "a"), (1, "b"), (2, "c")))
+    )
+    row = run.score(tmp_path / "out", tmp_path, systems.System("s", "a", "text"))
+    assert row["ambiguous"] == 3 and row["exact"] == pytest.approx(200 / 3) and row["unambiguous"] == 100
+    assert row["possible"] == 50 and row["error"] == 10
+
+
+def test_a_failed_command_shows_the_end_of_its_log(tmp_path):
+    runner = run.Runner(tmp_path, 1)
+    with pytest.raises(run.StepError, match="the reason"):
+        runner.run([sys.executable, "-c", "print('the reason'); raise SystemExit(3)"], tmp_path / "log")
+    assert runner.run([sys.executable, "-c", "pass"], tmp_path / "log") < 60
+
+
+def test_every_row_can_be_asked_for():
+    names = [system.name for system in systems.SYSTEMS]
+    assert len(set(names)) == len(names) and systems.SYSTEMS[: len(systems.DEMO)] == systems.DEMO
+    assert {system.corpus for system in systems.SYSTEMS} <= set(systems.CORPORA)

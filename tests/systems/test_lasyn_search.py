@@ -1,0 +1,289 @@
+"""Search in LaSyn models: against enumeration of all words and tags, in batches, with templates, by fairseq's rules."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_parses import Line
+from tiny_syntax import dictionary, sample, tiny_model
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.systems.lasyn.generator import LatentGenerator
+from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
+from fairseq_syntax.systems.lasyn.templates import OPEN, parse_template, read_templates
+
+WORDS = dictionary()
+EOS, N_WORDS = WORDS.eos(), len(WORDS)
+
+
+class Given:
+    """Templates by sentence number."""
+
+    def __init__(self, *templates):
+        self.templates = templates
+
+    def of(self, batch, models):
+        return [self.templates[i] for i in batch["id"].tolist()]
+
+    def where(self, number):
+        return {"path": "tags.txt", "line": number + 1}
+
+
+def lines(*lengths):
+    return [Line([], [], [], [4 + (3 * i + j) % 16 for j in range(n)] + [EOS]) for i, n in enumerate(lengths)]
+
+
+def batch(*lengths, left=True):
+    return sample(lines(*lengths), left, syntax=False)
+
+
+def model(seed=0, sharp=8, **options):
+    made = tiny_model("lasyn_transformer", seed, **options).eval()
+    # A model fresh from initialisation hardly depends on its tags.
+    with torch.no_grad():
+        made.decoder.tag_embedding.weight.mul_(8)
+        made.decoder.output_projection.weight.mul_(sharp)
+        made.decoder.tag_projection.weight.mul_(2)
+    return made
+
+
+def generator(models, mode="marginal", beam=5, templates=None, **options):
+    options = {"max_len_b": 4, **options}
+    return LatentGenerator(models, WORDS, mode=mode, templates=templates, beam_size=beam, **options)
+
+
+def translate(models, net, mode="marginal", **options):
+    return generator(models, mode, **options).generate(models, net)
+
+
+def literal(models, source, words):
+    """[T][Z, V] of P(y_n = v, z | x, y<n) along the words: Equation 2, value by value, averaged over the models."""
+    tokens = torch.tensor([[EOS, *words[:-1]]])
+    total = 0.0
+    with torch.no_grad():
+        for m in models:
+            h = m(source[None], torch.tensor([len(source)]), tokens, features_only=True)[0][0].double()
+            w, e = m.decoder.output_projection.weight.double(), m.decoder.tag_embedding.weight.double()
+            prior = torch.softmax(h @ m.decoder.tag_projection.weight.double().t(), dim=1)
+            total = total + torch.stack(
+                [prior[:, z, None] * torch.softmax((h + e[z]) @ w.t(), dim=1) for z in range(len(e))], dim=1
+            )
+    return total / len(models)
+
+
+def score_and_tags(models, source, words, mode, template=None):
+    """The score that a mode gives a translation, and its tags, word by word."""
+    total, tags = 0.0, []
+    for n, (word, table) in enumerate(zip(words, literal(models, source, words))):
+        z = int(table[:, word].argmax())
+        if mode == "template" and template[n] != OPEN:
+            z = template[n]
+            table = literal_conditional(models, source, words, n, z)
+        tags.append(z)
+        total += math.log(table[z, word] if mode == "joint" else table[:, word].sum())
+    return total, tags
+
+
+def literal_conditional(models, source, words, n, z):
+    tokens = torch.tensor([[EOS, *words[:-1]]])
+    total = 0.0
+    with torch.no_grad():
+        for m in models:
+            h = m(source[None], torch.tensor([len(source)]), tokens, features_only=True)[0][0, n].double()
+            w, e = m.decoder.output_projection.weight.double(), m.decoder.tag_embedding.weight.double()
+            total = total + torch.softmax(w @ (h + e[z]), dim=0)[None]
+    only = torch.zeros(len(models[0].decoder.latent_names), N_WORDS, dtype=torch.double)
+    only[z] = total[0] / len(models)
+    return only
+
+
+def source(net, i):
+    return net["net_input"]["src_tokens"][i][net["net_input"]["src_tokens"][i] != WORDS.pad()]
+
+
+@pytest.mark.parametrize("mode", ["marginal", "joint"])
+@pytest.mark.parametrize("n_models", [1, 2])
+def test_scores_and_tags_of_the_n_best_are_those_of_the_literal_model(mode, n_models):
+    models = [model(seed) for seed in range(n_models)]
+    net = batch(5, 3)
+    for i, best in enumerate(translate(models, net, mode, normalize_scores=False)):
+        assert len(best) == 5
+        for hypothesis in best:
+            score, tags = score_and_tags(models, source(net, i), hypothesis["tokens"].tolist(), mode)
+            assert hypothesis["score"].item() == pytest.approx(score, abs=1e-4)
+            assert hypothesis["positional_scores"].sum().item() == pytest.approx(score, abs=1e-4)
+            assert hypothesis["tags"].tolist() == tags
+
+
+@pytest.mark.parametrize("mode", ["marginal", "joint"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_wide_beam_finds_the_best_of_all_translations(mode, seed):
+    """All translations of one or two words, enumerated, against a beam that holds every first word."""
+    models, net = [model(seed, sharp=1)], batch(4)
+    best = lambda table: table.amax(dim=0) if mode == "joint" else table.sum(dim=0)  # noqa: E731
+    words = [w for w in range(N_WORDS) if w not in (WORDS.pad(), EOS)]
+    scores = {}
+    for first, second in itertools.product(words, words):
+        steps = [best(table).log() for table in literal(models, source(net, 0), [first, second, EOS])]
+        scores[first, EOS] = float(steps[0][first] + steps[1][EOS])
+        scores[first, second, EOS] = float(steps[0][first] + steps[1][second] + steps[2][EOS])
+    expected = max(scores, key=scores.get)
+    found = translate(models, net, mode, beam=N_WORDS - 1, max_len_b=2, normalize_scores=False)[0][0]
+    assert tuple(found["tokens"].tolist()) == expected
+    assert found["score"].item() == pytest.approx(scores[expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["marginal", "joint", "template"])
+@pytest.mark.parametrize("left", [True, False])
+def test_a_translation_does_not_depend_on_the_batch(mode, left):
+    models = [model()]
+    given = {"templates": Given([1, 3, 2], [2, OPEN], [3, 1, 1, 2])} if mode == "template" else {}
+    together = translate(models, batch(6, 2, 4, left=left), mode, **given)
+    for i, length in enumerate((6, 2, 4)):
+        alone = batch(6, 2, 4, left=not left)
+        alone["net_input"] = {
+            "src_tokens": source(alone, i)[None],
+            "src_lengths": torch.tensor([length + 1]),
+        }
+        alone["id"] = alone["id"][i : i + 1]
+        best = translate(models, alone, mode, **given)[0]
+        assert len(best) == len(together[i])
+        for a, b in zip(best, together[i]):
+            assert a["tokens"].tolist() == b["tokens"].tolist()
+            assert a["tags"].tolist() == b["tags"].tolist()
+            assert a["score"].item() == pytest.approx(b["score"].item(), abs=1e-5)
+
+
+def test_fairseqs_own_generator_sums_the_tags_out():
+    models, net = [model(0), model(1)], batch(5, 3)
+    plain = SequenceGenerator(models, WORDS, beam_size=4, max_len_b=6).generate(models, net)
+    ours = translate(models, net, beam=4, max_len_b=6)
+    for a, b in zip(itertools.chain(*plain), itertools.chain(*ours)):
+        assert a["tokens"].tolist() == b["tokens"].tolist()
+        assert a["score"].item() == pytest.approx(b["score"].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("n_models", [1, 2])
+def test_template(n_models):
+    models, net = [model(seed) for seed in range(n_models)], batch(5, 3)
+    templates = [[1, 2, OPEN], [3]]
+    found = translate(models, net, "template", templates=Given(*templates), normalize_scores=False)
+    for i, (best, template) in enumerate(zip(found, templates)):
+        for hypothesis in best:
+            words = hypothesis["tokens"].tolist()
+            assert len(words) == len(template) + 1 and words[-1] == EOS and EOS not in words[:-1]
+            score, tags = score_and_tags(models, source(net, i), words, "template", [*template, 0])
+            assert hypothesis["score"].item() == pytest.approx(score, abs=1e-4)
+            assert hypothesis["tags"].tolist() == tags
+    other = translate(models, net, "template", templates=Given([2, 1, 3], [1]))
+    assert [b[0]["tokens"].tolist() for b in other] != [b[0]["tokens"].tolist() for b in found]
+
+
+def test_an_open_template_sums_the_tags_out():
+    """A greedy search with a template of open places is the marginal one with the length given."""
+    models, net = [model()], batch(5)
+    (held,) = translate(models, net, "template", beam=1, templates=Given([OPEN, OPEN, OPEN]))[0]
+    (free,) = translate(models, net, beam=1, max_len_b=3, min_len=3)[0]
+    assert held["tokens"].tolist() == free["tokens"].tolist() and len(held["tokens"]) == 4
+    assert held["tags"][:-1].tolist() == free["tags"][:-1].tolist()
+    # Given its own value, </s> is scored by P(y | z); with the values summed out, by P(y).
+    expected = free["positional_scores"][:-1].tolist()
+    assert held["positional_scores"][:-1].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_without_tag_names():
+    models, net = [model(latent_values=4)], batch(5, 3)
+    for mode in ("marginal", "joint"):
+        for i, best in enumerate(translate(models, net, mode, normalize_scores=False)):
+            score, tags = score_and_tags(models, source(net, i), best[0]["tokens"].tolist(), mode)
+            assert best[0]["score"].item() == pytest.approx(score, abs=1e-4) and best[0]["tags"].tolist() == tags
+    found = translate(models, net, "template", templates=Given([0, 3], [1, 1, 2]))
+    assert [b[0]["tags"].tolist()[:-1] for b in found] == [[0, 3], [1, 1, 2]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0, 8), st.integers(1, 4), st.integers(0, 3), st.integers(2, 6))
+def test_joint_candidates_equal_brute_force(seed, spread, beam, step, n_values):
+    """Marginals from flat to sharp, some words forbidden, posteriors from certain to even."""
+    make = torch.Generator().manual_seed(seed)
+    n_sentences, n_words = 3, 12
+
+    class Posterior:
+        table = torch.log_softmax(spread * torch.randn(n_sentences * beam, n_words, n_values, generator=make), dim=2)
+
+        def log_posterior(self, rows, words):
+            return self.table[rows, words]
+
+    class Dictionary:
+        def pad(self):
+            return 1
+
+        unk = eos = pad
+
+        def __len__(self):
+            return n_words
+
+    lprobs = torch.log_softmax(spread * torch.randn(n_sentences, beam, n_words, generator=make), dim=2)
+    lprobs[:, :, 1] = -math.inf
+    scores = torch.randn(n_sentences, beam, max(step, 1), generator=make)
+    full = lprobs + Posterior.table.amax(dim=2).view(lprobs.shape)
+    full = full[:, :1] if step == 0 else full + scores[:, :, step - 1, None]
+    expected, index = full.reshape(n_sentences, -1).topk(min(2 * beam, full[0].numel() - 1))
+    best, words, beams = JointBeamSearch(Dictionary(), Posterior()).step(step, lprobs, scores)
+    torch.testing.assert_close(best, expected)
+    if expected.unique().numel() == expected.numel():
+        assert torch.equal(beams * n_words + words, index)
+
+
+def test_constraints_of_fairseq_hold_in_a_joint_search():
+    models, net = [model()], batch(5)
+    free = translate(models, net, "joint")[0][0]["tokens"].tolist()
+    start = torch.tensor([[next(w for w in range(4, N_WORDS) if w != free[0])]])
+    forced = generator(models, "joint").generate(models, net, prefix_tokens=start)[0]
+    assert all(h["tokens"][0] == start[0, 0] for h in forced)
+    _, tags = score_and_tags(models, source(net, 0), forced[0]["tokens"].tolist(), "joint")
+    assert forced[0]["tags"].tolist() == tags
+
+
+@pytest.mark.parametrize("length", [0, 5])
+def test_a_template_of_another_length(length):
+    models = [model()]
+    with pytest.raises(SyntaxDataError, match=rf"tags\.txt:2: a template of {length} tags.*1 to 4 pieces"):
+        translate(models, batch(5, 3), "template", templates=Given([1], [1] * length))
+
+
+def test_bad_templates(tmp_path):
+    names = ["</s>", "N", "V"]
+    assert parse_template("N V _ N", names) == [1, 2, OPEN, 1]
+    path = tmp_path / "tags"
+    path.write_text("N V\nN VV\n")
+    with pytest.raises(SyntaxDataError, match=r"tags:2: unknown tag 'VV' \(the model knows N V _\)"):
+        read_templates(path, names)
+    path.write_text("N V\n\n")
+    with pytest.raises(SyntaxDataError, match=r"tags:2: an empty template"):
+        read_templates(path, names)
+    path.write_text("N </s>\n")
+    with pytest.raises(SyntaxDataError, match=r"tags:1: unknown tag '</s>'"):
+        read_templates(path, names)
+    path.write_bytes(b"N \xff\n")
+    with pytest.raises(SyntaxDataError, match=r"tags: not UTF-8 at byte 2"):
+        read_templates(path, names)
+    with pytest.raises(SyntaxDataError, match=r"none: cannot be read"):
+        read_templates(tmp_path / "none", names)
+
+
+def test_searches_that_do_not_go_together():
+    from fairseq.search import Sampling
+
+    with pytest.raises(SyntaxDataError, match="temperature"):
+        generator([model()], "joint", temperature=0.5)
+    with pytest.raises(SyntaxDataError, match="plain beam search"):
+        generator([model()], "joint", search_strategy=Sampling(WORDS))
+    with pytest.raises(SyntaxDataError, match="needs templates"):
+        generator([model()], "template")
+    with pytest.raises(SyntaxDataError, match="different latent values"):
+        generator([model(), model(latent_values=4)])

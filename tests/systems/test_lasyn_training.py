@@ -1,0 +1,376 @@
+"""LaSyn's criterion and its K steps per batch, in the pieces and through fairseq's own commands."""
+
+import random
+import re
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
+from random_parses import EOS, Line, flat, pad, random_line
+from tiny_syntax import tiny_model, tiny_task
+from toy_data import train_in_two_processes
+
+import fairseq_syntax
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.experiments.diversity import training_bigrams
+from fairseq_syntax.systems.lasyn.batches import RepeatedBatchIterator, repeat_groups
+from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, edit_distance, neighbours, random_variation
+from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynEMCriterion
+
+USER_DIR = str(Path(fairseq_syntax.__file__).parent)
+TAGS = ["DET", "NOUN", "VERB"]
+
+# ---------------------------------------------------------------------------------------------- the criterion
+
+
+def criterion(tag_weight=0.5, smoothing=0.1, **options):
+    return LaSynEMCriterion(tiny_task(), 1, tag_weight, smoothing, False, [1], **options)
+
+
+def batch(lines: list[Line], left: bool = False) -> dict:
+    """A batch that translates each line into itself."""
+    tokens = pad(lines, left)
+    previous = pad([Line([], [], [], [EOS, *line.tokens[:-1]]) for line in lines], left)
+    lengths = torch.tensor([len(line.tokens) for line in lines])
+    return {
+        "net_input": {"src_tokens": tokens, "src_lengths": lengths, "prev_output_tokens": previous},
+        "target": tokens,
+        "tgt_syntax": flat(lines),
+        "ntokens": int(lengths.sum()),
+        "id": torch.arange(len(lines)),
+    }
+
+
+def some_lines(count: int = 4) -> list[Line]:
+    rng = random.Random(5)
+    return [random_line(rng, max_words=3, max_sentences=2) for _ in range(count)]
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_loss_and_logs_by_loops(left):
+    model, lines = tiny_model("lasyn_transformer").double(), some_lines()
+    sample = batch(lines, left)
+    loss, size, log = criterion(tag_weight=0.5, smoothing=0.0)(model, sample)
+    decoder, nll, tag_loss = model.decoder, 0.0, 0.0
+    hidden = model(**sample["net_input"], features_only=True)[0]
+    weight, embed = decoder.output_projection.weight, decoder.tag_embedding.weight
+    for row, line in enumerate(lines):
+        tags = [label[1] for label, n in zip(line.labels, line.pieces) for _ in range(n)] + [0]
+        start = sample["target"].size(1) - len(line.tokens) if left else 0
+        for n, (word, tag) in enumerate(zip(line.tokens, tags)):
+            h = hidden[row, start + n]
+            prior = torch.softmax(decoder.tag_projection.weight @ h, 0)
+            nll -= torch.log(sum(p * torch.softmax(weight @ (h + e), 0)[word] for p, e in zip(prior, embed))).item()
+            tag_loss -= torch.log(prior[tag]).item()
+    assert size == sum(len(line.tokens) for line in lines)
+    assert log["nll_loss"].item() == pytest.approx(nll, rel=1e-6)
+    assert log["tag_loss"].item() == pytest.approx(tag_loss, rel=1e-6)
+    assert loss.item() == pytest.approx(nll + 0.5 * tag_loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_sentence_alone_and_in_a_batch(left):
+    model, lines = tiny_model("lasyn_transformer"), some_lines()
+    together = criterion()(model, batch(lines, left))[2]
+    alone = [criterion()(model, batch([line], not left))[2] for line in lines]
+    for key in ("loss", "nll_loss", "tag_loss", "tag_correct", "tag_total"):
+        assert float(together[key]) == pytest.approx(sum(float(log[key]) for log in alone), rel=1e-5)
+
+
+def test_every_piece_has_its_words_tag_and_the_end_its_own():
+    lines = [Line([2, 1], [0, 0], [(1, 2, 1), (1, 0, 1)], [4, 5, 6, EOS]), Line([1], [0], [(1, 3, 1)], [7, EOS])]
+    values = tiny_model("lasyn_transformer").decoder.target_values(pad(lines, False), flat(lines))
+    assert values.tolist() == [[2, 2, UNKNOWN, 0], [3, 0, UNKNOWN, UNKNOWN]]
+    xpos = tiny_model("lasyn_transformer", tags="xpos").decoder
+    assert xpos.latent_names == ["</s>", "n", "v"]
+    assert xpos.target_values(pad(lines, False), flat(lines)).tolist()[0] == [1, 1, 1, 0]
+
+
+def test_without_tags_no_parse_is_asked_for():
+    model, sample = tiny_model("lasyn_transformer", latent_values=7), batch(some_lines())
+    del sample["tgt_syntax"]
+    unsupervised = criterion(tag_weight=0)
+    loss, _, log = unsupervised(model, sample)
+    assert unsupervised.target_needs == frozenset() and model.decoder.tag_embedding.weight.shape[0] == 7
+    loss.backward()
+    assert model.decoder.tag_projection.weight.grad.abs().max() > 0 and "tag_loss" not in log
+
+
+def test_what_cannot_be_trained_on():
+    sample = batch(some_lines())
+    with pytest.raises(SyntaxDataError, match="no names"):
+        criterion()(tiny_model("lasyn_transformer", latent_values=7), sample)
+    with pytest.raises(SyntaxDataError, match="use --arch lasyn_transformer"):
+        criterion()(tiny_model("transformer"), sample)
+    sample["tgt_syntax"]["words"][2] = 0
+    with pytest.raises(SyntaxDataError, match="no word of this batch has a UPOS tag"):
+        criterion()(tiny_model("lasyn_transformer"), sample)
+    del sample["tgt_syntax"]
+    with pytest.raises(SyntaxDataError, match="needs the target's parse"):
+        criterion()(tiny_model("lasyn_transformer"), sample)
+    with pytest.raises(SyntaxDataError, match="--em-steps 0"):
+        LaSynEMCriterion(tiny_task(), 0, 1.0, 0.0, False, [1])
+
+
+def test_a_store_without_tags(monkeypatch):
+    import tiny_syntax
+
+    monkeypatch.setitem(tiny_syntax.LABELS, "upos", ["<unk>"])
+    task = tiny_task()
+    task.data_dir, task.cfg = "bin", Namespace(target_lang="de")
+    monkeypatch.setattr(tiny_syntax, "tiny_task", lambda: task)
+    with pytest.raises(SyntaxDataError, match=r"bin/labels\.de\.json: the target's parse has no UPOS tags"):
+        tiny_model("lasyn_transformer")
+
+
+# ---------------------------------------------------------------------------------------------- K steps per batch
+
+
+def test_repeat_groups():
+    assert repeat_groups("abc", 2, 1) == list("aabbcc")
+    assert repeat_groups("abcd", 3, 2) == list("abababcdcdcd")
+    assert repeat_groups("abc", 2, 2) == list("ababcccc")
+    assert repeat_groups("abcdef", 2, 4) == list("abcdabcdefefefef")
+    assert repeat_groups("abc", 2, 2, skip_remainder=True) == list("abab")
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __getitem__(self, i):
+        return i
+
+    def __len__(self):
+        return 10
+
+
+def iterator(repeats, groups, shards=1, shard=0):
+    base = EpochBatchIterator(
+        Numbers(), list, [[i] for i in range(10)], seed=1, num_shards=shards, shard_id=shard, reuse_dataloader=True
+    )
+    return RepeatedBatchIterator(base, repeats, groups)
+
+
+def epoch(itr, group):
+    return [[x[0] for x in chunk] for chunk in GroupedIterator(itr.next_epoch_itr(), group)]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_each_update_is_repeated_on_its_own_batches(shards):
+    seen = [set(), set()]
+    for shard in range(shards):
+        itr = iterator(3, [2, 1], shards, shard)
+        epochs = epoch(itr, 2), epoch(itr, 1)
+        for number, updates in enumerate(epochs):
+            assert all(updates[i] == updates[i + 1] == updates[i + 2] for i in range(0, len(updates), 3))
+            seen[number] |= {x for update in updates for x in update}
+        assert [len(u) for u in epochs] == [3 * -(-10 // shards // 2), 3 * 10 // shards]
+    assert seen == [set(range(10))] * 2
+
+
+def test_resume_in_the_middle_of_a_group():
+    whole, stopped = iterator(3, [2]), iterator(3, [2])
+    updates = epoch(whole, 2)
+    reader = GroupedIterator(stopped.next_epoch_itr(), 2)
+    head = [[x[0] for x in next(reader)] for _ in range(4)]
+    resumed = iterator(3, [2])
+    resumed.load_state_dict(stopped.state_dict())
+    assert head + epoch(resumed, 2) == updates
+    other = iterator(5, [2])
+    other.load_state_dict(stopped.state_dict())
+    assert epoch(other, 2)[:5] == [updates[3]] * 5
+
+
+# ---------------------------------------------------------------------------------------------- variations
+
+
+def test_edit_distance_by_enumeration():
+    def slow(a, b):
+        if not a or not b:
+            return len(a) + len(b)
+        return min(slow(a[1:], b) + 1, slow(a, b[1:]) + 1, slow(a[1:], b[1:]) + (a[0] != b[0]))
+
+    rng = random.Random(1)
+    for _ in range(60):
+        a, b = ([rng.randrange(3) for _ in range(rng.randrange(5))] for _ in range(2))
+        assert edit_distance(a, b) == slow(a, b)
+
+
+def test_pairs_of_neighbours():
+    """Two sentences, one of which has a word of two pieces and one without a tag, and an empty one between them."""
+    tags, pieces, lengths = np.array([1, 2, 3, 0, 3]), np.array([1, 2, 1, 1, 1]), np.array([2, 0, 3])
+    pairs = TagBigrams.pairs_of_words(tags, pieces, lengths)
+    assert pairs == {(EDGE, 1), (1, 2), (2, 2), (2, EDGE), (EDGE, 3), (3, EDGE)}
+
+
+def test_variations_are_valid_and_at_their_distance():
+    rng, sequence = random.Random(2), [1, 2, 3, 1, 2]
+    bigrams = TagBigrams({(EDGE, 1), (1, 2), (2, 3), (3, 1), (2, 2), (2, EDGE), (1, 3), (3, 2)})
+    found = set()
+    for distance in (0, 1, 2, 4):
+        for _ in range(20):
+            varied = random_variation(sequence, distance, bigrams, rng)
+            if varied is None and distance == 4:
+                continue  # edits can lead to where no other is valid
+            assert edit_distance(sequence, varied) == distance
+            assert bigrams.pairs.issuperset(neighbours(varied))
+            found.add(tuple(varied))
+    assert len(found) > 20
+    assert random_variation([1], 1, TagBigrams({(EDGE, 1), (1, EDGE)}), rng) is None
+
+
+# ---------------------------------------------------------------------------------------------- fairseq's commands
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Sentences of three words, whose translation is themselves; only the target is parsed, the source is not."""
+    folder, rng = tmp_path_factory.mktemp("lasyn"), random.Random(1)
+    words = {"DET": ["the", "a"], "NOUN": ["dog", "cat", "duck"], "VERB": ["runs", "ducks"]}
+    for split, count in (("train", 40), ("test", 8)):
+        lines = [[rng.choice(words[tag]) for tag in TAGS] for _ in range(count)]
+        text = "".join(" ".join(line) + "\n" for line in lines)
+        (folder / f"{split}.src").write_text(text)
+        (folder / f"{split}.tgt").write_text(text)
+        rows = [
+            "".join(
+                f"{i + 1}\t{w}\t_\t{t}\t_\t_\t{(2, 3, 0)[i]}\t{('det', 'nsubj', 'root')[i]}\t_\t_\n" for i, (w, t) in e
+            )
+            for e in (list(enumerate(zip(line, TAGS))) for line in lines)
+        ]
+        (folder / f"{split}.tgt.conllu").write_text("\n".join(rows) + "\n")
+    run("preprocess", "-s", "src", "-t", "tgt", "--trainpref", folder / "train", "--validpref", folder / "test",
+        "--testpref", folder / "test", "--destdir", folder / "bin")  # fmt: skip
+    return folder / "bin"
+
+
+def run(command, *arguments, check=True, stdin=None):
+    argv = [sys.executable, "-m", f"fairseq_cli.{command}", "--user-dir", USER_DIR, "--task", "syntax_translation"]
+    done = subprocess.run([*argv, *map(str, arguments)], capture_output=True, text=True, input=stdin)
+    if check:
+        assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
+OPTIONS = (
+    "--arch lasyn_transformer_tiny --encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 16 --cpu "
+    "--decoder-ffn-embed-dim 16 --dropout 0 --optimizer adam --lr 0.01 --lr-scheduler inverse_sqrt --warmup-updates 5 "
+    "--batch-size 8 --criterion lasyn_em --log-format simple --log-interval 1 --no-epoch-checkpoints"
+)
+MODEL = OPTIONS.split()
+
+
+def train(data, directory, *arguments):
+    done = run("train", data, *MODEL, "--save-dir", directory, *arguments)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("lasyn-model")
+    log = train(data, directory, "--max-epoch", "6", "--em-steps", "3", "--update-freq", "2")
+    return directory / "checkpoint_last.pt", log
+
+
+@pytest.mark.slow
+def test_k_updates_per_group_of_batches(trained):
+    """40 sentences in batches of 8, two batches an update: 3 groups, each visited 3 times, six epochs."""
+    checkpoint, log = trained
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    assert state["optimizer_history"][-1]["num_updates"] == 3 * 3 * 6
+    sizes = [int(bsz) for bsz in re.findall(r"train_inner .* bsz=(\d+),", log)]
+    assert sizes[:9] == [16] * 9  # the last group has one batch, filled with itself
+    assert re.search(r"valid .* nll_loss [\d.]+ .* tag_loss [\d.]+ .* tag_accuracy [\d.]+ .* ppl [\d.]+", log)
+
+
+@pytest.mark.slow
+def test_resume_equals_training_in_one_go(data, tmp_path):
+    options = ["--em-steps", "2", "--tag-weight", "0.5"]
+    train(data, tmp_path / "whole", "--max-update", "14", *options)
+    train(data, tmp_path / "parts", "--max-update", "7", *options)
+    train(data, tmp_path / "parts", "--max-update", "14", *options)
+    whole, parts = (checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / d / "checkpoint_last.pt"))["model"]
+                    for d in ("whole", "parts"))  # fmt: skip
+    for name, value in whole.items():
+        torch.testing.assert_close(value, parts[name], msg=name)
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_with_larger_batches(data, tmp_path):
+    """Both visit their halves of a batch K times, together: the weights and updates are those of one process."""
+    steps = ["--optimizer", "sgd", "--lr", "0.5", "--lr-scheduler", "fixed", "--required-batch-size-multiple", "1"]
+    options = ["--em-steps", "2", "--max-epoch", "2", *steps]
+    train(data, tmp_path / "one", *options, "--batch-size", "40")
+    common = [data, "--user-dir", USER_DIR, "--task", "syntax_translation", *MODEL, *options]
+    train_in_two_processes([*common, "--save-dir", tmp_path / "two", "--batch-size", "20"])
+    one, two = (
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / d / "checkpoint_last.pt")) for d in ("one", "two")
+    )
+    assert [s["optimizer_history"][-1]["num_updates"] for s in (one, two)] == [4, 4]
+    for name, value in one["model"].items():
+        torch.testing.assert_close(two["model"][name], value, atol=2e-5, rtol=1e-4, msg=name)
+
+
+def lines_of(output, letter):
+    found = re.findall(rf"^{letter}-(\d+)\t(.*)$", output, re.M)
+    return {int(i): row.split("\t") for i, row in found}
+
+
+@pytest.mark.slow
+def test_generate_and_interactive(data, trained, tmp_path):
+    path = ["--path", trained[0], "--cpu", "--beam", "2", "--print-tags", "--batch-size", "4"]
+    output = run("generate", data, *path, "--tag-search", "joint").stdout
+    tags, translations = lines_of(output, "Z"), lines_of(output, "H")
+    assert len(tags) == 8
+    for i, (score, sequence) in tags.items():
+        assert len(sequence.split()) == len(translations[i][1].split())
+        assert float(score) == pytest.approx(float(translations[i][0]), abs=1e-4)
+
+    output = run("generate", data, *path, "--tag-search", "template", "--tag-templates", "reference").stdout
+    assert all(sequence == " ".join(TAGS) for _, sequence in lines_of(output, "Z").values())
+    by_reference = lines_of(output, "H")
+
+    templates = tmp_path / "tags"
+    templates.write_text("DET NOUN VERB\n" * 8)
+    given = ["--tag-search", "template", "--tag-templates", templates]
+    assert lines_of(run("generate", data, *path, *given).stdout, "H") == by_reference
+
+    templates.write_text("DET NOUN VERB\nDET NOUN\n_ _ _ _\n")
+    text = "the dog runs\na cat ducks\nthe duck runs\n"
+    output = run(
+        "interactive", data, "--path", trained[0], "--cpu", "--beam", "2", "--print-tags", *given, stdin=text
+    ).stdout
+    assert [len(lines_of(output, "H")[i][1].split()) for i in range(3)] == [3, 2, 4]
+    assert lines_of(output, "Z")[1][1] == "DET NOUN"
+
+    done = run("generate", data, *path, *given, check=False)
+    assert done.returncode and "tags: 3 templates for 8 sentences" in done.stderr
+
+
+@pytest.mark.slow
+def test_diversify(data, trained, tmp_path, capsys):
+    from fairseq_syntax.cli import main
+
+    argv = ["diversify", str(trained[0]), "--data", str(data), "--split", "test", "--sentences", "5", "--samples", "2"]
+    assert main([*argv, "--distances", "0", "1", "2", "--out", str(tmp_path / "out")]) == 0
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "translations.tsv",
+        "diversity.json",
+        "diversity.md",
+        "diversity.png",
+    }
+    rows = [r.split("\t") for r in (tmp_path / "out" / "translations.tsv").read_text().splitlines()[1:]]
+    base = {int(line): tags.split() for line, distance, tags, _ in rows if distance == "0"}
+    assert len(base) == 5
+    for line, distance, tags, _ in rows:
+        assert edit_distance(base[int(line)], tags.split()) == int(distance)
+    assert "distinct-1" in capsys.readouterr().out
+
+    _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained[0])], arg_overrides={"data": str(data)})
+    assert training_bigrams(task, "upos").pairs == {(EDGE, 1), (1, 2), (2, 3), (3, EDGE)}
+    assert main([*argv, "--lines", "9", "--out", str(tmp_path / "no")]) == 1
+    assert "--lines are numbers from 1 to 8" in capsys.readouterr().err
