@@ -18,6 +18,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import WordAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.parsing.base import Parser
 from fairseq_syntax.text.conllu import ParsedLine, flatten
@@ -25,11 +26,18 @@ from fairseq_syntax.text.conllu import ParsedLine, flatten
 
 @dataclass
 class Translation:
-    """One translation: its text, its pieces, and its score, the mean log-probability of its pieces (base e)."""
+    """One translation.
+
+    Attributes:
+        text, pieces: what the model said
+        score: the mean log-probability of its pieces (base e)
+        alignment: its words and those of the source, where they are asked for
+    """
 
     text: str
     pieces: list[str]
     score: float
+    alignment: WordAlignment | None = None
 
 
 class Translator:
