@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import browser as chromium
+import ldd_models as ldd
 import numpy as np
 import pytest
-import test_ldd as ldd
 import torch
 from binarized import make
 from fairseq import options

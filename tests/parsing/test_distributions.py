@@ -7,8 +7,8 @@ import math
 import parse_models
 import pytest
 import torch
+from enumerated_trees import enumerated
 from parse_models import models
-from test_marginals import enumerated
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import ParserOptions, load_parser
