@@ -124,4 +124,5 @@ SYSTEMS = [
     System("DLAA", "dlaa_lstm", "parse", options=DLAA, model=LSTM),
     System("SDRNMT-1", "sdrnmt1_lstm", "parse", options=LONGER, model=LSTM),
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", options=LONGER, model=LSTM),
+    System("SE-NMT", "senmt_lstm", "parse", options=LONGER, model=LSTM),
 ]

@@ -64,23 +64,25 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
         lengths = src_lengths.cpu()
         states, hiddens, cells = self.run(self.lstm, self.embed(x, syntax), lengths)
-        second = self.second(x, syntax, lengths)
-        return Encoded(states, hiddens, cells, tokens.eq(self.padding_idx).t(), syntax=syntax, second=second)
+        return self.enrich(Encoded(states, hiddens, cells, tokens.eq(self.padding_idx).t(), syntax=syntax), x)
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
         """Change the source embeddings [S, B, C], after dropout; ``syntax`` has the same columns."""
         return x
 
-    def second(self, x: Tensor, syntax: SyntaxBatch | None, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """States, last hiddens and last cells of a second encoder, as :meth:`run` returns them, where there is one."""
-        return None
+    def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
+        """Change what the decoder will read; ``x`` [S, B, C] are the source embeddings, after dropout."""
+        return encoded
 
     def run(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run an LSTM over [S, B, C]: states [S, B, E], zero on padding, and last hiddens and cells [L, B, E]."""
+        """Run an LSTM over [S, B, C]: states [S, B, E], zero on padding, and last hiddens and cells [L, B, E].
+
+        ``lengths`` [B] int64 lie on the host and are at least 1.
+        """
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
         packed, (hiddens, cells) = lstm(packed)
         states, _ = nn.utils.rnn.pad_packed_sequence(packed, total_length=x.size(0))
-        if self.bidirectional:
+        if lstm.bidirectional:
             hiddens, cells = self.combine_bidir(hiddens, x.size(1)), self.combine_bidir(cells, x.size(1))
         return self.dropout_out_module(states), hiddens, cells
 

@@ -1,6 +1,16 @@
 """The syntax systems, one room each: a new one is a file and a line here."""
 
-from fairseq_syntax.systems import dlaa, ldd, lisa, local_attention, pascal, sdrnmt, sennrich_haddow, supervised_heads
+from fairseq_syntax.systems import (
+    dlaa,
+    ldd,
+    lisa,
+    local_attention,
+    pascal,
+    sdrnmt,
+    senmt,
+    sennrich_haddow,
+    supervised_heads,
+)
 from fairseq_syntax.systems.lasyn import model as lasyn
 
 __all__ = [
@@ -11,6 +21,7 @@ __all__ = [
     "local_attention",
     "pascal",
     "sdrnmt",
+    "senmt",
     "sennrich_haddow",
     "supervised_heads",
 ]

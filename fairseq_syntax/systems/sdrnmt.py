@@ -8,7 +8,7 @@ its parent, siblings and children, and makes a vector of it.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -117,10 +117,11 @@ class TwoEncoders(SyntaxLSTMEncoder):
             bidirectional=self.bidirectional,
         )
 
-    def second(self, x: Tensor, syntax: SyntaxBatch | None, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
+        syntax = encoded.syntax
         assert syntax is not None  # the encoder has checked that it is there
         units = unit_vectors(self.convolution, x, syntax)[word_grid(syntax).t()]
-        return self.run(self.unit_lstm, units, syntax.counts[1].clamp(min=1).cpu())
+        return replace(encoded, second=self.run(self.unit_lstm, units, syntax.counts[1].clamp(min=1).cpu()))
 
 
 @dataclass

@@ -1,16 +1,19 @@
-"""Small LSTM models and batches of random lines for them."""
+"""Small LSTM models, batches of random lines for them, and what every system among them must do."""
 
+import io
 import random
 from argparse import Namespace
 
+import pytest
 import torch
+import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_REGISTRY
 from random_parses import EOS, PAD, Line, flat, pad, random_line
+from tiny_syntax import LABELS
 
-import fairseq_syntax.systems.dlaa
-import fairseq_syntax.systems.local_attention
-import fairseq_syntax.systems.sdrnmt  # noqa: F401
+import fairseq_syntax  # noqa: F401  (registers the architectures)
+from fairseq_syntax.errors import SyntaxDataError
 
 SIZES = {
     "encoder_embed_dim": 12,
@@ -31,16 +34,17 @@ def dictionary(symbols: int = 16) -> Dictionary:
     return d
 
 
-def model(arch: str, **options):
+def model(arch: str, scale: float = 5, **options):
     """A model in evaluation mode, its weights drawn wide enough that nothing is nearly uniform."""
     args = Namespace(arch=arch, criterion="cross_entropy", **{**SIZES, **options})
     ARCH_CONFIG_REGISTRY[arch](args)
     d = dictionary()
     torch.manual_seed(3)
-    m = MODEL_REGISTRY[arch].build_model(args, Namespace(source_dictionary=d, target_dictionary=d))
+    task = Namespace(source_dictionary=d, target_dictionary=d, source_labels=LABELS)
+    m = MODEL_REGISTRY[arch].build_model(args, task)
     with torch.no_grad():
         for p in m.parameters():
-            p.mul_(5)
+            p.mul_(scale)
     return m.eval()
 
 
@@ -104,11 +108,55 @@ def check_search(m, batch: list[Line], beam: int = 3) -> None:
             torch.testing.assert_close(hypothesis["positional_scores"], expected, atol=1e-5, rtol=1e-4)
 
 
+def check_half_precision(arch: str, **options) -> None:
+    """Whole in half precision as --fp16 has it, and under autocast as --amp has it: near float32, with gradients."""
+    batch = [*lines(4), empty_line()]
+    expected = model(arch, scale=1, **options)(**net_input(batch))[0]
+    for dtype in (torch.bfloat16, torch.float16):
+        whole, mixed = model(arch, scale=1, **options).to(dtype), model(arch, scale=1, **options)
+        with torch.autocast("cpu", dtype=dtype):
+            under_autocast = mixed(**net_input(batch))[0]
+        for m, logits in ((whole, whole(**net_input(batch))[0]), (mixed, under_autocast)):
+            assert logits.dtype == dtype
+            torch.testing.assert_close(logits.float(), expected, atol=5e-3, rtol=1e-2)
+            (logits.float() * torch.randn(logits.shape)).sum().backward()
+            for name, p in m.named_parameters():
+                assert p.grad is not None and torch.isfinite(p.grad).all(), name
+
+
+def check_the_parse_matters(arch: str, **options) -> None:
+    """It does after saving and loading too, every parameter is trained, and without it there is an error."""
+    m, loaded = model(arch, **options), model(arch, **options)
+    buffer = io.BytesIO()
+    torch.save(m.state_dict(), buffer)
+    buffer.seek(0)
+    with torch.no_grad():
+        for p in loaded.parameters():
+            p.zero_()
+    loaded.load_state_dict(torch.load(buffer))
+    line = Line([1] * 5, [2, 2, 2, 2, 2], [(1, 1, 1)] * 5, [5, 6, 7, 8, 9, EOS])
+    other = Line(line.pieces, [4, 4, 4, 4, 4], line.labels, line.tokens)
+    logits = loaded(**net_input([line]))[0]
+    torch.testing.assert_close(logits, m(**net_input([line]))[0])
+    assert (logits - m(**net_input([other]))[0]).abs().max() > 1e-3
+
+    inputs = net_input(lines(9, count=12))
+    F.cross_entropy(loaded(**inputs)[0].flatten(0, 1), inputs["prev_output_tokens"].flatten()).backward()
+    for name, p in loaded.named_parameters():
+        assert p.grad is not None and p.grad.any(), name
+
+    inputs.pop("src_syntax")
+    with pytest.raises(SyntaxDataError, match="without its parse"):
+        loaded(**inputs)
+
+
 __all__ = [
     "EOS",
     "PAD",
+    "check_half_precision",
     "check_same_in_any_batch",
     "check_search",
+    "check_the_parse_matters",
     "dictionary",
     "empty_line",
     "lines",

@@ -7,6 +7,7 @@ from lstm_models import check_same_in_any_batch, check_search, empty_line, lines
 from random_parses import EOS, Line, batch
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.lstm_attention import Encoded
 from fairseq_syntax.model.neighbourhoods import flat_relatives
 from fairseq_syntax.systems.sdrnmt import UNIT, UnitConvolution, unit_vectors
 
@@ -82,7 +83,7 @@ def test_encoders_read_the_vectors_of_their_words():
     x = torch.randn(syntax.size[1], len(ls), 12)
     both = one.embed(x, syntax)
     torch.testing.assert_close(both[:, :, :12], x)
-    states, hiddens, _ = two.second(x, syntax, torch.tensor([len(l.tokens) for l in ls]))
+    states, hiddens, _ = two.enrich(Encoded(*[x] * 4, syntax=syntax), x).second
     vectors = unit_vectors(one.convolution, x, syntax)
     units = unit_vectors(two.convolution, x, syntax)
     at = 0

@@ -1,0 +1,127 @@
+"""The dependency trees of a batch as a shape: depths, subtrees, traversals and levels, made on the device.
+
+Words are numbered flat over the batch. Sums along the path to the root and over subtrees take a number of steps that
+is the logarithm of the longest line: each step doubles how far up a word looks.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_syntax.data.batch import SyntaxBatch
+
+
+class Forest:
+    """The trees of a batch. All tensors are int64 of size [W] and count from 0 unless said otherwise.
+
+    A token of several words (a CoNLL-U range) can close a cycle where the range's words have heads on both sides of
+    it. The first word of a cycle then counts as a root.
+
+    Args:
+        syntax: the batch's syntax
+    """
+
+    def __init__(self, syntax: SyntaxBatch) -> None:
+        self._line, self._first_word = syntax.batch_of_word, syntax.first_word
+        self._steps = syntax.size[1].bit_length()  # 2^steps is more than the words of any line
+        self.parent = without_cycles(syntax.parent, self._steps)
+        """Flat index of each word's parent; a root is its own parent."""
+
+    @cached_property
+    def is_root(self) -> Tensor:
+        """[W] bool."""
+        return self.parent == torch.arange(self.parent.numel(), device=self.parent.device)
+
+    @cached_property
+    def _ancestors(self) -> list[Tensor]:
+        """The ancestor of each word 1, 2, 4, … steps up, [W + 1]; W, which is no word, above the roots."""
+        above = self.parent.masked_fill(self.is_root, self.parent.numel())
+        ancestors = [F.pad(above, (0, 1), value=self.parent.numel())]
+        for _ in range(1, self._steps):
+            ancestors.append(ancestors[-1][ancestors[-1]])
+        return ancestors
+
+    def path_sum(self, values: Tensor) -> Tensor:
+        """Sum of ``values`` [W] over each word and all above it."""
+        total = F.pad(values, (0, 1))
+        for ancestor in self._ancestors:
+            total = total + total[ancestor]
+        return total[:-1]
+
+    def subtree_sum(self, values: Tensor) -> Tensor:
+        """Sum of ``values`` [W] over each word and all below it."""
+        total = F.pad(values, (0, 1))
+        for ancestor in self._ancestors:
+            total = total.index_add(0, ancestor, total)
+        return total[:-1]
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """Steps from the root, which has depth 0."""
+        return self.path_sum(torch.ones_like(self.parent)) - 1
+
+    @cached_property
+    def subtree_size(self) -> Tensor:
+        """Words of each word's subtree, itself included."""
+        return self.subtree_sum(torch.ones_like(self.parent))
+
+    @cached_property
+    def preorder(self) -> Tensor:
+        """Place of each word in its line, a head before its children, children (and roots) left to right."""
+        # Between the place of a head and that of its child stand the head and the subtrees of earlier siblings.
+        parent = torch.where(self.is_root, self.parent.numel() + self._line, self.parent)
+        siblings, order = parent.sort(stable=True)
+        before = F.pad(self.subtree_size[order].cumsum(0), (1, 0))[:-1]
+        first = torch.searchsorted(siblings, siblings)
+        before_in_place = torch.empty_like(before).index_copy_(0, order, before - before[first])
+        return self.path_sum(before_in_place + (~self.is_root).long())
+
+    @cached_property
+    def postorder(self) -> Tensor:
+        """Place of each word in its line, children before their head, children (and roots) left to right."""
+        # A word has left the words above it behind in pre-order, and meets its subtree first in post-order.
+        return self.preorder - self.depth + self.subtree_size - 1
+
+    @cached_property
+    def level_sizes(self) -> list[int]:
+        """Words of each depth in the batch, from the roots on."""
+        return self.depth.bincount().tolist()
+
+    @cached_property
+    def by_level(self) -> Tensor:
+        """The words by depth, and those of a depth as they stand."""
+        return self.depth.argsort(stable=True)
+
+    @cached_property
+    def parent_in_level(self) -> list[Tensor]:
+        """Of each level, for each of its words the place of its parent in the level above; roots have 0."""
+        place = torch.empty_like(self.parent)
+        levels = self.by_level.split(self.level_sizes)
+        for level in levels:
+            place[level] = torch.arange(level.numel(), device=level.device)
+        above = place[self.parent].masked_fill(self.is_root, 0)
+        return [above[level] for level in levels]
+
+
+def without_cycles(parent: Tensor, steps: int) -> Tensor:
+    """Make the first word of each cycle a root.
+
+    Args:
+        parent: [W] int64, a root is its own parent
+        steps: 2^steps is at least the number of words of any line
+
+    Returns:
+        [W] int64
+    """
+    word = torch.arange(parent.numel(), device=parent.device)
+    ancestor, first = parent, word
+    for _ in range(steps):
+        first = torch.minimum(first, first[ancestor])
+        ancestor = ancestor[ancestor]
+    # So far up, every word has come to a root or goes round in a cycle.
+    on_cycle = torch.zeros_like(parent, dtype=torch.bool).index_fill_(0, ancestor, True)
+    return torch.where(on_cycle & (first == word), word, parent)

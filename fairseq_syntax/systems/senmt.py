@@ -1,0 +1,109 @@
+"""SE-NMT: three encoders, over the sentence and over two traversals of its dependency tree.
+
+Wu, Zhou and Zhang (2017), Improved Neural Machine Translation with Source Syntax, IJCAI, as Wang et al. (2019) compare
+with it. Beside the sequence, an encoder reads the words in post-order, so that a word's state knows its subtree
+(child-enriched), and another in pre-order, so that it knows the words above it (head-enriched). The decoder attends to
+all three states of a word at once.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.lstm import LSTM, base_architecture
+from torch import Tensor, nn
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
+from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
+from fairseq_syntax.model.neighbourhoods import word_grid, word_means
+from fairseq_syntax.model.trees import Forest
+
+
+class ThreeEncoders(SyntaxLSTMEncoder):
+    """The sequential encoder over pieces, and the child-enriched and the head-enriched one over words.
+
+    Args:
+        dictionary, needs, options: as in :class:`SyntaxLSTMEncoder`
+        embed_dim: of the pieces, and so of the words
+        word_size: states of each of the two encoders over words
+    """
+
+    def __init__(self, dictionary, needs: frozenset[str], word_size: int, embed_dim: int, **options: Any) -> None:
+        super().__init__(dictionary, needs, embed_dim=embed_dim, **options)
+        self.child_enriched, self.head_enriched = (
+            LSTM(embed_dim, word_size, num_layers=self.num_layers, dropout=self.lstm.dropout) for _ in range(2)
+        )
+
+    def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
+        """The annotation of a piece: ``[h_seq : h_child : h_head]``, the last two of its word; zeros for ``</s>``."""
+        syntax = encoded.syntax
+        assert syntax is not None  # the encoder has checked that it is there
+        words = word_means(x, syntax)
+        forest = Forest(syntax)
+        child = self.traverse(self.child_enriched, words, forest.postorder, syntax)
+        head = self.traverse(self.head_enriched, words, forest.preorder, syntax)
+        return replace(encoded, states=torch.cat((encoded.states, child, head), dim=2))
+
+    def traverse(self, lstm: nn.LSTM, words: Tensor, place: Tensor, syntax: SyntaxBatch) -> Tensor:
+        """Run an encoder over the words in an order of its own.
+
+        Args:
+            lstm: the encoder
+            words: [W + 1, C], flat, and zeros for places that are no word
+            place: [W] int64, the place of each word in its line's order
+            syntax: the batch's syntax
+
+        Returns:
+            [S, B, D], for each piece the state of its word; zeros on ``</s>`` and padding
+        """
+        line = syntax.batch_of_word
+        grid = word_grid(syntax)
+        grid = grid.index_put((line, place), torch.arange(line.numel(), device=line.device))  # [B, W'], in that order
+        states, _, _ = self.run(lstm, words[grid.t()], syntax.counts[1].clamp(min=1).cpu())
+        states = F.pad(states, (0, 0, 0, 0, 0, 1))
+        place = syntax.of_word(place, grid.size(1)).t()
+        return states[place, torch.arange(place.size(1), device=place.device)]
+
+
+@register_model("senmt_lstm")
+class SENMTModel(SyntaxLSTMModel):
+    """fairseq's LSTM decoder with attention, over the annotations of three encoders."""
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add fairseq's options for ``lstm`` and that of SE-NMT."""
+        super().add_args(parser)
+        group = parser.add_argument_group("senmt (syntax system)")
+        group.add_argument(
+            "--senmt-hidden-size",
+            type=int,
+            metavar="N",
+            help="states of each of the encoders over words (default: --encoder-hidden-size)",
+        )
+
+    @classmethod
+    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+        if args.senmt_hidden_size < 1:
+            raise SyntaxDataError(f"--senmt-hidden-size {args.senmt_hidden_size}: an encoder has at least one state")
+        return ThreeEncoders(dictionary, cls.inference_needs, args.senmt_hidden_size, **options)
+
+    @classmethod
+    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> GlobalAttention:
+        return GlobalAttention(hidden_size, source_size + 2 * args.senmt_hidden_size)
+
+
+@register_model_architecture("senmt_lstm", "senmt_lstm")
+def senmt_lstm(args: Namespace) -> None:
+    """The sizes of fairseq's ``lstm``; every encoder has states of the same size."""
+    base_architecture(args)
+    if getattr(args, "senmt_hidden_size", None) is None:
+        args.senmt_hidden_size = args.encoder_hidden_size

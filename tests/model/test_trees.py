@@ -1,0 +1,79 @@
+"""Depths, subtrees, traversals and levels of the trees of a batch, against recursion."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_parses import EOS, Line, batch, random_line
+
+from fairseq_syntax.model.trees import Forest
+
+
+def children(heads: list[int], word: int) -> list[int]:
+    return [w for w, head in enumerate(heads) if head == word and w != word]
+
+
+def preorder(heads: list[int], word: int) -> list[int]:
+    return [word] + [w for child in children(heads, word) for w in preorder(heads, child)]
+
+
+def postorder(heads: list[int], word: int) -> list[int]:
+    return [w for child in children(heads, word) for w in postorder(heads, child)] + [word]
+
+
+def depth(heads: list[int], word: int) -> int:
+    return 0 if heads[word] == word else 1 + depth(heads, heads[word])
+
+
+def check(lines: list[Line], heads: list[list[int]], left: bool) -> None:
+    forest = Forest(batch(lines, left))
+    at = 0
+    levels: dict[int, list[int]] = {}
+    for own in heads:
+        n = len(own)
+        roots = [w for w in range(n) if own[w] == w]
+        here = slice(at, at + n)
+        assert forest.parent[here].tolist() == [at + h for h in own]
+        assert forest.depth[here].tolist() == [depth(own, w) for w in range(n)]
+        assert forest.subtree_size[here].tolist() == [len(preorder(own, w)) for w in range(n)]
+        for order, place in ((preorder, forest.preorder), (postorder, forest.postorder)):
+            expected = [w for root in roots for w in order(own, root)]
+            assert place[here].argsort().tolist() == expected
+            assert sorted(place[here].tolist()) == list(range(n))
+        for w in range(n):
+            levels.setdefault(depth(own, w), []).append(at + w)
+        at += n
+    assert forest.level_sizes == [len(levels[d]) for d in sorted(levels)]
+    assert forest.by_level.tolist() == [w for d in sorted(levels) for w in levels[d]]
+    for d, place in enumerate(forest.parent_in_level):
+        if d:
+            parents = forest.parent[torch.tensor(levels[d])].tolist()
+            assert [levels[d - 1][p] for p in place.tolist()] == parents
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_against_recursion(seed, left):
+    rng = random.Random(seed)
+    lines = [random_line(rng, max_words=9) for _ in range(4)]
+    lines.insert(rng.randrange(5), Line([], [], [], [EOS]))
+    n = rng.randrange(1, 18)
+    chain = Line([1] * n, [max(0, w - 1) for w in range(n)], [(1, 1, 1)] * n, [4] * n + [EOS])
+    lines.insert(rng.randrange(6), chain)
+    check(lines, [line.heads for line in lines], left)
+
+
+def test_a_batch_without_words():
+    forest = Forest(batch([Line([], [], [], [EOS])] * 2, True))
+    assert forest.preorder.numel() == forest.postorder.numel() == forest.by_level.numel() == 0
+    assert forest.level_sizes == forest.parent_in_level == []
+
+
+@pytest.mark.parametrize("other", [0, 40])
+def test_the_first_word_of_a_cycle_is_a_root(other):
+    """Whatever the length of the other lines."""
+    lines = [Line([1] * n, heads, [(1, 1, 1)] * n, [4] * n + [EOS]) for n, heads in ((5, [0, 3, 1, 2, 3]), (2, [1, 0]))]
+    long = Line([1] * other, [0] * other, [(1, 1, 1)] * other, [4] * other + [EOS])
+    check([*lines, long], [[0, 1, 1, 2, 3], [0, 0], long.heads], True)
