@@ -13,6 +13,7 @@ from fairseq_syntax.errors import SyntaxDataError
 VERBS = {
     "filter": "remove pairs of a parallel corpus by language, length, ratio or parse",
     "parse": "parse text to CoNLL-U",
+    "control": "make control parses: the same form, without the syntax",
     "segment": "split the words of a parse, or text, into subword pieces",
     "binarize": "binarize the syntax beside an existing token dataset",
     "inspect": "say what is in a store, and check it against its tokens",

@@ -1,0 +1,69 @@
+"""``fairseq-syntax control``: control parses, with which one asks how much of a gain is syntax."""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_syntax.text.controls import CONTROLS
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Add the verb."""
+    parser = subparsers.add_parser(
+        "control",
+        help="make control parses: the same form, without the syntax",
+        description="Make a control parse out of a parse: the same words in the same format, with trees, labels and "
+        "distributions that tell less. Several controls are applied one after the other. What each of them keeps of "
+        "the parse is said in fairseq_syntax/text/controls.py.",
+    )
+    parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
+    parser.add_argument("--input", required=True, metavar="FILE", help="a parse: CoNLL-U, .gz too")
+    parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of all that is random (default: 1)")
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="of sharpened (default: 0.5) or flattened (default: 2)"
+    )
+    parser.add_argument(
+        "--block", type=int, default=50_000, metavar="N", help="lines among which shuffled moves trees (default: 50000)"
+    )
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make the control parse."""
+    import os
+
+    from tqdm import tqdm
+
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.conllu import read_conllu, write_conllu
+    from fairseq_syntax.text.controls import Control
+    from fairseq_syntax.text.files import whole_file
+
+    if args.block < 2:
+        raise SyntaxDataError("--block is 2 lines or more")
+    if os.path.realpath(args.input) == os.path.realpath(args.output):
+        raise SyntaxDataError("this file is the input and the output", path=args.output, hint="name another --output")
+    control = Control(tuple(args.control), args.seed, args.temperature, args.block)
+    # The title needs the count, and a file that is bad near its end is found out before anything is written.
+    n_lines = sum(1 for _ in read_conllu(args.input))
+    if n_lines == 0:
+        raise SyntaxDataError("is empty", path=args.input)
+    lines = tqdm(read_conllu(args.input, n_lines=n_lines), total=n_lines, unit=" lines", disable=None)
+    with whole_file(args.output) as file:
+        file.write(f"# lines = {n_lines}\n")
+        try:
+            for number, line in enumerate(control(lines)):
+                if number == 0 and not line.words:
+                    file.write("\n")  # keeps the title apart from nothing at all
+                write_conllu(file, line)
+        except SyntaxDataError as error:
+            raise SyntaxDataError(error.message, path=args.input, line=error.line, hint=error.hint) from None
+    report = control.report
+    print(f"{args.output}: {report.lines} lines, {report.sentences} sentences, {', '.join(args.control)}")
+    if "shuffled" in args.control and report.without_partner:
+        print(
+            f"{report.without_partner} sentences are the only ones of their length among {args.block} lines: "
+            "random trees took the place of theirs"
+        )
+    return 0
