@@ -5,29 +5,41 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
 CUDA ?=
 ONLY ?=
+JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 VENV ?= .venv
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_OPTIONS := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
+# One thread a process: tests run in as many processes as there are cores.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 export CUDA
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test test-fast check format matrix release bench clean
 
 help:
-	@echo "make demo    install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
-	@echo "make test    install, then all tests"
-	@echo "make check   install, then ruff and mypy"
-	@echo "make bench   install, then the measurements; ONLY=train/ for a part"
-	@echo "make clean   remove .venv and what the programs wrote"
+	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
+	@echo "make test       install, then all tests, on all cores"
+	@echo "make test-fast  install, then the tests that train nothing and start no other process"
+	@echo "make check      install, then ruff and mypy"
+	@echo "make format     let ruff mend what it can"
+	@echo "make matrix     the fast tests on every Python of PYTHONS that is there, each in .venv-PYTHON"
+	@echo "make release    wheel and source distribution, each installed and tried in an environment of its own"
+	@echo "make bench      install, then the measurements; ONLY=train/ for a part"
+	@echo "make clean      remove .venv and what the programs wrote"
 	@echo
-	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)  VENV=$(VENV)"
+	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)"
+	@echo "             VENV=$(VENV)  JOBS=$(JOBS)  PYTHONS='$(PYTHONS)'"
 
 demo: $(VENV)/.package
 	$(BIN)/python examples/toy/run.py
 
 test: $(VENV)/.package
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	$(PYTEST)
+
+test-fast: $(VENV)/.package
+	$(PYTEST) -m "not slow and not gpu"
 
 check: $(VENV)/.package
 	$(BIN)/ruff check
@@ -38,11 +50,23 @@ format: $(VENV)/.package
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# A Python that is not there is said to be missing; one whose tests fail ends the run.
+matrix:
+	@set -e; for python in $(PYTHONS); do \
+	  if $$python -c '' 2>/dev/null; then \
+	    $(MAKE) --no-print-directory test-fast PYTHON=$$python VENV=.venv-$$python; \
+	    .venv-$$python/bin/python tools/versions.py; \
+	  else echo "$$python: not there"; fi; \
+	done
+
+release: $(VENV)/.package
+	$(BIN)/python tools/release.py $(TORCH_OPTIONS)
+
 bench: $(VENV)/.package
 	$(BIN)/python -m bench $(ONLY)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-python3.* build dist *.egg-info runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each step leaves a stamp, so that a later step that changes does not repeat the ones before.
@@ -53,16 +77,15 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.torch: $(VENV)/.made tools/check_torch.py
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python tools/check_torch.py '$(TORCH)' $(TORCH_OPTIONS)
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install $(TORCH_OPTIONS) '$(TORCH)'
+$(VENV)/.torch: $(VENV)/.made tools/install_torch.py
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python tools/install_torch.py '$(TORCH)' $(TORCH_OPTIONS)
 	@$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > $(VENV)/constraints.txt
 	@touch $@
 
 # Most Pythons get fairseq-fixed as source. Without isolation it is built against the PyTorch that is there, in place
 # of a second one; the constraint keeps that one when pip looks at fairseq-fixed's own requirements.
 $(VENV)/.fairseq: $(VENV)/.torch
-	$(PIP) install -c $(VENV)/constraints.txt numpy cython 'setuptools>=68,<81' wheel
+	$(PIP) install -c $(VENV)/constraints.txt numpy cython 'setuptools>=77,<81' wheel
 	$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation fairseq-fixed==0.12.3.1 || \
 	  { echo "fairseq-fixed could not be installed; if it was being built, that needs a C++ compiler and Python's headers" >&2; exit 1; }
 	@touch $@

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -103,40 +104,74 @@ def test_the_five_papers_are_cited_alike():
 
 
 def report(*requirements):
-    return {"install": [{"metadata": {"name": "torch", "requires_dist": list(requirements)}}]}
+    item = {"metadata": {"name": "torch", "requires_dist": list(requirements)}, "download_info": {"url": "file:///x"}}
+    return {"install": [item]}
 
 
 def test_cuda_builds_are_told_from_cpu_builds():
-    check = load_tool("check_torch")
-    assert check.cuda_requirements(report("filelock", "sympy>=1.13", 'optree; extra == "optree"')) == []
+    tool = load_tool("install_torch")
+    assert tool.cuda_requirements(report("filelock", "sympy>=1.13", 'optree; extra == "optree"')) == []
     here = f'platform_system == "{platform.system()}"'
-    assert check.cuda_requirements(report("filelock", f"nvidia-cublas-cu12==12.8; {here}", f"triton; {here}")) == [
+    assert tool.cuda_requirements(report("filelock", f"nvidia-cublas-cu12==12.8; {here}", f"triton; {here}")) == [
         "nvidia-cublas-cu12",
         "triton",
     ]
-    assert check.cuda_requirements(report('nvidia-cublas-cu12; platform_system == "Elsewhere"')) == []
-    assert check.cuda_requirements({"install": [{"metadata": {"name": "torch"}}]}) == []
+    assert tool.cuda_requirements(report('nvidia-cublas-cu12; platform_system == "Elsewhere"')) == []
+    assert tool.cuda_requirements({"install": [{"metadata": {"name": "torch"}}]}) == []
 
 
 @pytest.mark.parametrize(
-    "cuda, gpu, packages, status",
+    "cuda, gpu, packages, uv_works, installed_by",
     [
-        ("", False, ["nvidia-cudnn"], 1),
-        ("1", False, ["nvidia-cudnn"], 0),
-        ("", True, ["nvidia-cudnn"], 0),
-        ("", False, ["filelock"], 0),
+        ("", False, ["filelock"], True, "pip"),  # the default index has a CPU build
+        ("", False, ["nvidia-cudnn"], True, "uv"),  # it has none, and uv finds one
+        ("", False, ["nvidia-cudnn"], False, "pip"),  # nor can uv reach one: the default build, after saying its size
+        ("", True, ["nvidia-cudnn"], True, "pip"),
+        ("1", False, ["nvidia-cudnn"], True, "pip"),
     ],
 )
-def test_a_cuda_build_needs_a_gpu_or_consent(monkeypatch, capsys, cuda, gpu, packages, status):
-    check = load_tool("check_torch")
+def test_pytorch_is_installed_without_a_question(monkeypatch, capsys, cuda, gpu, packages, uv_works, installed_by):
+    """The three ways, with stand-ins for pip and uv."""
+    tool = load_tool("install_torch")
     monkeypatch.setenv("CUDA", cuda)
-    monkeypatch.setattr(check, "gpu_visible", lambda: gpu)
-    output = subprocess.CompletedProcess([], 0, stdout=json.dumps(report(*packages)))
-    monkeypatch.setattr(check.subprocess, "run", lambda *args, **kwargs: output)
-    assert check.main("torch==9.9") == status
-    said = capsys.readouterr().err
-    if status:
-        assert all(name in said for name in ("torch==9.9", "TORCH_INDEX_URL=", "TORCH=", "CUDA=1"))
+    monkeypatch.setattr(tool, "gpu_visible", lambda: gpu)
+    monkeypatch.setattr(tool, "size", lambda report: "2.5 GB in 20 packages")
+    calls = []
+
+    def run(command, **kwargs):
+        calls.append(" ".join(command[2:]))
+        if "--dry-run" in command:
+            return subprocess.CompletedProcess(command, 0, stdout=json.dumps(report(*packages)))
+        return subprocess.CompletedProcess(command, int("--torch-backend=auto" in command and not uv_works))
+
+    monkeypatch.setattr(tool.subprocess, "run", run)
+    assert tool.main("torch==9.9") == 0
+    assert ("--torch-backend=auto" in calls[-1]) == (installed_by == "uv") and calls[-1].endswith("torch==9.9")
+    said = capsys.readouterr().out
+    assert ("2.5 GB in 20 packages" in said) == (not uv_works)
+    if cuda or gpu:
+        assert len(calls) == 1
+
+
+def test_the_size_of_a_download_is_asked_of_its_index(monkeypatch):
+    tool = load_tool("install_torch")
+
+    class Answer(dict):
+        headers: ClassVar = {"Content-Length": "1500000000"}
+        __enter__ = lambda self: self  # noqa: E731
+        __exit__ = lambda self, *error: None  # noqa: E731
+
+    monkeypatch.setattr(tool.urllib.request, "urlopen", lambda request, timeout: Answer())
+    assert tool.size(report("nvidia-cudnn")) == "1.5 GB in 1 packages"
+    monkeypatch.undo()
+    assert tool.size(report()) == "several gigabytes"  # not to be had
+
+
+def test_nothing_found_is_an_error(monkeypatch):
+    tool = load_tool("install_torch")
+    monkeypatch.setattr(tool, "gpu_visible", lambda: False)
+    monkeypatch.setattr(tool.subprocess, "run", lambda command, **kwargs: subprocess.CompletedProcess(command, 1))
+    assert tool.main("torch==9.9") == 1
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
@@ -154,7 +189,7 @@ def test_make_installs_once_and_in_order(tmp_path):
         '  "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;\n'
         '  *"-c import torch") test -e .venv/has_torch ;;\n'
         '  *"-c import torch; print"*) echo torch==2.13.0+cpu ;;\n'
-        '  *install*torch==*) case "$*" in *fairseq*|*-c*) ;; *) touch .venv/has_torch ;; esac ;;\n'
+        "  *install_torch*torch==*) touch .venv/has_torch ;;\n"
         "esac\n"
     )
     fake.chmod(0o755)
@@ -171,8 +206,7 @@ def test_make_installs_once_and_in_order(tmp_path):
     ]
     order = [
         "-m venv",
-        "tools/check_torch.py torch==",
-        "install torch==",
+        "tools/install_torch.py torch==",
         "numpy cython",
         "fairseq-fixed==",
         "-e .[dev]",
@@ -183,7 +217,7 @@ def test_make_installs_once_and_in_order(tmp_path):
     stamp = tmp_path / ".venv" / ".package"
     os.utime(stamp, (0, 0))
     again = make("test")
-    assert len(again) == 2 and "-e .[dev]" in again[0] and again[1] == "-m pytest"
+    assert len(again) == 2 and "-e .[dev]" in again[0] and again[1].startswith("-m pytest")
     assert "make demo" in subprocess.run(["make", "help"], cwd=tmp_path, capture_output=True, text=True).stdout
 
 
