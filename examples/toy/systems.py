@@ -125,4 +125,5 @@ SYSTEMS = [
     System("SDRNMT-1", "sdrnmt1_lstm", "parse", options=LONGER, model=LSTM),
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", options=LONGER, model=LSTM),
     System("SE-NMT", "senmt_lstm", "parse", options=LONGER, model=LSTM),
+    System("Tree2Seq", "tree2seq_lstm", "parse", options=LONGER, model=LSTM),
 ]

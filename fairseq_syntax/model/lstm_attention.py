@@ -28,7 +28,8 @@ class Encoded:
     only ``sentence`` changes, and nothing is copied unless a sentence is finished.
 
     Attributes:
-        states: [S, B, E], the states of the top layer, time first, padded on the right
+        states: [S, B, E], the states of the top layer, time first, padded on the right; a system may have more to
+            attend to after them
         hiddens, cells: [L, B, E], the last states of each layer
         padding: [S, B] bool, True on padding
         sentence: [N] int64, the sentence of each row of the decoder; None: as they are

@@ -88,8 +88,8 @@ class Forest:
 
     @cached_property
     def level_sizes(self) -> list[int]:
-        """Words of each depth in the batch, from the roots on."""
-        return self.depth.bincount().tolist()
+        """Words of each depth in the batch, from the roots on; at least one level."""
+        return self.depth.bincount(minlength=1).tolist()
 
     @cached_property
     def by_level(self) -> Tensor:

@@ -10,6 +10,7 @@ from fairseq_syntax.systems import (
     senmt,
     sennrich_haddow,
     supervised_heads,
+    tree2seq,
 )
 from fairseq_syntax.systems.lasyn import model as lasyn
 
@@ -24,4 +25,5 @@ __all__ = [
     "senmt",
     "sennrich_haddow",
     "supervised_heads",
+    "tree2seq",
 ]

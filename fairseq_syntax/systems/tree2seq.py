@@ -1,0 +1,236 @@
+"""Tree2Seq: an encoder over the dependency tree, from the leaves up and from the root down.
+
+After Eriguchi, Hashimoto and Tsuruoka (2016), Tree-to-Sequence Attentional Neural Machine Translation, ACL, who read
+phrase structure from the leaves up, and Chen, Huang, Chiang and Chen (2017), Improved Neural Machine Translation with a
+Syntax-Aware Encoder and Decoder, ACL, who add the way down. Here every node is a word of the dependency tree, and the
+way up is the child-sum Tree-LSTM of Tai, Socher and Manning (2015), section 3.1.
+
+A level of depth is one step, over all sentences of the batch.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.lstm import Linear, base_architecture
+from torch import Tensor, nn
+
+from fairseq_syntax.model.loop_gradients import DeferredLinear
+from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
+from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory
+from fairseq_syntax.model.neighbourhoods import word_grid, word_means
+from fairseq_syntax.model.trees import Forest
+
+
+class ChildSumTreeLSTM(nn.Module):
+    """The way up: the child-sum Tree-LSTM (Tai et al. 2015, Equations 2 to 8).
+
+    Args:
+        size: E, of the inputs and of the states
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.input = Linear(size, 4 * size)  # W and b of f, i, u, o
+        self.forget = Linear(size, size, bias=False)  # U of f, which meets each child
+        self.others = Linear(size, 3 * size, bias=False)  # U of i, u, o, which meet the sum of the children
+
+    def forward(self, x: Tensor, forest: Forest) -> tuple[Tensor, Tensor]:
+        """Hidden and cell states of all nodes.
+
+        Args:
+            x: [W, E], the inputs of the nodes, by level (``forest.by_level``)
+            forest: the trees
+
+        Returns:
+            h and c, [W, E], by level
+        """
+        forget, others = DeferredLinear(self.forget.weight), DeferredLinear(self.others.weight)
+        levels = self.input(x).split(forest.level_sizes)
+        parents = [*forest.parent_in_level[1:], forest.parent[:0]]
+        # Below the deepest level there is a level without nodes.
+        hiddens, cells = [levels[0][:0, : self.size]], [levels[0][:0, : self.size]]
+        for level, parent in zip(reversed(levels), reversed(parents)):
+            of_forget, gates = level.split((self.size, 3 * self.size), dim=1)
+            below = torch.zeros_like(of_forget).index_add(0, parent, hiddens[-1])  # Equation 2
+            gates = others(below, plus=gates)
+            kept = torch.sigmoid(of_forget[parent] + forget(hiddens[-1])) * cells[-1]  # Equation 4: f of each child
+            enter, new, leave = gates.chunk(3, dim=1)
+            cell = torch.sigmoid(enter) * torch.tanh(new)
+            cells.append(cell.index_add(0, parent, kept))  # Equation 7
+            hiddens.append(torch.sigmoid(leave) * torch.tanh(cells[-1]))
+        return torch.cat(hiddens[::-1]), torch.cat(cells[::-1])
+
+
+class TopDownGRU(nn.Module):
+    """The way down (Chen et al. 2017): a GRU cell from the parent's downward state and the node's upward state.
+
+    Above a root there is a state of zeros.
+
+    Args:
+        size: E, of the inputs and of the states
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(size, size)
+        for p in self.cell.parameters():
+            nn.init.uniform_(p, -0.1, 0.1)
+
+    def forward(self, x: Tensor, forest: Forest) -> Tensor:
+        """Downward states of all nodes, [W, E] by level, of their upward states ``x``, [W, E] by level."""
+        size = self.cell.hidden_size
+        of_hidden = DeferredLinear(self.cell.weight_hh)
+        levels = F.linear(x, self.cell.weight_ih, self.cell.bias_ih).split(forest.level_sizes)
+        states = [levels[0].new_zeros(1, size)]
+        for level, parent in zip(levels, forest.parent_in_level):
+            above = states[-1][parent]
+            of_above = (of_hidden(states[-1]) + self.cell.bias_hh.to(x.dtype))[parent]
+            gates = torch.sigmoid(level[:, : 2 * size] + of_above[:, : 2 * size])
+            reset, update = gates.chunk(2, dim=1)
+            new = torch.tanh(level[:, 2 * size :] + reset * of_above[:, 2 * size :])
+            states.append(new + update * (above - new))
+        return torch.cat(states[1:])
+
+
+class BinaryTreeLSTM(nn.Module):
+    """A node over two others (Tai et al. 2015, Equations 9 to 14 with N = 2 and no input), which starts the decoder.
+
+    Args:
+        size: E, of the states
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.gates = Linear(2 * size, 5 * size)
+
+    def forward(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """h and c, [B, E] each, of those of the two nodes."""
+        gates = self.gates(torch.cat((left[0], right[0]), dim=1))
+        enter, forget_left, forget_right, new, leave = gates.chunk(5, dim=1)
+        cell = torch.sigmoid(enter) * torch.tanh(new)
+        cell = cell + torch.sigmoid(forget_left) * left[1] + torch.sigmoid(forget_right) * right[1]
+        return torch.sigmoid(leave) * torch.tanh(cell), cell
+
+
+class TreeEncoder(SyntaxLSTMEncoder):
+    """The sequential encoder over pieces, and the encoder over the tree, whose nodes are words.
+
+    A node's input is the mean of its word's sequential states. Nodes come after the tokens in the encoded states.
+
+    Args:
+        dictionary, needs, options: as in :class:`SyntaxLSTMEncoder`
+        bottom_up: leave the way down out
+    """
+
+    def __init__(self, dictionary, needs: frozenset[str], bottom_up: bool, **options: Any) -> None:
+        super().__init__(dictionary, needs, **options)
+        self.up = ChildSumTreeLSTM(self.output_units)
+        self.down = None if bottom_up else TopDownGRU(self.output_units)
+        self.start = nn.ModuleList(BinaryTreeLSTM(self.output_units) for _ in range(self.num_layers))
+
+    def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
+        syntax = encoded.syntax
+        assert syntax is not None  # the encoder has checked that it is there
+        forest = Forest(syntax)
+        up, cells = self.up(word_means(encoded.states, syntax)[forest.by_level], forest)
+        nodes = self.dropout_out_module(up if self.down is None else self.down(up, forest))
+        total, place = forest.by_level.numel(), torch.empty_like(forest.by_level)
+        place[forest.by_level] = torch.arange(total, device=place.device)
+        place = F.pad(place, (0, 1), value=total)[word_grid(syntax).t()]  # [W', B], by level
+        states = torch.cat((encoded.states, F.pad(nodes, (0, 0, 0, 1))[place]))
+        padding = torch.cat((encoded.padding, place == total))
+
+        roots = slice(forest.level_sizes[0])
+        line = syntax.batch_of_word[forest.by_level[roots]]
+        root = _means(up[roots], line, syntax.size[0]), _means(cells[roots], line, syntax.size[0])
+        starts = [start(last, root) for start, last in zip(self.start, zip(encoded.hiddens, encoded.cells))]
+        hiddens, cells = (torch.stack(part) for part in zip(*starts))
+        return replace(encoded, states=states, padding=padding, hiddens=hiddens, cells=cells)
+
+
+def _means(states: Tensor, line: Tensor, lines: int) -> Tensor:
+    """The mean of the states [N, E] of each line, whose numbers are ``line`` [N]: [B, E], zeros where there is none."""
+    count = line.bincount(minlength=lines).clamp(min=1)
+    return states.new_zeros(lines, states.size(1)).index_add(0, line, states) / count[:, None].to(states.dtype)
+
+
+@dataclass
+class TreeMemory:
+    """The memory of tokens and nodes.
+
+    Attributes:
+        places: of the tokens, and after them the nodes
+        word: [N, S] int64, the word of each token within its line, and the number of columns for nodes where there is
+            none
+        share: [N, S], one over the number of pieces of that word
+    """
+
+    places: PaddedMemory
+    word: Tensor
+    share: Tensor
+
+    def select(self, rows: Tensor) -> TreeMemory:
+        """The memory of other rows."""
+        return TreeMemory(self.places.select(rows), self.word.index_select(0, rows), self.share.index_select(0, rows))
+
+
+class TreeAttention(GlobalAttention):
+    """Attention over tokens and nodes together, with one softmax and the same weights for both."""
+
+    def remember(self, encoded: Encoded) -> TreeMemory:  # type: ignore[override]
+        syntax = encoded.syntax
+        assert syntax is not None  # its encoder has needed it
+        nodes = encoded.states.size(0) - syntax.size[1]
+        word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, nodes)
+        return TreeMemory(super().remember(encoded), word, syntax.of_word(1 / syntax.pieces, 0))
+
+    def forward(self, hidden: Tensor, memory: TreeMemory, step: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return super().forward(hidden, memory.places, step)
+
+    def over_source(self, reads: list[Tensor], memory: TreeMemory) -> Tensor:  # type: ignore[override]
+        """A node's weight is shared equally by the pieces of its word."""
+        weights = torch.stack(reads, dim=1)
+        tokens, nodes = weights.split((memory.word.size(1), weights.size(2) - memory.word.size(1)), dim=2)
+        word = memory.word[:, None].expand_as(tokens)
+        return tokens + F.pad(nodes, (0, 1)).gather(2, word) * memory.share[:, None]
+
+
+@register_model("tree2seq_lstm")
+class Tree2SeqModel(SyntaxLSTMModel):
+    """An encoder over the tree above the sequential one; the decoder attends to both and starts from both."""
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add fairseq's options for ``lstm`` and that of Tree2Seq."""
+        super().add_args(parser)
+        group = parser.add_argument_group("tree2seq (syntax system)")
+        group.add_argument(
+            "--tree2seq-bottom-up",
+            action="store_true",
+            default=None,
+            help="nodes have their states of the way up; no way down",
+        )
+
+    @classmethod
+    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+        return TreeEncoder(dictionary, cls.inference_needs, args.tree2seq_bottom_up, **options)
+
+    @classmethod
+    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> TreeAttention:
+        return TreeAttention(hidden_size, source_size)
+
+
+@register_model_architecture("tree2seq_lstm", "tree2seq_lstm")
+def tree2seq_lstm(args: Namespace) -> None:
+    """The sizes of fairseq's ``lstm``."""
+    args.tree2seq_bottom_up = bool(getattr(args, "tree2seq_bottom_up", None))
+    base_architecture(args)
