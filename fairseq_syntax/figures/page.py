@@ -7,13 +7,14 @@ import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fairseq_syntax.figures.fonts import CSS
 from fairseq_syntax.figures.sentences import Exhibit, Output
 
-_TEMPLATE = Path(__file__).with_name("page.html")
+_HERE = Path(__file__).parent
 
 
 def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
@@ -28,16 +29,28 @@ def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
     """
     if not exhibits:
         raise ValueError("a page of nothing")
-    data = {"src": src.split("_")[0], "tgt": tgt.split("_")[0], "sentences": [_sentence(e) for e in exhibits]}
+    data = {"src": src.split("_")[0], "tgt": tgt.split("_")[0], "sentences": [exhibit_data(e) for e in exhibits]}
+    return self_contained(_HERE / "page.html", title=title, data=data)
+
+
+def self_contained(template: Path, *, title: str, data: Any) -> str:
+    """A template with the shared drawing code, and with a title and data where it has marks for them."""
     # "</script>" in a sentence must not end the script; in JSON, < may be written as an escape
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    template = _TEMPLATE.read_text(encoding="utf-8")
-    for mark, value in (("__TITLE__", html.escape(title)), ("__FONTS__", CSS), ("__DATA__", text)):
-        template = template.replace(mark, value)
-    return template
+    whole = template.read_text(encoding="utf-8")
+    for mark, value in (
+        ("__DRAWING_CSS__", (_HERE / "drawing.css").read_text(encoding="utf-8")),
+        ("__DRAWING_JS__", (_HERE / "drawing.js").read_text(encoding="utf-8")),
+        ("__FONTS__", CSS),
+        ("__TITLE__", html.escape(title)),
+        ("__DATA__", text),
+    ):
+        whole = whole.replace(mark, value)
+    return whole
 
 
-def _sentence(exhibit: Exhibit) -> dict:
+def exhibit_data(exhibit: Exhibit) -> dict[str, Any]:
+    """An exhibit as the drawing code takes it, ready for JSON."""
     return {
         "number": exhibit.number,
         "source": exhibit.source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from fairseq_syntax.inference.attention import Reader, load_reader, predicted_he
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.outputs import read_translations
 from fairseq_syntax.store import SyntaxStore, store_path
-from fairseq_syntax.text.conllu import ParsedLine
+from fairseq_syntax.text.conllu import ParsedLine, text_of
 
 
 @dataclass
@@ -118,7 +119,7 @@ def collect(
         if gold is not None:
             exhibit.trees["gold"] = _gold(gold[number - 1], exhibit)
         for name, reader in readers.items():
-            _translate(exhibit, name, reader, datasets[name])
+            show_model(exhibit, name, reader, datasets[name], number - 1)
         for name, lines in runs.items():
             exhibit.outputs[name] = Output(lines[number - 1])
         _score(exhibit, tokenize)
@@ -153,12 +154,35 @@ def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
             (dependent, head, labels[label], p)
             for dependent, head, label, p in zip(*flat["arcs"].tolist(), flat["probs"].tolist())
         ]
-    mass: dict[tuple[int, int], float] = {}
-    for dependent, head, _, p in exhibit.arcs:
-        mass[dependent, head] = mass.get((dependent, head), 0.0) + p
-    p = [mass.get((i, head), 0.0) if exhibit.arcs else None for i, head in enumerate(heads)]
-    exhibit.trees["parser"] = Tree(heads, [labels[i] for i in deprels], p)
+    exhibit.trees["parser"] = Tree(heads, [labels[i] for i in deprels], _arc_probabilities(heads, exhibit.arcs))
     return exhibit
+
+
+def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
+    """A sentence that is not of a data set: its parse, over its pieces with ``</s>``; None: it has no parse.
+
+    The line's tokens must know how many pieces they have.
+    """
+    if line is None:
+        words = [word_of([piece]) for piece in pieces[:-1]]
+        return Exhibit(1, " ".join(words), "", words, [], [1] * len(words), pieces)
+    inventory = LabelInventory()
+    stored = to_stored(line, inventory)
+    names = inventory.labels
+    tags = [names["upos"][i] for i in stored.upos]
+    exhibit = Exhibit(1, text_of(line), "", [t.form for t in line.tokens], tags, list(stored.pieces), pieces)
+    exhibit.arcs = [(d, h, names["deprel"][label], p) for d, h, label, p in stored.arcs or ()]
+    labels = [names["deprel"][i] for i in stored.deprel]
+    exhibit.trees["parser"] = Tree(stored.head, labels, _arc_probabilities(stored.head, exhibit.arcs))
+    return exhibit
+
+
+def _arc_probabilities(heads: list[int], arcs: list[tuple[int, int, str, float]]) -> list[float | None]:
+    """Each word's probability of its head, over all labels; None where there are no distributions."""
+    mass: dict[tuple[int, int], float] = {}
+    for dependent, head, _, p in arcs:
+        mass[dependent, head] = mass.get((dependent, head), 0.0) + p
+    return [mass.get((i, head), 0.0) if arcs else None for i, head in enumerate(heads)]
 
 
 def _gold(line: ParsedLine, exhibit: Exhibit) -> Tree:
@@ -174,8 +198,9 @@ def _gold(line: ParsedLine, exhibit: Exhibit) -> Tree:
     return Tree(stored.head, [names[i] for i in stored.deprel], [None] * len(stored.head))
 
 
-def _translate(exhibit: Exhibit, name: str, reader: Reader, dataset) -> None:
-    found = reader.read(dataset, exhibit.number - 1)
+def show_model(exhibit: Exhibit, name: str, reader: Reader, dataset: Any, number: int) -> None:
+    """Add a model's translation of a sentence (0-based) of a dataset, its attention, and the tree it believes in."""
+    found = reader.read(dataset, number)
     exhibit.outputs[name] = Output(found["text"], {"log p": found["score"]}, found["pieces"], found["attention"])
     if found["parents"] is not None and exhibit.words:
         layer, head = found["parents"]
