@@ -70,6 +70,8 @@ def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
         upos=[labels.id("upos", line.upos[t.word]) for t in line.tokens],
         xpos=[labels.id("xpos", line.xpos[t.word]) for t in line.tokens],
     )
+    if len(line.sentences) > 1:
+        stored.sentences = [unit[start] for start, _ in line.sentences]
     if line.arcs is not None:
         owners = {t.word for t in line.tokens}
         mass: dict[tuple[int, int, int], float] = {}

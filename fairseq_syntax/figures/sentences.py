@@ -49,7 +49,8 @@ class Exhibit:
     """One sentence, with all that there is to see of it.
 
     ``number`` counts from 1; ``counts`` is the number of pieces of each word; ``pieces`` the source's, with ``</s>``;
-    ``arcs`` the parser's distribution: (dependent, head, label, p), head = dependent for the root.
+    ``arcs`` the parser's distribution: (dependent, head, label, p), head = dependent for the root; ``spans`` the word
+    spans ``[start, end)`` of the sentences in the line, none where there is no parse.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Exhibit:
     pieces: list[str]
     trees: dict[str, Tree] = field(default_factory=dict)
     arcs: list[tuple[int, int, str, float]] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
     outputs: dict[str, Output] = field(default_factory=dict)
 
 
@@ -149,6 +151,7 @@ def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
     heads, deprels, upos, _ = (row.tolist() for row in flat["words"])
     labels = store.labels["deprel"]
     exhibit = Exhibit(number, source, reference, words, [store.labels["upos"][i] for i in upos], counts, pieces)
+    exhibit.spans = store.spans(number - 1)
     if store.has_arcs:
         exhibit.arcs = [
             (dependent, head, labels[label], p)
@@ -205,27 +208,11 @@ def show_model(exhibit: Exhibit, name: str, reader: Reader, dataset: Any, number
     if found["parents"] is not None and exhibit.words:
         layer, head = found["parents"]
         weights = found["attention"]["encoder"][layer][head]
-        heads = predicted_heads(weights, exhibit.counts, _sentences(exhibit))
+        heads = predicted_heads(weights, exhibit.counts, exhibit.spans or [(0, len(exhibit.words))])
         first = np.cumsum([0, *exhibit.counts[:-1]])
         p = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]
         labels = ["root" if i == h else "" for i, h in enumerate(heads)]
         exhibit.trees[f"{name} (predicted)"] = Tree(heads, labels, p)
-
-
-def _sentences(exhibit: Exhibit) -> list[tuple[int, int]]:
-    """Word spans of the sentences in a line: from each root's tree to the next."""
-    n = len(exhibit.words)
-    tree = exhibit.trees.get("parser")
-    if tree is None:
-        return [(0, n)]
-    top = list(range(n))
-    for i in range(n):
-        while tree.heads[top[i]] != top[i]:
-            top[i] = tree.heads[top[i]]
-    starts = [i for i in range(n) if i == 0 or top[i] != top[i - 1]]
-    if len(starts) != len(set(top)):
-        return [(0, n)]  # trees that interleave
-    return list(zip(starts, [*starts[1:], n]))
 
 
 def _score(exhibit: Exhibit, tokenize: str) -> None:

@@ -26,6 +26,12 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._sentences)
 
+    def spans(self, sentence: int) -> list[tuple[int, int]]:
+        """As :meth:`SyntaxStore.spans`."""
+        found = self._sentences[sentence]
+        starts = found.sentences or ([0] if found.pieces else [])
+        return list(zip(starts, [*starts[1:], len(found.pieces)]))
+
     def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> dict[str, np.ndarray | int]:
         """As :meth:`SyntaxStore.fetch`, sentence by sentence."""
         chosen = [self._sentences[i] for i in ids]

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
-VERSION = 1
+VERSION = 2
 METADATA_KEY = b"fairseq_syntax"
-OWN_METADATA = frozenset({"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens"})  # in every store
-SENTENCES_PER_CHUNK = 65_536
+OWN_METADATA = frozenset(
+    {"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens", "labels", "checksums", "checksum"}
+)
+SENTENCES_PER_CHUNK = 4096
 # A probability is kept as a 16-bit fixed-point number: an error below 8e-6 everywhere, which half precision (2.4e-4
 # near 1, where most of a parser's mass sits) does not reach in the same two bytes.
 PROB_SCALE = 65_535
-LIMIT = 65_535  # words and labels are 16-bit numbers
+LIMIT = 65_535  # words of a line, and labels, are 16-bit numbers
 
-WORD_FIELDS = (
-    ("pieces", pa.uint16()),
-    ("head", pa.uint16()),
-    ("deprel", pa.uint16()),
-    ("upos", pa.uint8()),
-    ("xpos", pa.uint16()),
-)
-ARC_COUNT = ("arcs", pa.uint16())
-ARC_FIELDS = (("head", pa.uint16()), ("label", pa.uint16()), ("prob", pa.uint16()))
+# The four 16-bit numbers of a word. Side by side they are one 64-bit number, which is copied in one go.
+HEAD, PIECES, XPOS, LABELS = range(4)
+FIRST_OF_SENTENCE = 1 << 15  # in PIECES
+DEPREL_BITS = 10  # of LABELS; the six above are the UPOS
+WORD_LIMITS = {
+    "head": LIMIT,
+    "pieces": FIRST_OF_SENTENCE - 1,
+    "xpos": LIMIT,
+    "deprel": (1 << DEPREL_BITS) - 1,
+    "upos": (1 << 16 - DEPREL_BITS) - 1,
+}
+# Those of an arc.
+ARC_DEPENDENT, ARC_HEAD, ARC_LABEL, ARC_PROB = range(4)
+
+_FOUR = pa.list_(pa.field("item", pa.uint16(), nullable=False), 4)
 
 
 @dataclass
@@ -34,7 +46,8 @@ class StoredSentence:
     """The syntax of one line, ready to be stored: word-level arrays of equal length, and arcs sorted by dependent.
 
     ``pieces`` (at least 1 each), ``head`` (0-based in the line, a root is its own head), and the ids ``deprel``,
-    ``upos``, ``xpos`` in the label inventory; ``arcs``: (dependent, head, label id, probability) or None.
+    ``upos``, ``xpos`` in the label inventory; ``arcs``: (dependent, head, label id, probability) or None;
+    ``sentences``: where each sentence of the line begins, as an index of a word; empty stands for one sentence.
     """
 
     pieces: list[int] = field(default_factory=list)
@@ -43,24 +56,39 @@ class StoredSentence:
     upos: list[int] = field(default_factory=list)
     xpos: list[int] = field(default_factory=list)
     arcs: list[tuple[int, int, int, float]] | None = None
-
-
-def word_type(with_arcs: bool) -> pa.DataType:
-    """Arrow type of a word's struct."""
-    return pa.struct(list(WORD_FIELDS) + ([ARC_COUNT] if with_arcs else []))
+    sentences: list[int] = field(default_factory=list)
 
 
 def schema(with_arcs: bool) -> pa.Schema:
     """Arrow schema of the store, without its metadata."""
-    columns = [pa.field("words", pa.list_(word_type(with_arcs)), nullable=False)]
+
+    def column(name: str, kind: pa.DataType) -> pa.Field:
+        return pa.field(name, kind, nullable=False)
+
+    lists = pa.list_(column("item", _FOUR))
+    columns = [column("words", lists), column("pieces", pa.uint32()), column("tree_arcs", pa.uint32())]
     if with_arcs:
-        columns.append(pa.field("arcs", pa.list_(pa.struct(list(ARC_FIELDS))), nullable=False))
+        columns += [column("arcs", lists), column("piece_arcs", pa.uint32())]
     return pa.schema(columns)
 
 
 def store_path(data_dir: str | os.PathLike[str], split: str, src: str, tgt: str, lang: str) -> str:
     """Name of the store of one side of a split, beside fairseq's ``SPLIT.SRC-TGT.LANG.bin``."""
     return os.path.join(data_dir, f"{split}.{src}-{tgt}.{lang}.syntax.arrow")
+
+
+def chunk_checksum(buffers: list[memoryview]) -> str:
+    """XXH3 (64 bits, hexadecimal) of a chunk's buffers, in the order of the columns."""
+    digest = xxhash.xxh3_64()
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.hexdigest()
+
+
+def metadata_checksum(metadata: Mapping[str, Any]) -> str:
+    """XXH3 (64 bits, hexadecimal) of the metadata themselves, their own checksum aside."""
+    rest = {key: value for key, value in metadata.items() if key != "checksum"}
+    return xxhash.xxh3_64_hexdigest(json.dumps(rest, sort_keys=True).encode())
 
 
 def sizes_fingerprint(sizes: np.ndarray) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import schema as layout
+from fairseq_syntax.store.chunk import Buffers, pack
 from fairseq_syntax.store.schema import StoredSentence
 
 
@@ -33,13 +34,14 @@ class SyntaxStoreWriter:
     ) -> None:
         self.path = os.fspath(path)
         self.with_arcs = with_arcs
-        self.metadata: dict[str, object] = {}
-        self.sizes: list[int] = []
+        self.metadata: dict[str, object] = {"labels": {}}
         self._chunk = chunk
         self._schema = layout.schema(with_arcs)
-        self._words, self._arcs = 0, 0
+        self._waiting: list[StoredSentence] = []
+        self._sizes: list[np.ndarray] = []
+        self._checksums: list[str] = []
+        self._words, self._arcs, self._sentences = 0, 0, 0
         self._partial = f"{self.path}.partial-{os.getpid()}-{secrets.token_hex(4)}"
-        self._clear()
 
     def __enter__(self) -> SyntaxStoreWriter:
         try:
@@ -70,73 +72,52 @@ class SyntaxStoreWriter:
         """Append the next sentence.
 
         Raises:
-            SyntaxDataError: more words or a larger id than the format holds, or arcs missing where they are stored
+            SyntaxDataError: a number that the format does not hold, or arcs missing where they are stored; it may be
+                raised for an earlier sentence
         """
-        n = len(sentence.pieces)
-        if n > layout.LIMIT:
-            raise SyntaxDataError(f"sentence {len(self.sizes) + 1} has {n} words; the store holds {layout.LIMIT}")
-        self._n_words.append(n)
-        for name, _ in layout.WORD_FIELDS:
-            self._word_columns[name].extend(getattr(sentence, name))
-        if self.with_arcs:
-            if sentence.arcs is None:
-                raise SyntaxDataError(f"sentence {len(self.sizes) + 1} has no arcs, others have")
-            self._add_arcs(n, sorted(sentence.arcs))
-        self.sizes.append(sum(sentence.pieces) + 1)
-        if len(self._n_words) >= self._chunk:
+        self._waiting.append(sentence)
+        if len(self._waiting) >= self._chunk:
             self._flush()
 
-    def _add_arcs(self, n_words: int, arcs: list[tuple[int, int, int, float]]) -> None:
-        self._n_arcs.append(len(arcs))
-        counts = [0] * n_words
-        for dependent, head, label, prob in arcs:
-            counts[dependent] += 1
-            self._arc_columns["head"].append(head)
-            self._arc_columns["label"].append(label)
-            self._arc_columns["prob"].append(min(layout.PROB_SCALE, max(0, round(prob * layout.PROB_SCALE))))
-        self._word_columns["arcs"].extend(counts)
-
-    def _clear(self) -> None:
-        self._n_words: list[int] = []
-        self._n_arcs: list[int] = []
-        self._word_columns: dict[str, list[int]] = {name: [] for name, _ in (*layout.WORD_FIELDS, layout.ARC_COUNT)}
-        self._arc_columns: dict[str, list[int]] = {name: [] for name, _ in layout.ARC_FIELDS}
-
     def _flush(self) -> None:
-        if not self._n_words:
-            return
+        if self._waiting:
+            batch = pack(self._waiting, with_arcs=self.with_arcs, first=self._sentences)
+            self._waiting = []
+            self._add_chunk(batch)
+
+    def _add_chunk(self, batch: pa.RecordBatch) -> None:
+        """Append a record batch of ``chunk`` rows; only the last may have fewer."""
+        buffers = Buffers.of(batch)
+        self._checksums.append(buffers.checksum())
+        self._sizes.append(np.frombuffer(buffers.values["pieces"], dtype="<u4").astype(np.int32) + 1)
+        self._sentences += batch.num_rows
+        self._words += buffers.values["words"].size // 8
+        self._arcs += buffers.values["arcs"].size // 8 if self.with_arcs else 0
         try:
-            columns = [_lists(self._n_words, self._word_columns, layout.word_type(self.with_arcs))]
-            if self.with_arcs:
-                columns.append(_lists(self._n_arcs, self._arc_columns, pa.struct(list(layout.ARC_FIELDS))))
-        except (OverflowError, pa.ArrowInvalid) as e:
-            raise SyntaxDataError(f"a number is too large for the store: {e}", path=self.path) from e
-        self._words += sum(self._n_words)
-        self._arcs += sum(self._n_arcs)
-        try:
-            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+            self._writer.write_batch(batch)
         except OSError as e:
             raise self._unwritable(e) from e
-        self._clear()
 
     def _unwritable(self, error: OSError) -> SyntaxDataError:
         return SyntaxDataError(f"could not write the store: {error}", path=self.path, hint="free some space")
 
     def _finish(self) -> None:
         """Copy the batches behind a header that knows the counts, then give the file its name."""
-        sizes = np.asarray(self.sizes, dtype=np.int32)
+        sizes = np.concatenate([np.zeros(0, dtype=np.int32), *self._sizes])
         self.metadata |= {
             "version": layout.VERSION,
             "chunk": self._chunk,
-            "sentences": len(self.sizes),
+            "sentences": self._sentences,
             "words": self._words,
-            "pieces": int(sizes.sum()) - len(sizes),
+            "pieces": int(sizes.sum(dtype=np.int64)) - len(sizes),
             "arcs": self._arcs if self.with_arcs else None,
             "tokens": layout.sizes_fingerprint(sizes),
+            "checksums": self._checksums,
         }
+        self.metadata["checksum"] = layout.metadata_checksum(self.metadata)
         final = self._schema.with_metadata({layout.METADATA_KEY: json.dumps(self.metadata, ensure_ascii=False)})
         whole = self._partial + ".whole"
-        with pa.memory_map(self._partial) as source, pa.OSFile(whole, "wb") as sink:
+        with pa.OSFile(self._partial) as source, pa.OSFile(whole, "wb") as sink:
             reader = pa.ipc.open_file(source)
             with pa.ipc.new_file(sink, final) as writer:
                 for i in range(reader.num_record_batches):
@@ -145,10 +126,3 @@ class SyntaxStoreWriter:
         with open(whole, "rb") as f:
             os.fsync(f.fileno())
         os.replace(whole, self.path)
-
-
-def _lists(counts: list[int], columns: dict[str, list[int]], struct: pa.StructType) -> pa.ListArray:
-    """A list column from the lengths of its lists and the concatenated fields of their structs."""
-    offsets = pa.array(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), pa.int32())
-    fields = [pa.array(columns[f.name], f.type) for f in struct]
-    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(fields, fields=list(struct)))

@@ -137,7 +137,10 @@ def _shifted(i, s):
     ],
 )
 def test_the_check_finds_every_damage(segmented, tmp_path, change, message):
-    found = _damaged(segmented, tmp_path / "bin", change)
+    try:
+        found = _damaged(segmented, tmp_path / "bin", change)
+    except SyntaxDataError as error:  # what no writer writes
+        found = [str(error)]
     if message is None:
         assert found == []
         return
