@@ -41,14 +41,15 @@ class ScoreTerm:
         raise NotImplementedError
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        """Another form of the same function, without a [B, h, T, T] tensor; used where no weights are dropped.
+        """Another form of the same function, for all heads of the layer; used where this is the only term, no scores
+        are observed, and no weights are dropped.
 
         Args:
-            q, k, v: [B, h, T, d] of the touched heads; ``q`` is already divided by ``√d``
+            q, k, v: [B, H, T, d] of all heads; ``q`` is already divided by ``√d``
             key_padding_mask: [B, T], True on padding; None where there is none
 
         Returns:
-            [B, h, T, d], or None where this term has no other form here
+            [B, H, T, d], or None where this term has no other form here
         """
         return None
 
@@ -103,11 +104,9 @@ class SyntaxSelfAttention(MultiheadAttention):
         drop = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
 
         if not observe and len(terms) == 1 and (drop == 0.0 or terms[0].without_dropout):
-            h = terms[0].heads
-            special = terms[0].attend(q[:, h], k[:, h], v[:, h], key_padding_mask)
-            if special is not None:
-                out = self._with_plain_heads(special, h, q, k, v, key_padding_mask, drop)
-                return self._merge(out, length, batch, channels), None
+            attended = terms[0].attend(q, k, v, key_padding_mask)
+            if attended is not None:
+                return self._merge(attended, length, batch, channels), None
 
         dense = _hull([t.heads for t in terms] + [slice(i, i + 1) for i in observe], self.num_heads)
         scores = q[:, dense] @ k[:, dense].transpose(2, 3)
@@ -121,23 +120,8 @@ class SyntaxSelfAttention(MultiheadAttention):
             scores = scores.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
         # In float32 as fairseq does it: a half-precision softmax loses the small weights.
         weights = self.dropout_module(F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores))
-        out = self._with_plain_heads(weights @ v[:, dense], dense, q, k, v, key_padding_mask, drop)
+        out = with_plain_heads(weights @ v[:, dense], dense, q, k, v, key_padding_mask, drop)
         return self._merge(out, length, batch, channels), observed
-
-    def _with_plain_heads(
-        self, special: Tensor, h: slice, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, drop: float
-    ) -> Tensor:
-        """Join the heads computed here with the others, which take PyTorch's own attention."""
-        start, stop, _ = h.indices(self.num_heads)
-        mask = None if padding is None else ~padding[:, None, None, :]
-        parts = [special]
-        for at, side in ((0, slice(0, start)), (len(parts) + 1, slice(stop, self.num_heads))):
-            if side.start < side.stop:
-                plain = F.scaled_dot_product_attention(
-                    q[:, side], k[:, side], v[:, side], attn_mask=mask, dropout_p=drop, scale=1.0
-                )
-                parts.insert(at, plain)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _split(self, x: Tensor) -> Tensor:
         """[T, B, C] to [B, H, T, d]."""
@@ -146,6 +130,32 @@ class SyntaxSelfAttention(MultiheadAttention):
     def _merge(self, out: Tensor, length: int, batch: int, channels: int) -> Tensor:
         """[B, H, T, d] to [T, B, C], through the output projection."""
         return self.out_proj(out.permute(2, 0, 1, 3).reshape(length, batch, channels))
+
+
+def with_plain_heads(
+    special: Tensor, heads: slice, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, drop: float = 0.0
+) -> Tensor:
+    """Join some heads with the others, which take PyTorch's own attention.
+
+    Args:
+        special: [B, h, T, d], what the heads ``heads`` attend to
+        q, k, v: [B, H, T, d] of all heads; ``q`` is already divided by ``√d``
+        key_padding_mask: [B, T], True on padding
+        drop: probability to drop a weight of the others
+
+    Returns:
+        [B, H, T, d]
+    """
+    start, stop, _ = heads.indices(q.size(1))
+    mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
+    parts = [special]
+    for at, side in ((0, slice(0, start)), (len(parts) + 1, slice(stop, q.size(1)))):
+        if side.start < side.stop:
+            plain = F.scaled_dot_product_attention(
+                q[:, side], k[:, side], v[:, side], attn_mask=mask, dropout_p=drop, scale=1.0
+            )
+            parts.insert(at, plain)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _hull(heads: Sequence[slice], num_heads: int) -> slice:

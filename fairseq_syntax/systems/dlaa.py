@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fairseq_syntax.data.batch import exclusive_cumsum
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.gaussian import gaussian_window
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import (
     Encoded,
@@ -129,7 +130,7 @@ class BlockAttention(RowAttention):
         bias = F.embedding(word, memory.bias)
         if self.alignment == "gaussian":
             distance = members - memory.first[:, None, None] - position[:, None, None]
-            factor = torch.exp(distance.square() / (-2 * self.sigma**2))
+            factor = gaussian_window(distance, self.sigma**2)
         out, weights = self.attend(hidden, memory.words, members, bias, factor)
         return out, (members, weights)
 

@@ -16,6 +16,7 @@ from fairseq.models.lstm import base_architecture
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.gaussian import gaussian_window
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import (
     Encoded,
@@ -88,7 +89,7 @@ class WindowAttention(RowAttention):
         outside = (token < 0) | (token >= memory.length[:, None]) | (token > centre + self.window)
         token = token.masked_fill(outside, 0)
         # Luong's Equation 10
-        factor = torch.exp((token - centre).square() / (-2 * (self.window / 2) ** 2))[:, None]
+        factor = gaussian_window(token - centre, (self.window / 2) ** 2)[:, None]
         members = (token.long() + memory.first[:, None])[:, None]
         bias = negative_infinity_at(outside, hidden)[:, None]
         out, weights = self.attend(hidden, memory.tokens, members, bias, None if self.position is None else factor)

@@ -16,20 +16,24 @@ from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.attention import ScoreTerm, with_plain_heads
+from fairseq_syntax.model.dense_factors import dense_factor_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
+from fairseq_syntax.model.gaussian import gaussian_window
 from fairseq_syntax.model.transformer import register_presets
 
 
 def gaussian(parent: Tensor, position: Tensor, variance: float) -> Tensor:
     """Equation 3: ``d = exp(−(j − p)² / 2σ²) / √(2πσ²)``, elementwise.
 
+    A d that no score could notice is exactly 0 (:mod:`fairseq_syntax.model.gaussian`).
+
     Args:
         parent: p, the middle position of a token's parent, halves allowed
         position: j, counted from the same origin; broadcasts with ``parent``
         variance: σ²
     """
-    return torch.exp((position - parent).square() / (-2 * variance)) / math.sqrt(2 * math.pi * variance)
+    return gaussian_window(position - parent, variance) / math.sqrt(2 * math.pi * variance)
 
 
 def one_hot(parent: Tensor, position: Tensor) -> Tensor:
@@ -81,8 +85,13 @@ class ParentTerm(ScoreTerm):
         return scores + distance if self._add else scores * distance
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        if not self._fused or (torch.is_grad_enabled() and not q.is_cuda):  # FlexAttention has no backward on CPUs
-            return None
+        if self._fused and q.is_cuda:
+            own = (x[:, self.heads] for x in (q, k, v))
+            return with_plain_heads(self.flex(*own, key_padding_mask), self.heads, q, k, v, key_padding_mask)
+        return dense_factor_attention(q, k, v, self.distance, key_padding_mask, heads=self.heads, add=self._add)
+
+    def flex(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        """The scaled heads [B, h_P, T, d] in FlexAttention; on CPUs it has no backward, and is slower than the rest."""
         parent, position, ignored, padding = self._parent, self._position, self._ignored, key_padding_mask
 
         def scaled(score: Tensor, b: Tensor, h: Tensor, t: Tensor, j: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import io
 import math
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -222,18 +223,58 @@ def test_two_terms_of_different_heads():
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("options", [{}, {"parent_only": True}, {"add": True}, {"ignore": 0.5}], ids=str)
 def test_the_fused_form_is_the_dense_form(options, left):
-    """FlexAttention against the reference, for a system that scales two of three heads; it has no backward on CPUs."""
+    """FlexAttention against the reference; it has no backward on CPUs, where the term does not take it."""
     lines = LINES[:4]
     syntax, padding = batch(lines, left), pad(lines, left).eq(PAD)
     q, k, v = (torch.randn(4, 2, syntax.size[1], 8) for _ in range(3))
     term = Pascal(2, fused=True, **options).train().term(syntax, 0)
-    assert term.attend(q, k, v, padding) is None
     with torch.no_grad():
-        found = term.attend(q, k, v, padding)
-        scores = term.scores(q @ k.transpose(2, 3), None).masked_fill(padding[:, None, None, :], -math.inf)
-        torch.testing.assert_close(found, scores.softmax(dim=3) @ v, atol=1e-5, rtol=1e-5)
-        whole = term.scores(q @ k.transpose(2, 3), None).softmax(dim=3) @ v
-        torch.testing.assert_close(term.attend(q, k, v, None), whole, atol=1e-5, rtol=1e-5)
+        for mask in (padding, None):
+            torch.testing.assert_close(term.flex(q, k, v, mask), by_scores(term, q, k, v, mask), atol=1e-5, rtol=1e-5)
+
+
+def by_scores(term, q, k, v, padding) -> torch.Tensor:
+    """Attention by the term's dense reference; heads that it does not touch attend as ever."""
+    scores = q @ k.transpose(2, 3)
+    scores = torch.cat([term.scores(scores[:, term.heads], None), scores[:, term.heads.stop :]], dim=1)
+    if padding is not None:
+        scores = scores.masked_fill(padding[:, None, None, :], -math.inf)
+    return scores.softmax(dim=3) @ v
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("options", [{}, {"parent_only": True}, {"add": True}, {"ignore": 0.5}], ids=str)
+def test_the_form_in_one_operation_is_the_dense_form(options, left):
+    """With its gradients, for two of three heads, of strided tensors as projections make them; --pascal-fused too."""
+    lines = LINES[:4]
+    syntax = batch(lines, left)
+    inputs = [torch.randn(syntax.size[1], 4, 3, 8, dtype=torch.float64).permute(1, 2, 0, 3) for _ in range(3)]
+    gradient = torch.randn_like(inputs[0])
+    for padding in (pad(lines, left).eq(PAD), None):
+        for fused in (False, True):
+            term = Pascal(2, fused=fused, **options).train().term(syntax, 0)
+            found, expected = [], []
+            for form, into in ((term.attend, found), (partial(by_scores, term), expected)):
+                q, k, v = (x.detach().requires_grad_() for x in inputs)
+                out = form(q, k, v, padding)
+                into += [out, *torch.autograd.grad(out, (q, k, v), gradient)]
+            for a, b in zip(found, expected):
+                torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_factor_is_denormal(dtype):
+    """And what is cut away is nothing: exp(score · d) is the same number."""
+    position = torch.arange(0, 400, dtype=dtype) / 8
+    for variance in (0.5, 1.0, 4.0):
+        factor = gaussian(torch.zeros((), dtype=dtype), position, variance)
+        whole = torch.tensor(
+            [math.exp(-(float(p) ** 2) / 2 / variance) / math.sqrt(2 * math.pi * variance) for p in position],
+            dtype=dtype,
+        )
+        assert not ((factor > 0) & (factor < torch.finfo(torch.float32).tiny)).any()
+        for score in (1e10, -1e10):
+            torch.testing.assert_close(torch.exp(factor * score), torch.exp(whole * score), rtol=1e-4, atol=0)
 
 
 # -- any batch, either side -----------------------------------------------------------------------------------------

@@ -1,0 +1,75 @@
+"""Attention whose scores are multiplied by a factor, or to which one is added: one operation, forward and backward.
+
+Written out in single operations, autograd keeps the scores before and after the factor and the weights, each
+``[B, H, T, T]``, and makes as many gradients of that size. Here the scores become the weights in place, nothing but the
+weights is kept of them, and their gradient is made in place too. It is the same function as
+``softmax(q kᵀ ⊙ P) v``, for sentences short enough that ``[T, T]`` is no burden; for factors that are mostly zero see
+:mod:`fairseq_syntax.model.sparse_factors`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def dense_factor_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factor: Tensor,
+    key_padding_mask: Tensor | None = None,
+    *,
+    heads: slice = slice(None),
+    add: bool = False,
+) -> Tensor:
+    """softmax(q kᵀ ⊙ P) v with padded keys masked, or softmax(q kᵀ + P) v.
+
+    Args:
+        q, k, v: [B, H, T, d], q already divided by √d
+        factor: P, broadcasts to [B, h, T, T]; it gets no gradient
+        key_padding_mask: [B, T] bool, True on padding
+        heads: the h heads that P is for; the others attend as ever
+        add: add P in place of multiplying by it
+
+    Returns:
+        [B, H, T, d] of the dtype of ``v``
+    """
+    mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
+    return _DenseFactorAttention.apply(q, k, v, factor, mask, heads, add)
+
+
+class _DenseFactorAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, factor: Tensor, mask: Tensor | None, heads: slice, add: bool
+    ) -> Tensor:
+        with torch.autocast(q.device.type, enabled=False):
+            factor = factor.to(q.dtype)
+            weights = q @ k.transpose(2, 3)
+            own = weights[:, heads]
+            if add:
+                own.add_(factor)
+            else:
+                own.mul_(factor)
+            if mask is not None:
+                weights.masked_fill_(mask, float("-inf"))
+            # Half precision is summed in float32 inside.
+            torch.softmax(weights, dim=3, out=weights)
+            ctx.save_for_backward(q, k, v, weights, *(() if add else (factor,)))
+            ctx.heads = heads
+            return weights @ v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights, *factor = ctx.saved_tensors
+        grad_v = weights.transpose(2, 3) @ grad
+        grad_weights = grad @ v.transpose(2, 3)
+        grad_scores = torch._softmax_backward_data(grad_weights, weights, 3, weights.dtype)
+        if factor:
+            grad_scores[:, ctx.heads].mul_(factor[0])
+        return grad_scores @ k, grad_scores.transpose(2, 3) @ q, grad_v, None, None, None, None
