@@ -1,4 +1,4 @@
-"""What the base needs to be a good guest: checkpoint types for ``weights_only`` loading, and logging left alone."""
+"""Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, and logging left as it was."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a toy corpus whose translation hangs on the parse, and says how well it can be translated without.
+"""Writes a toy corpus whose translation depends on the parse, and says how well it can be translated without.
 
     python examples/toy/generate.py --out corpus
     python examples/toy/generate.py --out corpus --mode lexical

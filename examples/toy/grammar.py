@@ -1,11 +1,11 @@
 """The grammar of the toy corpora: English sentences, their parse, and a German translation that depends on it.
 
-*Attachment.* "The man saw the girl with the telescope near the tree .": each phrase hangs on the verb or on any noun
-after it, drawn at random, and the translation names the word it hangs on: "der Mann sah das Mädchen mit dem Fernrohr
+*Attachment.* "The man saw the girl with the telescope near the tree .": each phrase attaches to the verb or to any noun
+after it, drawn at random, and the translation names the word it attaches to: "der Mann sah das Mädchen mit dem Fernrohr
 (sah) neben dem Baum (Fernrohr) .". What can be known of that word:
 
-- from the text: prepositions, verbs and nouns have one of four classes, and the words that a phrase may hang on are of
-  different classes. With probability ``lexical`` the preposition is of its governor's class, else of any. So 0 makes
+- from the text: prepositions, verbs and nouns have one of four classes, and the words that a phrase may attach to are
+  of different classes. With probability ``lexical`` the preposition is of its governor's class, else of any. So 0 makes
   the text silent, and 1 makes it tell all.
 - from a parser that errs: its probabilities over the candidates are drawn first and the governor is drawn from them,
   so that they are calibrated whatever they are; the mean of the largest is the parser's accuracy.
@@ -260,7 +260,7 @@ def posterior(phrase: Phrase, lexical: float, *, knows: str, accuracy: float | N
     weights = [(1 - lexical) / CLASSES + lexical * fits for fits in phrase.fits]
     if knows == "parse":
         weights = [float(site == phrase.governor) for site in range(sites)]
-    elif knows == "labels":  # obl hangs on the verb, the first site, and nmod on a noun
+    elif knows == "labels":  # obl attaches to the verb, the first site, and nmod to a noun
         weights = [weight * ((site == 0) == (phrase.governor == 0)) for site, weight in enumerate(weights)]
     elif knows == "arcs" and phrase.belief is not None:
         weights = [weight * p for weight, p in zip(weights, phrase.belief)]

@@ -1,4 +1,4 @@
-"""The ``fairseq-syntax`` command: one module per verb, loaded when it is used."""
+"""The ``fairseq-syntax`` command: one module per subcommand, loaded when it is used."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import importlib
 import sys
 
-from fairseq_syntax import register
+from fairseq_syntax import __version__, register
 from fairseq_syntax.errors import SyntaxDataError
 
 # In the order of the pipeline.
-VERBS = {
+SUBCOMMANDS = {
     "filter": "remove pairs of a parallel corpus by language, length, ratio or parse",
     "parse": "parse text to CoNLL-U",
     "control": "make control parses: the same form, without the syntax",
@@ -41,22 +41,23 @@ def main(argv: list[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog="fairseq-syntax", description="Syntax for fairseq's translation models.")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    chosen = argv[0] if argv and argv[0] in VERBS else None
-    for verb, summary in VERBS.items():
-        if chosen in (None, verb):
-            module = importlib.import_module(f"fairseq_syntax.cli.{verb.replace('-', '_')}") if chosen else None
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    subparsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    chosen = argv[0] if argv and argv[0] in SUBCOMMANDS else None
+    for name, summary in SUBCOMMANDS.items():
+        if chosen in (None, name):
+            module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}") if chosen else None
             if module is None:
-                verbs.add_parser(verb, help=summary)
+                subparsers.add_parser(name, help=summary)
             else:
-                module.add_parser(verbs)
+                module.add_parser(subparsers)
     args = parser.parse_args(argv)
-    if args.verb in WITH_FAIRSEQ:
+    if args.subcommand in WITH_FAIRSEQ:
         register()
     try:
-        return importlib.import_module(f"fairseq_syntax.cli.{args.verb.replace('-', '_')}").main(args) or 0
+        return importlib.import_module(f"fairseq_syntax.cli.{args.subcommand.replace('-', '_')}").main(args) or 0
     except SyntaxDataError as error:
-        print(f"fairseq-syntax {args.verb}: error: {error}", file=sys.stderr)
+        print(f"fairseq-syntax {args.subcommand}: error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         return 1

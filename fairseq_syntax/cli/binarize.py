@@ -7,10 +7,10 @@ import logging
 import sys
 
 
-def add_parser(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb; the options are those of ``fairseq-preprocess``."""
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the subcommand; the options are those of ``fairseq-preprocess``."""
     summary = "binarize the syntax beside an existing token dataset"
-    parser = verbs.add_parser("binarize", help=summary, description=summary.capitalize() + ".")
+    parser = subparsers.add_parser("binarize", help=summary, description=summary.capitalize() + ".")
     parser.add_argument("--destdir", required=True, metavar="DIR", help="the token dataset, with its dictionaries")
     parser.add_argument("-s", "--source-lang", required=True, metavar="SRC")
     parser.add_argument("-t", "--target-lang", required=True, metavar="TGT")

@@ -8,7 +8,7 @@ from fairseq_syntax.text.controls import CONTROLS
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Add the verb."""
+    """Add the subcommand."""
     parser = subparsers.add_parser(
         "control",
         help="make control parses: the same form, without the syntax",

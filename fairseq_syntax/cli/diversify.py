@@ -6,9 +6,9 @@ import argparse
 import os
 
 
-def add_parser(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
         "diversify",
         help="translate with varied tag sequences",
         description="Translate with a LaSyn model: each source by its most likely tag sequence, then by random valid "

@@ -110,7 +110,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def parser_options(args: argparse.Namespace, **more):
-    """The ParserOptions of parsed arguments; those that a verb does not have keep their defaults."""
+    """The ParserOptions of parsed arguments; those that a subcommand does not have keep their defaults."""
     from dataclasses import fields
 
     from fairseq_syntax.errors import SyntaxDataError

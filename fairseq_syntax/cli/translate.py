@@ -6,10 +6,10 @@ import argparse
 import sys
 
 
-def add_parser(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb."""
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the subcommand."""
     summary = "translate raw text with a trained model"
-    parser = verbs.add_parser(
+    parser = subparsers.add_parser(
         "translate",
         help=summary,
         description="Translate raw text, or CoNLL-U, line by line: parses it where the model needs a parse, segments, "

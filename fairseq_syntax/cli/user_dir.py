@@ -6,10 +6,10 @@ import argparse
 import os
 
 
-def add_parser(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb."""
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the subcommand."""
     summary = "print what to give to --user-dir"
-    verbs.add_parser("user-dir", help=summary, description=summary.capitalize() + ".")
+    subparsers.add_parser("user-dir", help=summary, description=summary.capitalize() + ".")
 
 
 def main(args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import whole_file
 
 COLUMNS = ("deprel", "upos", "xpos")
-ROOT_LABEL = "root"  # deprel of the word that hangs on the artificial root
+ROOT_LABEL = "root"  # deprel of the word that attaches to the artificial root
 UNKNOWN = "<unk>"  # id 0: a label that the inventory lacks, or none at all ("_" in CoNLL-U)
 
 

@@ -259,7 +259,7 @@ def _blocks(store: SyntaxStore) -> Iterator[tuple[int, dict]]:
 
 
 def _dependents(flat: dict) -> tuple[np.ndarray, np.ndarray]:
-    """The flat word that each arc hangs on, and the number of arcs of each flat word."""
+    """The flat word that each arc attaches to, and the number of arcs of each flat word."""
     starts = np.cumsum(flat["counts"][1]) - flat["counts"][1]
     dependent = flat["arcs"][0] + np.repeat(starts, flat["counts"][2])
     return dependent, np.bincount(dependent, minlength=len(flat["pieces"]))
@@ -283,7 +283,7 @@ def _problems(store: SyntaxStore, flat: dict) -> Iterator[tuple[int, str]]:
     for _ in range(int(n_words.max(initial=1)).bit_length() + 1):
         above = above[above]
     for b in np.unique(sentence[parent[above] != above]):
-        yield int(b), "its heads form a circle"
+        yield int(b), "its heads form a cycle"
     for row, name in enumerate(("deprel", "upos", "xpos"), 1):
         for i in np.flatnonzero(flat["words"][row] >= len(store.labels[name])):
             yield int(sentence[i]), f"word {within[i] + 1} has a {name} that is not in the inventory"

@@ -198,9 +198,7 @@ class _Variables(Mapping):
         if name in self.given:
             return self.given[name]
         if name in self.open:
-            raise SyntaxDataError(
-                f"variables in a circle: {' -> '.join([*self.open, name])}", path=self.experiment.path
-            )
+            raise SyntaxDataError(f"variables in a cycle: {' -> '.join([*self.open, name])}", path=self.experiment.path)
         self.open.append(name)
         try:
             return self.experiment.fill(self.texts[name], self)

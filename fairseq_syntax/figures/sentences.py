@@ -1,4 +1,5 @@
-"""What :mod:`.page` and :mod:`.heatmap` show of a sentence: its parse, its translations, the models' attention."""
+"""Sentences to draw: each with its parse, its translations and the models' attention, for :mod:`.page` and
+:mod:`.heatmap`."""
 
 from __future__ import annotations
 

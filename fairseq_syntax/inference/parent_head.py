@@ -55,7 +55,7 @@ class ParentHeadParser(Parser):
     def predict(self, lines: Iterable[ParsedLine]) -> list[ParsedLine]:
         """The same tokens and tags with the heads that the model predicts; the heads given are not looked at.
 
-        A word that shares its token with others, and is not the first there, hangs on the first.
+        A word that shares its token with others, and is not the first there, attaches to the first.
         """
         lines = list(lines)
         pieces = [self._segment(line) for line in lines]

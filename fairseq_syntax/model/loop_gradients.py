@@ -2,7 +2,7 @@
 
 A recurrent decoder multiplies by the same weights and reads the same source states at each step. Autograd makes a
 gradient of the full size per step and adds them up. Here a step only notes its part, and the whole gradient is one
-matrix product. The values are those of the plain operations; second derivatives are not to be had.
+matrix product. The values are those of the plain operations; there are no second derivatives.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class RowAttention(GeneralAttention):
 
 
 class PositionPredictor(nn.Module):
-    """``sigmoid(v' tanh(W_p h))``: where in the source the decoder stands, between 0 and 1 (paper 004, Equation 8).
+    """``sigmoid(v' tanh(W_p h))``: where in the source the decoder stands, between 0 and 1 (Equation 8).
 
     Args:
         hidden_size: of the decoder

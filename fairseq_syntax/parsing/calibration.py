@@ -1,8 +1,8 @@
 """Do a parser's probabilities mean what they say? Reliability, expected calibration error, and the temperature.
 
-A parser is calibrated if of the words whose head it gives with probability p a share of p has that head. The
-expected calibration error (Guo, Pleiss, Sun and Weinberger, ICML 2017, Equation 3) is the mean distance between the
-two over bins of equal width, weighted by the words in them.
+A parser is calibrated if, of all heads that it predicts with probability p, a fraction p is correct. The expected
+calibration error (Guo, Pleiss, Sun and Weinberger, ICML 2017, Equation 3) is the mean gap between probability and
+accuracy over bins of equal width, each weighted by the number of words in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An existing parse in place of a parser: checked, held against its text, and passed on."""
+"""``--parser conllu``: a parse that exists already is checked, compared with its text, and copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The syntax of a few sentences that were never on disk, such as a user's input."""
+"""A store in memory, for sentences that are not in a file, such as a user's input."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Local attention: a window of source tokens around a position.
 
 Luong, Pham and Manning (2015), Effective Approaches to Attention-based Neural Machine Translation, section 3.2; a
-baseline of paper 004 (its Equations 7 and 8). It needs no parse.
+baseline of the DLAA paper (its Equations 7 and 8). It needs no parse.
 """
 
 from __future__ import annotations

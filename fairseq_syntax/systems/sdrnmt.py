@@ -1,8 +1,8 @@
 """SDRNMT-1 and SDRNMT-2: source dependency representations made by a convolution.
 
-Chen et al. (2017), Neural Machine Translation with Source Dependency Representation, EMNLP, as baselines of paper 004
-(its section 3.4, whose equation numbers are used here). A convolution reads the dependency unit of each source word,
-its parent, siblings and children, and makes a vector of it.
+Chen et al. (2017), Neural Machine Translation with Source Dependency Representation, EMNLP, as baselines of the DLAA
+paper (its section 3.4, whose equation numbers are used here). A convolution reads the dependency unit of each source
+word, its parent, siblings and children, and makes a vector of it.
 """
 
 from __future__ import annotations

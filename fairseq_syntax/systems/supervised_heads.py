@@ -30,9 +30,9 @@ from fairseq_syntax.model.transformer import register_presets
 
 
 def link(syntax: SyntaxBatch) -> Tensor:
-    """[B, T] int64: the column that each piece hangs on.
+    """[B, T] int64: the column that each piece attaches to.
 
-    A word's first piece hangs on the first piece of the word's parent (a root's on itself), its later pieces on its
+    A word's first piece attaches to the first piece of the word's parent (a root's to itself), its later pieces to its
     first piece.  ``</s>`` and padding: their own column.
     """
     return torch.where(syntax.first_piece == syntax.column, syntax.parent_first, syntax.first_piece)
@@ -82,7 +82,8 @@ def row_normaliser(scores: Tensor, padding: Tensor) -> Tensor:
 def child_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
     """``−Σ A_child ⊙ log Â_child`` over the rows of real tokens.
 
-    Only the entries that A_child has are touched: each piece but the roots is one, in the row of the piece it hangs on.
+    Only the entries that A_child has are touched: each piece but the roots is one, in the row of the piece that it
+    attaches to.
 
     Args:
         scores: [B, T, T], the child head's, before the padding mask and the softmax

@@ -7,9 +7,9 @@ leaves words, tags and tokens as they are. Every result is a tree with one root 
 =================  =====================================================  =======================================
 control            what it makes of a sentence of n words                 what stays of the parse
 =================  =====================================================  =======================================
-linear             each word hangs on the one before; the first is root   the labels of the words
-right              each word hangs on the one after; the last is root     the labels
-flat               each word hangs on the root of the parse               the root, the labels
+linear             each word attaches to the one before; the first is root   the labels of the words
+right              each word attaches to the one after; the last is root     the labels
+flat               each word attaches to the root of the parse               the root, the labels
 random             one of the n^(n-1) rooted trees, all equally likely    the labels
 random-projective  one of the projective ones, all equally likely         the labels
 shuffled           tree, labels and distribution of another sentence of   the trees of the corpus, each elsewhere

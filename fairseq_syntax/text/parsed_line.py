@@ -48,7 +48,7 @@ def owner(first: int, last: int, heads: list[int]) -> int:
     for word in range(first, last + 1):
         if not first <= heads[word] <= last or heads[word] == word:
             return word
-    raise ValueError(f"words {first} to {last} hang on each other only")
+    raise ValueError(f"words {first} to {last} attach to each other only")
 
 
 def text_of(line: ParsedLine) -> str:

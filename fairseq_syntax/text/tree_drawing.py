@@ -9,7 +9,7 @@ def depths(heads: Sequence[int]) -> list[int]:
     """How many arcs each word is below its root (a root is its own head, at depth 0).
 
     Raises:
-        ValueError: the heads form a circle
+        ValueError: the heads form a cycle
     """
     found: list[int | None] = [0 if head == i else None for i, head in enumerate(heads)]
     for start in range(len(heads)):
@@ -18,7 +18,7 @@ def depths(heads: Sequence[int]) -> list[int]:
         while found[word] is None:
             path.append(word)
             if len(path) > len(heads):
-                raise ValueError(f"the heads form a circle through word {start}")
+                raise ValueError(f"the heads form a cycle through word {start}")
             word = heads[word]
         for step, below in enumerate(reversed(path), 1):
             found[below] = found[word] + step

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_syntax.cli import VERBS, WITH_FAIRSEQ, main
+import fairseq_syntax
+from fairseq_syntax.cli import SUBCOMMANDS, WITH_FAIRSEQ, main
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -29,22 +30,22 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return python("-c", SCRIPT, *arguments)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_waits_for_nothing(verb):
-    done = command(verb, "--help")
-    assert done.stdout.startswith(f"usage: fairseq-syntax {verb} ")
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_help_waits_for_nothing(name):
+    done = command(name, "--help")
+    assert done.stdout.startswith(f"usage: fairseq-syntax {name} ")
     assert done.stderr == "[]\n"
 
 
-def test_a_verb_that_needs_no_model_does_not_wait_for_fairseq(tmp_path):
+def test_a_subcommand_that_needs_no_model_does_not_wait_for_fairseq(tmp_path):
     (tmp_path / "a").write_text("one line\n")
     done = command("score", "--ref", str(tmp_path / "a"), "--sys", f"A={tmp_path / 'a'}")
     assert "100.00" in done.stdout and done.stderr == "[]\n"
 
 
 @pytest.mark.slow
-def test_a_verb_that_needs_fairseq_registers_first(tmp_path):
-    assert set(VERBS) >= WITH_FAIRSEQ
+def test_a_subcommand_that_needs_fairseq_registers_first(tmp_path):
+    assert set(SUBCOMMANDS) >= WITH_FAIRSEQ
     done = command("translate", str(tmp_path / "model.pt"), "--input", str(tmp_path / "text"))
     assert "['fairseq', 'fairseq_syntax.tasks', 'torch']" in done.stderr
     assert "DEBUG" not in done.stderr  # fairseq's imports configure logging; registering leaves it alone
@@ -54,6 +55,11 @@ def test_a_verb_that_needs_fairseq_registers_first(tmp_path):
 def test_importing_registers_everywhere_else():
     done = python("-c", "import fairseq_syntax; from fairseq.tasks import TASK_REGISTRY as t; print(*t)")
     assert "syntax_translation" in done.stdout.split(), done.stderr
+
+
+def test_version():
+    done = command("--version")
+    assert done.stdout == f"fairseq-syntax {fairseq_syntax.__version__}\n" and done.stderr == "[]\n"
 
 
 def test_module_and_script_are_the_same(capsys):

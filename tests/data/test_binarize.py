@@ -103,7 +103,7 @@ def test_the_store_is_the_parse(toy, split):
 
 
 def test_tokens_of_several_words():
-    """zum = zu + dem, and dem hangs on Bahnhof outside: it owns the token; heads on either word lead to the token."""
+    """zum = zu + dem; dem attaches to Bahnhof outside and so owns the token; heads on either word lead to the token."""
     rows = [
         ("1", "Er", 3),
         ("2-3", "gingzu", None),
@@ -119,7 +119,7 @@ def test_tokens_of_several_words():
     )
     (line,) = read_conllu((block + "\n\n").splitlines(keepends=True))
     stored = to_stored(line, LabelInventory())
-    # 'gingzu': its first word hangs on dem, outside the token, so that it owns it; zum is owned by dem.
+    # 'gingzu': its first word attaches to dem, outside the token, so that it owns it; zum is owned by dem.
     assert stored.head == [1, 2, 1]
     assert len(set(stored.deprel)) == 3
     inventory = LabelInventory()

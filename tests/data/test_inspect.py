@@ -126,7 +126,7 @@ def _shifted(i, s):
     "change, message",
     [
         (lambda i, s: None, None),
-        (_circle, "sentence 4: its heads form a circle"),
+        (_circle, "sentence 4: its heads form a cycle"),
         (_outside, "sentence 4: the head of word 2 is word 7 of 6"),
         (_label, "sentence 4: word 2 has a deprel that is not in the inventory"),
         (_arc, "sentence 4: an arc of word 1 leaves the sentence"),
@@ -201,7 +201,7 @@ def test_any_tree_is_drawn_with_every_word_at_its_depth(heads, random):
         while shuffled[word] != word:
             steps, word = steps + 1, shuffled[word]
         assert row.index(f"w{i}") == 3 * steps and depths(shuffled)[i] == steps
-    with pytest.raises(ValueError, match="circle"):
+    with pytest.raises(ValueError, match="cycle"):
         depths([1, 2, 0])
 
 

@@ -274,7 +274,7 @@ def test_variables(recipe):
     "old, new, message",
     [
         ("{last}/' ref", "{lst}/' ref", "no variable lst"),
-        ("file: test.out", 'file: "{out}"', "variables in a circle: out -> file -> out"),
+        ("file: test.out", 'file: "{out}"', "variables in a cycle: out -> file -> out"),
         ("file: test.out", "seed: 1", "vars.seed: this name is taken"),
         ("seeds: [1, 2]", "seeds: [1, 1]", "twice"),
         ("seeds: [1, 2]", "seeds: 3", "seeds must be a list"),

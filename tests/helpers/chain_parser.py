@@ -1,4 +1,4 @@
-"""The smallest third parser: every word hangs on the one before it. A file named ``die`` kills it at the word KILL."""
+"""The smallest parser: every word attaches to the one before it. A file named ``die`` kills it at the word KILL."""
 
 from __future__ import annotations
 

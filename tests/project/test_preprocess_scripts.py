@@ -32,7 +32,7 @@ GERMAN = ["Ein Mann sieht den Hund.", "Zwei Mädchen & ein Boot", "Der Hund sieh
 
 
 class ChainParser(Parser):
-    """Every word hangs on the one before it."""
+    """Every word attaches to the one before it."""
 
     def parse_sentences(self, sentences):
         return [
@@ -118,7 +118,7 @@ def test_multi30k(tmp_path, in_process, monkeypatch, capsys):
     check_data(out, ("en", "de"), {"train": 60, "valid": 6, "test": 5, "test1": 4})
     assert len(in_process) == 8 and "fairseq-syntax parse" in capsys.readouterr().out
 
-    # Nothing runs twice; what hangs on a changed file does, and no more.
+    # Nothing runs twice; what depends on a changed file does, and no more.
     in_process.clear()
     assert run_script(multi30k, monkeypatch, *options) == 0
     assert in_process == []

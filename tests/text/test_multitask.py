@@ -77,7 +77,7 @@ def test_brackets_give_a_projective_tree_back(seed):
 
 
 def crosses(heads):
-    """Whether two arcs cross, by trying all pairs; a root hangs on a place before the text."""
+    """Whether two arcs cross, by trying all pairs; a root attaches to a place before the text."""
     arcs = [(w, h if h != w else -1) for w, h in enumerate(heads)]
     arcs = [(min(a), max(a)) for a in arcs]
     return any(a < c < b < d for a, b in arcs for c, d in arcs)
