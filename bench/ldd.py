@@ -18,6 +18,7 @@ from bench.pascal import train_epoch
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.model.attention import SyntaxSelfAttention
+from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
 from fairseq_syntax.store.memory import MemoryStore
@@ -61,7 +62,7 @@ def layer(length: int, variant: str = "LDD") -> tuple[dict[str, Callable[[], Non
 
     def term() -> LddTerm:
         # Views are cached per batch: a new object per step, as in training.
-        return system.term(SyntaxBatch(source.flat, source._tokens, 1), 0)
+        return system.term(Step.of(SyntaxBatch(source.flat, source.tokens, 1)), 0)
 
     def backward(out: torch.Tensor) -> None:
         torch.autograd.grad(out, (q, k, v), gradient)
@@ -103,7 +104,7 @@ def with_projections() -> None:
         system = Ldd(LABELS, read_label_groups("ud"), form="linear").to(device())
 
         def ours(attention=attention, x=x, source=source, system=system) -> None:
-            term = system.term(SyntaxBatch(source.flat, source._tokens, 1), 0)
+            term = system.term(Step.of(SyntaxBatch(source.flat, source.tokens, 1)), 0)
             attention(x, terms=[term])[0].sum().backward()
 
         def plain(attention=attention, x=x) -> None:

@@ -51,7 +51,7 @@ class SyntaxBatch:
         self.flat = flat
         self.size = tokens.size()
         self.device = tokens.device
-        self._tokens, self._pad = tokens, pad
+        self.tokens, self._pad = tokens, pad
 
     # -- where things are ------------------------------------------------------------------------------------------
 
@@ -61,9 +61,14 @@ class SyntaxBatch:
         return self.flat["counts"].long()
 
     @cached_property
+    def padding(self) -> Tensor:
+        """[B, T] bool: True on padding."""
+        return self.tokens.eq(self._pad)
+
+    @cached_property
     def start(self) -> Tensor:
         """[B] int64: column of the first piece (0 with padding on the right)."""
-        return self._tokens.ne(self._pad).int().argmax(dim=1)
+        return (~self.padding).int().argmax(dim=1)
 
     @cached_property
     def column(self) -> Tensor:

@@ -62,9 +62,9 @@ def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiheadAttention]]:
                 yield "cross", cross
 
 
-def _observing(module: SyntaxSelfAttention, forward, note, query, key_padding_mask=None, **options):
+def _observing(module: SyntaxSelfAttention, forward, note, query, key_padding_mask=None, *, observe=(), **options):
     """Run a syntax self-attention with all heads observed; the caller gets those that it asked for."""
-    wanted = list(options.pop("observe", ()))
+    wanted = list(observe)
     if options.get("attn_mask") is not None:
         raise SyntaxDataError("attention under a mask cannot be shown")
     out, scores = forward(query, key_padding_mask, observe=range(module.num_heads), **options)

@@ -15,7 +15,6 @@ import torch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.spanning_tree import PredictedTree, decode_line
-from fairseq_syntax.model.losses import observed_scores
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.text.conllu import ParsedLine
 
@@ -86,8 +85,8 @@ class ParentHeadParser(Parser):
         rows = [self.dictionary.encode_line(" ".join(own), add_if_not_exist=False).long() for _, own in batch]
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.dictionary.pad())
         tokens = tokens.to(next(self.model.parameters()).device)
-        found = self.model.encoder(tokens, observe=True)["attention_scores"]
-        scores = observed_scores(self.model.encoder, found)[self.place].float().cpu().numpy()
+        step = self.model.encoder(tokens, observe=True)["step"]
+        scores = step.scores[self.place].float().cpu().numpy()
         result = []
         for row, (line, _) in zip(scores, batch):
             first = np.cumsum([0, *(token.pieces for token in line.tokens[:-1])])
@@ -143,7 +142,7 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
         SyntaxDataError: the model has none, or not in that system, or cannot encode a sentence without its parse
     """
     systems = dict(getattr(model.encoder, "systems", {}))
-    found = {name: place for name, s in systems.items() if (place := getattr(s, "parent_head", lambda: None)())}
+    found = {name: place for name, system in systems.items() if (place := system.parent_head())}
     if system is not None and system not in found:
         raise SyntaxDataError(f"the model's encoder has no {system} with a parent head")
     if not found:

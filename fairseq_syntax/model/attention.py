@@ -7,6 +7,7 @@ know the systems. With no term and nothing to observe it is fairseq's own attent
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,31 +15,64 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 
-class ScoreTerm:
-    """What one system does to the scores of some heads of one layer, for one batch.
+class HeadInputs(NamedTuple):
+    """What the heads of a term work with. T counts queries and S keys, which are the same in an encoder.
 
-    Made once per encoder forward and passed down to the layer as an argument, so that activation checkpointing
-    recomputes with the same term.
+    Attributes:
+        x: [T, B, C], the input of the attention at the queries
+        memory: [S, B, C], its input at the keys
+        q: [B, h, T, d] of the term's heads, already divided by ``√d``
+        k, v: [B, h, S, d] of the term's heads
+        tensors: the term's own :attr:`ScoreTerm.tensors`
+    """
+
+    x: Tensor
+    memory: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    tensors: tuple[Tensor, ...] = ()
+
+
+class ScoreTerm:
+    """What one system does to the scores of some heads of one layer, for one batch, and to what they read.
+
+    Made once per forward and passed down to the layer as an argument, so that activation checkpointing recomputes
+    with the same term.
 
     Attributes:
         heads: the heads that it touches
         without_dropout: its heads have no dropout on attention weights, so that :meth:`attend` may be used in training
+        tensors: results of other layers that the term computes with and that take a gradient. They travel as arguments
+            of the layer, for activation checkpointing to see them: use those of :class:`HeadInputs`, not these
     """
 
     heads: slice = slice(None)
     without_dropout: bool = False
+    tensors: tuple[Tensor, ...] = ()
 
-    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
+    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
         """The dense reference form.
 
         Args:
-            scores: [B, h, T, T], ``QKᵀ/√d`` of the touched heads, before the padding mask and the softmax
-            x: [T, B, C], the layer's input
+            scores: [B, h, T, S], ``QKᵀ/√d`` of the touched heads, before the masks and the softmax
+            given: what else there is of these heads
 
         Returns:
-            [B, h, T, T]
+            [B, h, T, S]
         """
-        raise NotImplementedError
+        return scores
+
+    def output(self, weights: Tensor, given: HeadInputs) -> Tensor | None:
+        """What to add to the heads' output, such as values of relative positions: ``Σ_j weights_ij a_ij``.
+
+        Args:
+            weights: [B, h, T, S], after the softmax and dropout
+
+        Returns:
+            [B, h, T, d], or None for nothing
+        """
+        return None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         """Another form of the same function, for all heads of the layer; used where this is the only term, no scores
@@ -76,6 +110,7 @@ class SyntaxSelfAttention(MultiheadAttention):
         attn_mask: Tensor | None = None,
         terms: Sequence[ScoreTerm] = (),
         observe: Sequence[int] = (),
+        tensors: Sequence[Tensor] = (),
     ) -> tuple[Tensor, Tensor | None]:
         """Attend.
 
@@ -85,6 +120,7 @@ class SyntaxSelfAttention(MultiheadAttention):
             attn_mask: [T, T] added to the scores, with no terms and nothing observed only
             terms: applied in turn to the scores of their heads
             observe: heads whose scores are wanted
+            tensors: :attr:`ScoreTerm.tensors` of all terms, in turn
 
         Returns:
             [T, B, C], and the observed scores [B, len(observe), T, T] after the terms and before the mask, or None
@@ -95,8 +131,7 @@ class SyntaxSelfAttention(MultiheadAttention):
             )[0], None
         if attn_mask is not None:
             raise ValueError("an attention mask cannot be combined with score terms")
-        length, batch, channels = query.shape
-        v = self._split(self.v_proj(query))
+        v = self._split(self.v_proj(query))  # [B, H, T, d], as q and k
         if self.project_scores:
             q, k = self._split(self.q_proj(query) * self.scaling), self._split(self.k_proj(query))
         else:
@@ -104,32 +139,41 @@ class SyntaxSelfAttention(MultiheadAttention):
         drop = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
 
         if not observe and len(terms) == 1 and (drop == 0.0 or terms[0].without_dropout):
-            attended = terms[0].attend(q, k, v, key_padding_mask)
+            attended = terms[0].attend(q, k, v, key_padding_mask)  # [B, H, T, d]
             if attended is not None:
-                return self._merge(attended, length, batch, channels), None
+                return self._merge(attended), None
 
         dense = _hull([t.heads for t in terms] + [slice(i, i + 1) for i in observe], self.num_heads)
-        scores = q[:, dense] @ k[:, dense].transpose(2, 3)
+        scores = q[:, dense] @ k[:, dense].transpose(2, 3)  # [B, h, T, T], first to last touched head
+        inner: list[tuple[ScoreTerm, slice, HeadInputs]] = []
         for term in terms:
             start, stop, _ = term.heads.indices(self.num_heads)
-            inner = slice(start - dense.start, stop - dense.start)
-            changed = term.scores(scores[:, inner], query)
-            scores = torch.cat([scores[:, : inner.start], changed, scores[:, inner.stop :]], dim=1)
+            own, tensors = tuple(tensors[: len(term.tensors)]), tensors[len(term.tensors) :]
+            h = slice(start, stop)
+            given = HeadInputs(query, query, q[:, h], k[:, h], v[:, h], own)
+            inner.append((term, slice(start - dense.start, stop - dense.start), given))
+        for term, h, given in inner:
+            scores = torch.cat([scores[:, : h.start], term.scores(scores[:, h], given), scores[:, h.stop :]], dim=1)
         observed = scores[:, [i - dense.start for i in observe]] if observe else None
         if key_padding_mask is not None:
             scores = scores.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
         # In float32 as fairseq does it: a half-precision softmax loses the small weights.
         weights = self.dropout_module(F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores))
-        out = with_plain_heads(weights @ v[:, dense], dense, q, k, v, key_padding_mask, drop)
-        return self._merge(out, length, batch, channels), observed
+        out = weights @ v[:, dense]  # [B, h, T, d]
+        for term, h, given in inner:
+            if (added := term.output(weights[:, h], given)) is not None:
+                out = torch.cat([out[:, : h.start], out[:, h] + added, out[:, h.stop :]], dim=1)
+        return self._merge(with_plain_heads(out, dense, q, k, v, key_padding_mask, drop)), observed
 
     def _split(self, x: Tensor) -> Tensor:
         """[T, B, C] to [B, H, T, d]."""
-        return x.view(x.shape[0], x.shape[1], self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+        heads = x.view(x.shape[0], x.shape[1], self.num_heads, self.head_dim)  # [T, B, H, d]
+        return heads.permute(1, 2, 0, 3)
 
-    def _merge(self, out: Tensor, length: int, batch: int, channels: int) -> Tensor:
+    def _merge(self, out: Tensor) -> Tensor:
         """[B, H, T, d] to [T, B, C], through the output projection."""
-        return self.out_proj(out.permute(2, 0, 1, 3).reshape(length, batch, channels))
+        joined = out.permute(2, 0, 1, 3).flatten(2)  # [T, B, H, d] to [T, B, H d]
+        return self.out_proj(joined)
 
 
 def with_plain_heads(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -16,20 +16,14 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
+from fairseq_syntax.model.heads import HeadSystem, Step, check_claims
 
 
-class EncoderSystem(nn.Module):
+class EncoderSystem(HeadSystem):
     """One system's part in the encoder. A new system is one subclass in one file.
 
-    Attributes:
-        name: the word by which ``--encoder-syntax`` selects it
-        training_needs, inference_needs: what the batch must bring, of ``"tree"`` (the 1-best parse) and ``"arcs"``
-            (the parser's distribution)
+    What it may do to attention heads is in :class:`~fairseq_syntax.model.heads.HeadSystem`; here is the rest.
     """
-
-    name: ClassVar[str]
-    training_needs: frozenset[str] = frozenset()
-    inference_needs: frozenset[str] = frozenset()
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -43,29 +37,28 @@ class EncoderSystem(nn.Module):
         """
         raise NotImplementedError
 
-    def layers(self) -> Sequence[int]:
-        """Encoder layers that the system acts on, 0-based."""
-        return ()
-
-    def attention_heads(self, layer: int) -> int | None:
-        """Number of heads of a layer, where the system sets it."""
-        return None
-
-    def project_scores(self, layer: int) -> bool:
-        """Whether a layer has query and key projections."""
-        return True
-
-    def observed_heads(self, layer: int) -> Sequence[int]:
-        """Heads of a layer whose scores the criterion wants."""
-        return ()
-
-    def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
+    def embed(self, x: Tensor, step: Step) -> Tensor:
         """Change the token embeddings [B, T, C] before they are scaled and positions are added."""
         return x
 
-    def term(self, syntax: SyntaxBatch | None, layer: int) -> ScoreTerm | None:
-        """What the system does to the scores of a layer for this batch."""
-        return None
+    def blocks(self) -> Sequence[int | None]:
+        """After which layers :meth:`block` is called, 0-based; None stands for the embeddings, before layer 0."""
+        return ()
+
+    def block(self, x: Tensor, step: Step, layer: int | None) -> Tensor:
+        """A module of the system after a layer, such as a graph convolution.
+
+        It runs whether or not ``--encoder-layerdrop`` leaves the layer out. Several systems' blocks after one layer
+        run in the order of the option.
+
+        Args:
+            x: [T, B, C], the layer's output; rows of padding mean nothing
+            layer: which of :meth:`blocks`
+
+        Returns:
+            [T, B, C]
+        """
+        return x
 
 
 ENCODER_SYSTEMS: dict[str, type[EncoderSystem]] = {}
@@ -106,12 +99,10 @@ class SyntaxEncoderLayer(TransformerEncoderLayerBase):
     """fairseq's encoder layer, with an attention that takes score terms.
 
     Args:
-        number: which layer of the encoder this is, 0-based
         num_heads, project_scores: as in :class:`SyntaxSelfAttention`
     """
 
-    def __init__(self, cfg: TransformerConfig, number: int, num_heads: int, project_scores: bool) -> None:
-        self.number = number
+    def __init__(self, cfg: TransformerConfig, num_heads: int, project_scores: bool) -> None:
         self._attention_options = (num_heads, project_scores)
         super().__init__(cfg)
 
@@ -130,6 +121,7 @@ class SyntaxEncoderLayer(TransformerEncoderLayerBase):
         self,
         x: Tensor,
         encoder_padding_mask: Tensor | None,
+        *tensors: Tensor,
         terms: Sequence[ScoreTerm] = (),
         observe: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None]:
@@ -137,7 +129,7 @@ class SyntaxEncoderLayer(TransformerEncoderLayerBase):
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
-        x, observed = self.self_attn(x, encoder_padding_mask, terms=terms, observe=observe)
+        x, observed = self.self_attn(x, encoder_padding_mask, terms=terms, observe=observe, tensors=tensors)
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
@@ -152,50 +144,73 @@ class SyntaxEncoderLayer(TransformerEncoderLayerBase):
         return x, observed
 
 
+class _LayerPlan(NamedTuple):
+    """What happens in one layer: names of the systems with a part in it, and heads.
+
+    The systems that replace scores come first, then the others in the order of the option.
+    """
+
+    acting: list[str]
+    supervised: list[int]
+    read: list[int]
+
+
 class SyntaxTransformerEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder with syntax systems.
 
-    Layers that no system acts on are fairseq's own.
+    Layers in whose attention no system has a part are fairseq's own.
 
     Args:
         cfg: the Transformer's configuration
         dictionary, embed_tokens: as in fairseq
         systems: the systems by name, applied in this order
+
+    Raises:
+        SyntaxDataError: the systems cannot be combined (:mod:`fairseq_syntax.model.heads`)
     """
 
     def __init__(
-        self, cfg: TransformerConfig, dictionary, embed_tokens: nn.Embedding, systems: Mapping[str, EncoderSystem]
+        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, EncoderSystem]
     ) -> None:
-        # The layers are built inside super().__init__, before a module can be registered.
-        self._building = (list(systems.values()), iter(range(cfg.encoder.layers)))
         for system in systems.values():
-            out_of_range = [i for i in system.layers() if not 0 <= i < cfg.encoder.layers]
-            if out_of_range:
-                raise SyntaxDataError(
-                    f"{system.name} acts on encoder layer {out_of_range[0]}, but the encoder has layers 0 to "
-                    f"{cfg.encoder.layers - 1}"
-                )
+            system.connect(systems)
+        for system in systems.values():
+            for layer in (*system.layers(), *(after for after in system.blocks() if after is not None)):
+                if not 0 <= layer < cfg.encoder.layers:
+                    raise SyntaxDataError(
+                        f"{system.name} acts on encoder layer {layer}, but the encoder has layers 0 to "
+                        f"{cfg.encoder.layers - 1}"
+                    )
+        # The layers are built inside super().__init__, before a module can be registered.
+        self._building = list(systems.values())
+        # By number: which module a layer is does not say it, as FSDP wraps modules.
+        self._plans: list[_LayerPlan | None] = []
         super().__init__(cfg, dictionary, embed_tokens)
         del self._building
         self.systems = nn.ModuleDict(systems)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
-        systems, numbers = self._building
-        index = next(numbers)
-        acting = [s for s in systems if index in s.layers()]
+        """The next layer, with the parts of the systems in it."""
+        index = len(self._plans)
+        acting = [s for s in self._building if index in s.layers()]
         if not acting:
+            self._plans.append(None)
             return super().build_encoder_layer(cfg)
         heads = {s.attention_heads(index) for s in acting} - {None} or {cfg.encoder.attention_heads}
         if len(heads) > 1:
             raise SyntaxDataError(f"the systems of encoder layer {index} want {sorted(heads)} attention heads")
         num_heads = heads.pop()
-        for system in acting:
-            if missing := [h for h in system.observed_heads(index) if not 0 <= h < num_heads]:
-                raise SyntaxDataError(
-                    f"{system.name} wants head {missing[0]} of encoder layer {index}, "
-                    f"which has heads 0 to {num_heads - 1}"
-                )
-        layer: nn.Module = SyntaxEncoderLayer(cfg, index, num_heads, all(s.project_scores(index) for s in acting))
+        check_claims("encoder", index, num_heads, acting)
+        claims = {s.name: s.claims(index, num_heads) for s in acting}
+        places = [place for s in acting for place in s.supervises().values()]
+        self._plans.append(
+            _LayerPlan(
+                acting=sorted(claims, key=lambda name: not claims[name].replaces),
+                supervised=sorted({head for layer, head in places if layer == index}),
+                read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
+            )
+        )
+        layer: nn.Module = SyntaxEncoderLayer(cfg, num_heads, all(s.project_scores(index) for s in acting))
         if cfg.checkpoint_activations:
             layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
         return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
@@ -226,35 +241,33 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
             src_syntax: the batch's syntax (:mod:`fairseq_syntax.data.batch`); may be missing where no system needs it
             return_all_hiddens: also return every layer's output
             token_embeddings: [B, T, C] in place of the embedded tokens
-            observe: whether to return the scores of the heads that the systems observe; search does not
+            observe: whether to read the scores of the supervised heads; search does not
 
         Returns:
-            fairseq's encoder output, with ``attention_scores``: {layer: observed scores [B, n, T, T]}
+            fairseq's encoder output, with ``step``: the :class:`Step`, whose ``scores`` are those of the supervised
+            heads (if ``observe``) and of those that layers above have read
 
         Raises:
             SyntaxDataError: a system needs syntax that did not come with the batch
         """
-        syntax = self._syntax(src_syntax, src_tokens)
         padding = src_tokens.eq(self.padding_idx)
+        step = Step(src_tokens, padding, self._syntax(src_syntax, src_tokens))
         mask = padding if padding.any() else None
         if token_embeddings is None:
             token_embeddings = self.embed_tokens(src_tokens)
         for system in self.systems.values():
-            token_embeddings = system.embed(token_embeddings, syntax)
+            token_embeddings = system.embed(token_embeddings, step)
         x, embedded = self.forward_embedding(src_tokens, token_embeddings)
-        x = x.masked_fill(padding[:, :, None], 0).transpose(0, 1)
+        x = x.masked_fill(padding[:, :, None], 0).transpose(0, 1)  # [T, B, C]
+        x = self._blocks(x, step, None)
 
-        states, scores = [x], {}
-        for layer in self.layers:
-            if not isinstance(layer, SyntaxEncoderLayer):
-                x = layer(x, encoder_padding_mask=mask)
-            else:
-                terms = [t for s in self._acting(layer.number) if (t := s.term(syntax, layer.number)) is not None]
-                heads = [h for s in self._acting(layer.number) for h in s.observed_heads(layer.number)]
-                x, observed = layer(x, encoder_padding_mask=mask, terms=terms, observe=heads if observe else ())
-                if observed is not None:
-                    scores[layer.number] = observed
-            states.append(x)
+        states = [x]
+        for number, layer in self._layers_of_this_step():
+            if layer is not None:
+                x = self._run(number, layer, x, mask, step, observe)
+            x = self._blocks(x, step, number)
+            if layer is not None:
+                states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
@@ -265,11 +278,34 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
             "fc_results": [],
             "src_tokens": [],
             "src_lengths": [padding.logical_not().sum(dim=1, dtype=torch.int32, keepdim=True)],
-            "attention_scores": scores,
+            "step": step,
         }
 
-    def _acting(self, layer: int) -> list[EncoderSystem]:
-        return [s for s in self.systems.values() if layer in s.layers()]
+    def _layers_of_this_step(self) -> Iterator[tuple[int, nn.Module | None]]:
+        """The layers by number; None in place of those that ``--encoder-layerdrop`` leaves out of this step."""
+        layers = nn.ModuleList.__iter__(self.layers)  # a LayerDropModuleList would not say which ones it gives
+        p = self.encoder_layerdrop if self.training else 0.0
+        kept = torch.empty(len(self.layers)).uniform_().gt(p).tolist() if p else [True] * len(self.layers)
+        for number, (layer, stays) in enumerate(zip(layers, kept)):
+            yield number, layer if stays else None
+
+    def _run(self, number: int, layer: nn.Module, x: Tensor, mask: Tensor | None, step: Step, observe: bool) -> Tensor:
+        plan = self._plans[number]
+        if plan is None:
+            return layer(x, encoder_padding_mask=mask)
+        terms = [t for name in plan.acting if (t := self.systems[name].term(step, number)) is not None]
+        heads = sorted({*plan.read, *(plan.supervised if observe else ())})
+        tensors = [tensor for term in terms for tensor in term.tensors]
+        x, scores = layer(x, mask, *tensors, terms=terms, observe=heads)
+        for i, head in enumerate(heads):
+            step.scores[number, head] = scores[:, i]
+        return x
+
+    def _blocks(self, x: Tensor, step: Step, after: int | None) -> Tensor:
+        for system in self.systems.values():
+            if after in system.blocks():
+                x = system.block(x, step, after)
+        return x
 
     def _syntax(self, flat: Mapping[str, Tensor] | None, tokens: Tensor) -> SyntaxBatch | None:
         needs = self.training_needs if self.training else self.inference_needs

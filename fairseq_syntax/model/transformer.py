@@ -120,6 +120,11 @@ class SyntaxTransformerModel(TransformerModel):
         """What inference needs of the source's syntax."""
         return self.encoder.inference_needs
 
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Names of the losses of the systems, which a criterion has to collect (:mod:`.losses`)."""
+        return tuple(name for system in self.encoder.systems.values() for name in system.supervises())
+
     def forward(  # type: ignore[override]
         self,
         src_tokens: Tensor,
@@ -134,8 +139,8 @@ class SyntaxTransformerModel(TransformerModel):
         """fairseq's forward with the batch's syntax.
 
         Returns:
-            logits [B, T', V], and ``extra``, in which ``attention_scores`` maps encoder layers to the scores of the
-            observed heads [B, n, T, T]
+            logits [B, T', V], and ``extra``, in which ``encoder_step`` is the encoder's
+            :class:`~fairseq_syntax.model.heads.Step`
         """
         encoder_out = self.encoder(
             src_tokens,
@@ -153,7 +158,7 @@ class SyntaxTransformerModel(TransformerModel):
             src_lengths=src_lengths,
             return_all_hiddens=return_all_hiddens,
         )
-        return logits, {**extra, "attention_scores": encoder_out["attention_scores"]}
+        return logits, {**extra, "encoder_step": encoder_out["step"]}
 
 
 def _check_names(option: str, names: list[str], known: Mapping[str, Any]) -> None:

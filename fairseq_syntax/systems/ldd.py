@@ -18,8 +18,9 @@ from torch import Tensor
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import LabelGroups, parse_label_groups, read_label_groups
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
+from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.model.transformer import register_presets
 
@@ -94,7 +95,7 @@ class LddTerm(ScoreTerm):
         self.without_dropout = form == "linear"
         self._linear = form == "linear" or (form == "auto" and len(factors.factor) * SCORES_PER_ENTRY <= B * H * T * T)
 
-    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
+    def scores(self, scores: Tensor, given: HeadInputs | None) -> Tensor:
         ldd = self._factors.dense(scores.dtype)
         return ldd if self._replace else scores * ldd
 
@@ -118,7 +119,7 @@ class UniformTerm(ScoreTerm):
     def __init__(self, point: Tensor, real: Tensor, form: str = "auto") -> None:
         self._point, self._real, self._dense = point, real, form == "dense"
 
-    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
+    def scores(self, scores: Tensor, given: HeadInputs | None) -> Tensor:
         both = self._real[:, :, None] & self._real[:, None, :]
         return scores * (both * self._point[:, None, None])[:, None].to(scores.dtype)
 
@@ -225,7 +226,12 @@ class Ldd(EncoderSystem):
     def project_scores(self, layer: int) -> bool:
         return self.variant != "LDA"
 
-    def term(self, syntax: SyntaxBatch | None, layer: int) -> ScoreTerm:
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        heads = frozenset(range(num_heads))
+        return HeadClaims(replaces=heads) if self.variant == "LDA" else HeadClaims(scales=heads)
+
+    def term(self, step: Step, layer: int) -> ScoreTerm:
+        syntax = step.syntax
         assert syntax is not None  # the encoder has checked what is needed
         L = len(self.groups)
         if self.variant in UNIFORM:

@@ -17,11 +17,10 @@ from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
-from fairseq_syntax.model.losses import HeadLoss
+from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Place, Step
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion, attachment, parent_nll
 
@@ -59,8 +58,8 @@ class BiaffineTerm(ScoreTerm):
         self.heads = slice(head, head + 1)
         self._biaffine = biaffine
 
-    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
-        return self._biaffine(x)[:, None]
+    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+        return self._biaffine(given.x)[:, None]
 
 
 class GoldTerm(BiaffineTerm):
@@ -75,11 +74,11 @@ class GoldTerm(BiaffineTerm):
         super().__init__(head, biaffine)
         self._parent, self._real = parent, real
 
-    def scores(self, scores: Tensor, x: Tensor) -> Tensor:
-        predicted = super().scores(scores, x)
+    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+        predicted = super().scores(scores, given)
         # exp of this is 0 in float16 and bfloat16 too, and it is finite there
-        given = torch.full_like(predicted[:, 0], -1e4).scatter_(2, self._parent[:, :, None], 0.0)
-        return torch.where(self._real[:, None, :, None], given[:, None], predicted)
+        gold = torch.full_like(predicted[:, 0], -1e4).scatter_(2, self._parent[:, :, None], 0.0)
+        return torch.where(self._real[:, None, :, None], gold[:, None], predicted)
 
 
 @register_encoder_system("lisa")
@@ -147,34 +146,33 @@ class Lisa(EncoderSystem):
     def layers(self) -> Sequence[int]:
         return (self.layer,)
 
-    def observed_heads(self, layer: int) -> Sequence[int]:
-        return (self.head,)
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        return HeadClaims(replaces=frozenset({self.head}))
 
-    def parent_head(self) -> tuple[int, int] | None:
-        """(layer, head) of the head that predicts parents."""
+    def supervises(self) -> Mapping[str, Place]:
+        return {"lisa": (self.layer, self.head)}
+
+    def parent_head(self) -> Place:
         return self.layer, self.head
 
-    def term(self, syntax: SyntaxBatch | None, layer: int) -> ScoreTerm:
-        if self.gold and not self.training and syntax is not None:
-            return GoldTerm(self.head, self.biaffine, syntax.parent_first, syntax.real)
+    def term(self, step: Step, layer: int) -> ScoreTerm:
+        if self.gold and not self.training and step.syntax is not None:
+            return GoldTerm(self.head, self.biaffine, step.syntax.parent_first, step.syntax.real)
         return BiaffineTerm(self.head, self.biaffine)
 
-    def losses(
-        self, scores: Mapping[tuple[int, int], Tensor], syntax: SyntaxBatch, padding: Tensor, sample_size: Any
-    ) -> dict[str, HeadLoss]:
+    def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
         """Cross entropy of each real token's row towards the first piece of its word's parent, summed over tokens.
 
-        Arguments as in :meth:`SupervisedHeads.losses`. Nothing where the given parents stand in for the scores.
+        None where the given parents stand in for the scores.
         """
         if self.gold and not self.training:
-            return {}
-        own = scores[self.layer, self.head]
-        nll = parent_nll(own, syntax, padding, syntax.parent_first)
+            return None
+        syntax = step.syntax
+        assert syntax is not None  # who asks for the loss has checked it
+        nll = parent_nll(scores, syntax, step.padding, syntax.parent_first)
         tokens = syntax.real.sum()
-        correct = words = torch.zeros_like(tokens)
-        if not self.training:
-            correct, words = attachment(own, syntax)
-        return {"lisa": HeadLoss(self.weight * nll, nll, tokens, correct, words)}
+        correct, words = (torch.zeros_like(tokens),) * 2 if self.training else attachment(scores, syntax)
+        return HeadLoss(self.weight * nll, nll, tokens, correct, words)
 
 
 @register_criterion("lisa", dataclass=LabelSmoothedCrossEntropyCriterionConfig)

@@ -14,12 +14,12 @@ from functools import cached_property, lru_cache, partial
 import torch
 from torch import Tensor
 
-from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm, with_plain_heads
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, with_plain_heads
 from fairseq_syntax.model.dense_factors import dense_factor_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.gaussian import gaussian_window
+from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.transformer import register_presets
 
 
@@ -80,7 +80,7 @@ class ParentTerm(ScoreTerm):
             distance = distance.masked_fill(self._ignored[:, :, None], 0.0 if self._add else 1.0)
         return distance[:, None]
 
-    def scores(self, scores: Tensor, x: Tensor | None) -> Tensor:
+    def scores(self, scores: Tensor, given: HeadInputs | None) -> Tensor:
         distance = self.distance.to(scores.dtype)
         return scores + distance if self._add else scores * distance
 
@@ -198,7 +198,11 @@ class Pascal(EncoderSystem):
     def layers(self) -> Sequence[int]:
         return self._layers
 
-    def term(self, syntax: SyntaxBatch | None, layer: int) -> ParentTerm:
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        return HeadClaims(scales=frozenset(range(self.num_heads)))
+
+    def term(self, step: Step, layer: int) -> ParentTerm:
+        syntax = step.syntax
         assert syntax is not None  # the encoder has checked what is needed
         position = syntax.offset_in_sentence
         parent = syntax.parent_middle - syntax.start[:, None]

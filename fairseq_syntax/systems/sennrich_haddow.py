@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.labels import COLUMNS
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
+from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.transformer import register_presets
 
 DEFAULT_FEATURES = "deprel:10"
@@ -63,9 +63,9 @@ class LabelEmbedding(EncoderSystem):
         sizes = {column: len(remember_labels(args, task, column)) for column in features}
         return cls(args.encoder_embed_dim, features, sizes)
 
-    def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
-        assert syntax is not None  # the encoder has checked what is needed
-        parts = [embedding(getattr(syntax, column)) for column, embedding in self.embeddings.items()]
+    def embed(self, x: Tensor, step: Step) -> Tensor:
+        assert step.syntax is not None  # the encoder has checked what is needed
+        parts = [embedding(getattr(step.syntax, column)) for column, embedding in self.embeddings.items()]
         return torch.cat([x[..., : self.kept], *(part.to(x.dtype) for part in parts)], dim=-1)
 
 

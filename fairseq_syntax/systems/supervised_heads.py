@@ -23,7 +23,8 @@ from torch import Tensor
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
-from fairseq_syntax.model.losses import HeadLoss, encoder_losses, reduce_head_metrics
+from fairseq_syntax.model.heads import HeadLoss, Place, Step
+from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
 from fairseq_syntax.model.transformer import register_presets
 
 # ------------------------------------------------------------------------------------ 3.1 syntax representation
@@ -145,11 +146,6 @@ class SupervisedHeads(EncoderSystem):
         for option, weight in (("--child-weight", child_weight), ("--parent-weight", parent_weight)):
             if not (weight >= 0 and math.isfinite(weight)):
                 raise SyntaxDataError(f"{option} {weight}: a weight is a number of at least 0")
-        if child == parent and child_weight and parent_weight:
-            raise SyntaxDataError(
-                f"head {child[1]} of layer {child[0]} cannot learn children and parents",
-                hint="choose another --child-head or --parent-head",
-            )
         self.child, self.parent = child, parent
         self.child_weight, self.parent_weight = child_weight, parent_weight
         if child_weight or parent_weight:
@@ -183,39 +179,28 @@ class SupervisedHeads(EncoderSystem):
         return cls(places[0], places[1], option("child_weight", 0.5), option("parent_weight", 0.5))
 
     def layers(self) -> Sequence[int]:
-        return sorted({layer for layer, _ in self._supervised().values()})
+        return sorted({layer for layer, _ in self.supervises().values()})
 
-    def observed_heads(self, layer: int) -> Sequence[int]:
-        return [head for on, head in self._supervised().values() if on == layer]
-
-    def parent_head(self) -> tuple[int, int] | None:
-        """(layer, head) of the head that predicts parents, if there is one."""
-        return self._supervised().get("parent")
-
-    def losses(
-        self, scores: Mapping[tuple[int, int], Tensor], syntax: SyntaxBatch, padding: Tensor, sample_size: Any
-    ) -> dict[str, HeadLoss]:
-        """The two regularisers, each a mean over real tokens times λ and the size of the sample.
-
-        Args:
-            scores: [B, T, T] by (layer, head)
-            padding: [B, T] bool, True on padding
-            sample_size: what the translation loss will be divided by
-        """
-        result = {}
-        tokens = syntax.real.sum()
-        for name, place in self._supervised().items():
-            nll = (child_nll if name == "child" else parent_nll)(scores[place], syntax, padding)
-            weight = self.child_weight if name == "child" else self.parent_weight
-            correct = words = torch.zeros_like(tokens)
-            if name == "parent" and not self.training:
-                correct, words = attachment(scores[place], syntax)
-            result[name] = HeadLoss(weight * sample_size * nll / tokens.clamp(min=1), nll, tokens, correct, words)
-        return result
-
-    def _supervised(self) -> dict[str, tuple[int, int]]:
+    def supervises(self) -> Mapping[str, Place]:
         heads = {"child": (self.child, self.child_weight), "parent": (self.parent, self.parent_weight)}
         return {name: place for name, (place, weight) in heads.items() if weight}
+
+    def parent_head(self) -> Place | None:
+        return self.supervises().get("parent")
+
+    def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
+        """One of the two regularisers: a sum over real tokens, times λ."""
+        syntax = step.syntax
+        assert syntax is not None  # who asks for the loss has checked it
+        tokens = syntax.real.sum()
+        correct = words = torch.zeros_like(tokens)
+        if name == "child":
+            weight, nll = self.child_weight, child_nll(scores, syntax, step.padding)
+        else:
+            weight, nll = self.parent_weight, parent_nll(scores, syntax, step.padding)
+            if not self.training:
+                correct, words = attachment(scores, syntax)
+        return HeadLoss(weight * nll, nll, tokens, correct, words)
 
 
 # ------------------------------------------------------------------------------------ the objective, equation 9
@@ -223,17 +208,19 @@ class SupervisedHeads(EncoderSystem):
 
 @register_criterion("supervised_head", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
-    """Label-smoothed cross entropy (smoothing is 0 unless ``--label-smoothing`` is given) and the encoder's losses.
+    """Label-smoothed cross entropy (smoothing is 0 unless ``--label-smoothing`` is given) and the systems' losses.
 
     Logs, in bits per token as fairseq does, ``translation_loss``, ``child_loss`` and ``parent_loss`` and, in
     validation, ``parent_uas``: the percentage of words whose parent has the highest score, before repair to a tree.
     """
 
+    takes_system_losses = True
+
     def forward(self, model, sample, reduce=True):
         net_output = model(**sample["net_input"])
         loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
-        syntax_loss, syntax_log = encoder_losses(model, net_output[1], sample, sample_size)
+        syntax_loss, syntax_log = system_losses(model, net_output[1])
         logging_output = {
             "translation_loss": loss.data,
             "nll_loss": nll_loss.data,

@@ -61,6 +61,7 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._training_needs: frozenset[str] = frozenset()
+        self._losses: tuple[str, ...] = ()
         self._input = InteractiveInput(self)
 
     # -- what the data directory holds -----------------------------------------------------------------------------
@@ -100,6 +101,7 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         """fairseq's, noting what of the syntax the model needs (in training, or at inference from a checkpoint)."""
         model = super().build_model(cfg, from_checkpoint)
         self._training_needs = getattr(model, "training_needs", frozenset())
+        self._losses = getattr(model, "losses", ())
         inference_needs = getattr(model, "inference_needs", frozenset())
         self._need("source", inference_needs if from_checkpoint else self._training_needs)
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
@@ -107,8 +109,18 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         return model
 
     def build_criterion(self, cfg: Any) -> Any:
-        """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``."""
+        """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``.
+
+        Raises:
+            SyntaxDataError: the model's systems have losses, and the criterion would leave them out
+        """
         criterion = super().build_criterion(cfg)
+        if self._losses and not getattr(criterion, "takes_system_losses", False):
+            raise SyntaxDataError(
+                f"the criterion leaves out losses that the model is trained by: {', '.join(self._losses)}",
+                hint="use --criterion supervised_head, which is label-smoothed cross entropy with these losses, "
+                "or turn them off (weight 0)",
+            )
         # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.
         self._need("source", self._training_needs)
         for side in ("source", "target"):

@@ -124,7 +124,7 @@ def test_arcs_against_loops(left, drawn, extra):
     for total in ("n_piece_arcs", "n_tree_arcs"):
         assert syntax.flat[total] == len(syntax.piece_arcs.prob if total == "n_piece_arcs" else syntax.tree_arcs.prob)
         del syntax.flat[total]
-    counted = SyntaxBatch(syntax.flat, syntax._tokens, PAD)
+    counted = SyntaxBatch(syntax.flat, syntax.tokens, PAD)
     assert as_list(counted.piece_arcs) == found
     assert as_list(counted.tree_arcs) == as_list(syntax.tree_arcs)
 

@@ -14,6 +14,7 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.heads import Step
 from fairseq_syntax.store.schema import StoredSentence
 from fairseq_syntax.systems.ldd import VARIANTS, Ldd, LddTerm, UniformTerm
 
@@ -49,7 +50,7 @@ def test_factor_equals_loops(variant, left):
     sentences = some_sentences()
     tokens = tokens_of(sentences, left)
     syntax = SyntaxBatch(flat_of(sentences), tokens, PAD)
-    term = Ldd(LABELS, GROUPS, variant).term(syntax, 0)
+    term = Ldd(LABELS, GROUPS, variant).term(Step.of(syntax), 0)
     B, T = tokens.shape
     factor = term.scores(torch.ones(B, len(GROUPS), T, T), torch.zeros(T, B, 8))
     expected = torch.zeros(B, len(GROUPS), T, T)
@@ -68,7 +69,7 @@ def test_forms_agree(variant, left):
     sentences = some_sentences(1)
     tokens = tokens_of(sentences, left)
     syntax = SyntaxBatch(flat_of(sentences), tokens, PAD)
-    term = Ldd(LABELS, GROUPS, variant, form="linear").term(syntax, 0)
+    term = Ldd(LABELS, GROUPS, variant, form="linear").term(Step.of(syntax), 0)
     (B, T), H = tokens.shape, len(GROUPS)
     q, k, v, weight = torch.randn(4, B, H, T, 6, generator=torch.Generator().manual_seed(0)).unbind(0)
     mask = tokens.eq(PAD)
@@ -92,12 +93,12 @@ def test_form_is_chosen_by_the_number_of_entries():
     sentences = some_sentences(2, (20, 30))
     syntax = SyntaxBatch(flat_of(sentences), tokens_of(sentences, False), PAD)
     x = torch.randn(2, len(GROUPS), syntax.size[1], 4)
-    few, many = (Ldd(LABELS, GROUPS, variant).term(syntax, 0) for variant in ("LDP", "UDD"))
+    few, many = (Ldd(LABELS, GROUPS, variant).term(Step.of(syntax), 0) for variant in ("LDP", "UDD"))
     assert few.attend(x, x, x, None) is not None and many.attend(x, x, x, None) is None
-    assert Ldd(LABELS, GROUPS, "LDP", form="dense").term(syntax, 0).attend(x, x, x, None) is None
+    assert Ldd(LABELS, GROUPS, "LDP", form="dense").term(Step.of(syntax), 0).attend(x, x, x, None) is None
     assert isinstance(many, LddTerm) and not many.without_dropout
-    assert Ldd(LABELS, GROUPS, "UDD", form="linear").term(syntax, 0).without_dropout
-    uniform = Ldd(LABELS, GROUPS, "ULDD", form="dense").term(syntax, 0)
+    assert Ldd(LABELS, GROUPS, "UDD", form="linear").term(Step.of(syntax), 0).without_dropout
+    uniform = Ldd(LABELS, GROUPS, "ULDD", form="dense").term(Step.of(syntax), 0)
     assert isinstance(uniform, UniformTerm) and uniform.attend(x, x, x, None) is None
 
 

@@ -10,7 +10,8 @@ from random_parses import batch, flat, pad, random_line, random_tree
 from tiny_syntax import sample, tiny_model
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.losses import encoder_losses, observed_scores
+from fairseq_syntax.model.heads import Step
+from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.systems.lisa import Biaffine, Lisa
 
 LINES = [random_line(random.Random(seed)) for seed in range(4)]
@@ -44,7 +45,8 @@ def test_loss_by_loops(left):
         for i, word in enumerate(line.word_of_piece):
             row = [scores[b, i + offset, j + offset].item() for j in range(len(line.tokens))]
             expected += math.log(sum(map(math.exp, row))) - row[line.starts[line.heads[word]]]
-    part = lisa.losses({(0, 2): scores}, syntax, tokens.eq(1), sample_size=99)["lisa"]
+    assert lisa.supervises() == {"lisa": (0, 2)} and torch.equal(syntax.padding, tokens.eq(1))
+    part = lisa.loss("lisa", scores, Step.of(syntax))
     assert part.nll.item() == pytest.approx(expected, rel=1e-5)
     assert part.loss.item() == pytest.approx(0.5 * expected, rel=1e-5)  # a joint probability: a sum, not a mean
     assert part.tokens == sum(sum(line.pieces) for line in LINES)
@@ -62,7 +64,7 @@ def test_the_heads_own_queries_and_keys_do_not_matter_and_the_biaffine_does():
         attention.q_proj.weight.view(4, 4, 16)[2] += 1
         assert not torch.allclose(model(**net_input)[0], before)
         model.encoder.systems["lisa"].biaffine.weight.mul_(-3)
-        scores = observed_scores(model.encoder, model(**net_input)[1]["attention_scores"])[0, 1]
+        scores = model(**net_input)[1]["encoder_step"].scores[0, 1]
     x = model.encoder.forward_embedding(net_input["src_tokens"])[0]
     x = x.masked_fill(net_input["src_tokens"].eq(1)[:, :, None], 0).transpose(0, 1)
     torch.testing.assert_close(scores, model.encoder.systems["lisa"].biaffine(x))
@@ -97,12 +99,13 @@ def test_gold_parents_take_the_place_of_predicted_ones_at_inference(left):
     batched["net_input"]["src_syntax"] = flat(other)
     changed = model(**batched["net_input"])[0]
     assert not torch.allclose(changed[0], logits[0]) and torch.equal(changed[1:], logits[1:])
-    assert encoder_losses(model, model(**batched["net_input"])[1], batched, 1)[1] == {}
+    loss, log = system_losses(model, model(**batched["net_input"])[1])
+    assert loss == 0 and log == dict.fromkeys(("lisa_nll", "lisa_tokens", "lisa_correct", "lisa_words"), 0)
     with pytest.raises(SyntaxDataError, match="without its parse"):
         model(**sample(LINES, left, syntax=False)["net_input"])
     # Training goes on with its own predictions, and learns from them.
     model.train()
-    assert "lisa_nll" in encoder_losses(model, model(**batched["net_input"])[1], batched, 1)[1]
+    assert system_losses(model, model(**batched["net_input"])[1])[1]["lisa_nll"] > 0
 
 
 def test_gold_in_half_precision_is_finite():

@@ -15,6 +15,7 @@ from tiny_syntax import sample, tiny_model, tiny_task
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
+from fairseq_syntax.model.heads import Step
 from fairseq_syntax.systems.pascal import ParentTerm, Pascal, gaussian
 
 LINES = [random_line(random.Random(seed)) for seed in range(6)]
@@ -79,7 +80,7 @@ def attention_by_loops(attention, x, factor, num_scaled: int, add: bool) -> list
 
 
 def the_term(model, lines, left, layer=0) -> ParentTerm:
-    return model.encoder.systems["pascal"].term(batch(lines, left), layer)
+    return model.encoder.systems["pascal"].term(Step.of(batch(lines, left)), layer)
 
 
 def encode(model, lines: list[Line], left: bool) -> list[torch.Tensor]:
@@ -103,7 +104,7 @@ def encode(model, lines: list[Line], left: bool) -> list[torch.Tensor]:
 def test_the_factor_against_loops(seed, n, left, variance, parent_only):
     """Row by row, for split words, roots, several sentences in a line and </s>, whatever the padding."""
     lines = [random_line(random.Random(seed + i)) for i in range(n)]
-    term = Pascal(1, variance=variance, parent_only=parent_only).eval().term(batch(lines, left), 0)
+    term = Pascal(1, variance=variance, parent_only=parent_only).eval().term(Step.of(batch(lines, left)), 0)
     width = max(len(line.tokens) for line in lines)
     factor = term.scores(torch.ones(n, 1, width, width, dtype=torch.float64), None)
     for b, line in enumerate(lines):
@@ -227,7 +228,7 @@ def test_the_fused_form_is_the_dense_form(options, left):
     lines = LINES[:4]
     syntax, padding = batch(lines, left), pad(lines, left).eq(PAD)
     q, k, v = (torch.randn(4, 2, syntax.size[1], 8) for _ in range(3))
-    term = Pascal(2, fused=True, **options).train().term(syntax, 0)
+    term = Pascal(2, fused=True, **options).train().term(Step.of(syntax), 0)
     with torch.no_grad():
         for mask in (padding, None):
             torch.testing.assert_close(term.flex(q, k, v, mask), by_scores(term, q, k, v, mask), atol=1e-5, rtol=1e-5)
@@ -252,7 +253,7 @@ def test_the_form_in_one_operation_is_the_dense_form(options, left):
     gradient = torch.randn_like(inputs[0])
     for padding in (pad(lines, left).eq(PAD), None):
         for fused in (False, True):
-            term = Pascal(2, fused=fused, **options).train().term(syntax, 0)
+            term = Pascal(2, fused=fused, **options).train().term(Step.of(syntax), 0)
             found, expected = [], []
             for form, into in ((term.attend, found), (partial(by_scores, term), expected)):
                 q, k, v = (x.detach().requires_grad_() for x in inputs)
@@ -342,8 +343,8 @@ def test_parent_ignoring(add):
     width = syntax.size[1]
     start = torch.zeros if add else torch.ones
     scores = start(len(LINES), 3, width, width)
-    whole = Pascal(3, add=add).term(syntax, 0).scores(scores, None)
-    ignored = system.train().term(syntax, 0).scores(scores, None)
+    whole = Pascal(3, add=add).term(Step.of(syntax), 0).scores(scores, None)
+    ignored = system.train().term(Step.of(syntax), 0).scores(scores, None)
     assert torch.equal(ignored[:, 0], ignored[:, 1]) and torch.equal(ignored[:, 0], ignored[:, 2])
     neutral = (ignored == scores).all(dim=3)[:, 0]
     same = (ignored == whole).all(dim=3)[:, 0]
@@ -351,14 +352,14 @@ def test_parent_ignoring(add):
     share = neutral.float().mean().item()
     assert 0.3 < share < 0.7
     # Off at evaluation, and 0 and 1 are what they say.
-    assert torch.equal(system.eval().term(syntax, 0).scores(scores, None), whole)
-    assert torch.equal(Pascal(3, ignore=1.0, add=add).term(syntax, 0).scores(scores, None), scores)
+    assert torch.equal(system.eval().term(Step.of(syntax), 0).scores(scores, None), whole)
+    assert torch.equal(Pascal(3, ignore=1.0, add=add).term(Step.of(syntax), 0).scores(scores, None), scores)
 
 
 def test_the_draws_of_two_batches_differ():
     system = Pascal(1, ignore=0.5).train()
     torch.manual_seed(0)
-    first, second = (system.term(batch(LINES, True), 0).distance for _ in range(2))
+    first, second = (system.term(Step.of(batch(LINES, True)), 0).distance for _ in range(2))
     assert not torch.equal(first, second)
 
 

@@ -13,7 +13,8 @@ from random_parses import Line, batch, pad, random_line
 from tiny_syntax import dictionary, sample, tiny_model
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.losses import encoder_losses, observed_scores
+from fairseq_syntax.model.heads import Step
+from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.systems.lasyn.model import LaSynEMCriterion
 from fairseq_syntax.systems.supervised_heads import (
     SupervisedHeadCriterion,
@@ -144,8 +145,6 @@ def test_attachment_counts_words_by_first_pieces():
 def test_options_that_cannot_be():
     with pytest.raises(SyntaxDataError, match="at least 0"):
         SupervisedHeads((0, 0), (0, 1), child_weight=-1)
-    with pytest.raises(SyntaxDataError, match="cannot learn children and parents"):
-        SupervisedHeads((0, 1), (0, 1))
     assert SupervisedHeads((0, 1), (0, 1), child_weight=0).layers() == [0]
     assert SupervisedHeads((0, 1), (0, 1), 0, 0).layers() == []
 
@@ -154,12 +153,12 @@ def test_weights_and_scale():
     lines = LINES[1]
     syntax, padding = batch(lines, True), pad(lines, True).eq(1)
     scores = {(1, head): torch.randn(len(lines), *syntax.size[1:] * 2) for head in range(3)}
-    parts = SupervisedHeads((1, 2), (1, 0), 0.3, 0.7).losses(scores, syntax, padding, sample_size=11)
-    tokens = sum(sum(line.pieces) for line in lines)
+    system = SupervisedHeads((1, 2), (1, 0), 0.3, 0.7)
+    parts = {name: system.loss(name, scores[place], Step.of(syntax)) for name, place in system.supervises().items()}
     child, parent = child_nll(scores[1, 2], syntax, padding), parent_nll(scores[1, 0], syntax, padding)
-    torch.testing.assert_close(parts["child"].loss, 0.3 * 11 * child / tokens)
-    torch.testing.assert_close(parts["parent"].loss, 0.7 * 11 * parent / tokens)
-    assert list(SupervisedHeads((1, 2), (1, 0), 0.3, 0).losses(scores, syntax, padding, 11)) == ["child"]
+    torch.testing.assert_close(parts["child"].loss, 0.3 * child)
+    torch.testing.assert_close(parts["parent"].loss, 0.7 * parent)
+    assert SupervisedHeads((1, 2), (1, 0), 0.3, 0).supervises() == {"child": (1, 2)}
 
 
 # ------------------------------------------------------------------------------------------------ in a Transformer
@@ -193,7 +192,7 @@ def test_the_observed_scores_are_queries_times_keys(options):
         layer.register_forward_pre_hook(lambda _, args, number=number: inputs.__setitem__(number, args[0]))
     _, extra = model(**sample(SENTENCES, left=True)["net_input"])
     system = model.encoder.systems["supervised_heads"]
-    scores = observed_scores(model.encoder, extra["attention_scores"])
+    scores = extra["encoder_step"].scores
     assert set(scores) == {system.child, system.parent}
     for (layer, head), found in scores.items():
         attention, x = model.encoder.layers[layer].self_attn, inputs[layer].transpose(0, 1)
@@ -205,12 +204,12 @@ def test_the_observed_scores_are_queries_times_keys(options):
 def test_the_loss_of_equation_9():
     model = tiny_model("supervised_head_transformer", child_weight=0.25, parent_weight=2.0)
     batched = sample(SENTENCES, left=True)
-    loss, sample_size, log = criterion(0.1)(model, batched)
+    loss, _, log = criterion(0.1)(model, batched)
     translation = LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)(model, batched)[0]
-    scores = observed_scores(model.encoder, model(**batched["net_input"])[1]["attention_scores"])
+    scores = model(**batched["net_input"])[1]["encoder_step"].scores
     tokens = sum(sum(line.pieces) for line in SENTENCES)
     child, parent = (loop_loss(scores[1, head].detach(), SENTENCES, True, head) for head in (0, 1))
-    expected = translation + sample_size * (0.25 * child + 2.0 * parent) / tokens
+    expected = translation + 0.25 * child + 2.0 * parent
     torch.testing.assert_close(loss, expected)
     assert log["translation_loss"] == translation and log["child_tokens"] == tokens
     assert log["child_nll"].item() == pytest.approx(child, rel=1e-4)
@@ -220,7 +219,7 @@ def test_syntax_losses_reach_the_queries_and_keys_of_their_heads_only():
     model = tiny_model("supervised_head_transformer", child_head=2, child_weight=1.0, parent_weight=0.0)
     batched = sample(SENTENCES, left=True)
     extra = model(**batched["net_input"])[1]
-    loss, _ = encoder_losses(model, extra, batched, 1)
+    loss, _ = system_losses(model, extra)
     loss.backward()
     attention = model.encoder.layers[1].self_attn
     for projection in (attention.q_proj, attention.k_proj):
@@ -239,13 +238,13 @@ def test_a_batch_says_what_its_sentences_say_alone(combination, left):
     model.eval()
     batched = sample(SENTENCES, left)
     logits, extra = model(**batched["net_input"])
-    _, together = encoder_losses(model, extra, batched, 1)
+    _, together = system_losses(model, extra)
     alone: dict = {}
     for b, line in enumerate(SENTENCES):
         one = sample([line], left)
         logits_of_one, extra = model(**one["net_input"])
         torch.testing.assert_close(logits[b], logits_of_one[0], rtol=1e-4, atol=1e-5)
-        for name, value in encoder_losses(model, extra, one, 1)[1].items():
+        for name, value in system_losses(model, extra)[1].items():
             alone[name] = alone.get(name, 0) + value
     assert together.keys() == alone.keys()
     for name, value in together.items():
@@ -315,9 +314,9 @@ def test_with_a_decoder_of_its_own_criterion():
     model = tiny_model("lasyn_transformer", encoder_syntax="supervised_heads", latent_values=3)
     em = LaSynEMCriterion(TASK, 1, tag_weight=0.0, label_smoothing=0.0, sentence_avg=False, update_freq=[1])
     batched = sample(SENTENCES, True)
-    loss, size, log = em(model, batched)
+    loss, _, log = em(model, batched)
     extra = model(**batched["net_input"])[1]
-    syntax_loss, _ = encoder_losses(model, extra, batched, size)
+    syntax_loss, _ = system_losses(model, extra)
     system = model.encoder.systems["supervised_heads"]
     system.child_weight = system.parent_weight = 0.0
     torch.testing.assert_close(loss, em(model, batched)[0] + syntax_loss)

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.losses import encoder_losses, reduce_head_metrics
+from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
 from fairseq_syntax.model.transformer import DecoderSystem, register_decoder_system, register_presets
 from fairseq_syntax.systems.lasyn.softmax import TagTables, em_loss, log_marginal, search_scores, tag_tables
 
@@ -238,6 +238,8 @@ class LaSynEMCriterion(FairseqCriterion):
         target_needs: what the batch must bring of the target's syntax
     """
 
+    takes_system_losses = True
+
     def __init__(
         self,
         task: Any,
@@ -290,7 +292,7 @@ class LaSynEMCriterion(FairseqCriterion):
             log["tag_loss"] = tag_loss.data
             log["tag_total"] = tags.ne(UNKNOWN).sum()
             log["tag_correct"] = log_prior.argmax(dim=1).eq(tags).sum()
-        head_loss, head_log = encoder_losses(model, extra, sample, sample_size)
+        head_loss, head_log = system_losses(model, extra)
         loss = loss + head_loss
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
 

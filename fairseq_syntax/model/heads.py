@@ -1,0 +1,193 @@
+"""What systems do to attention heads, on either side of the model, and which of them may share one.
+
+A system that works on heads is a :class:`HeadSystem`: it says which layers it is in and what it claims of their heads,
+makes a :class:`~fairseq_syntax.model.attention.ScoreTerm` for each forward pass, and has losses on the scores of heads.
+:func:`check_claims` holds the one rule about sharing:
+
+============  ============  ====================================================================================
+one system    the other     on the same head
+============  ============  ====================================================================================
+replaces      replaces      refused: the first would be lost
+supervises    supervises    refused: a head cannot learn two things (two losses of one system included)
+replaces      supervises    refused, unless it is one system: the loss would train what another one computes
+replaces      scales        allowed: the scores are replaced first, then scaled, whatever the order of the options
+scales        scales        allowed: applied in the order of the options
+scales        supervises    allowed: the loss is on the scores as the head attends by them, after scaling
+anything      reads         allowed: likewise
+============  ============  ====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import ScoreTerm
+
+Place = tuple[int, int]  # (layer, head), both 0-based
+
+
+@dataclass(frozen=True)
+class HeadClaims:
+    """What one system does with the heads of one layer; what it supervises is in :meth:`HeadSystem.supervises`.
+
+    Attributes:
+        scales: heads whose scores it changes, given those of the head's own queries and keys (or of who replaces them)
+        replaces: heads whose scores it computes itself
+        reads: heads whose scores its terms in layers above read, in search as well as in training
+    """
+
+    scales: frozenset[int] = frozenset()
+    replaces: frozenset[int] = frozenset()
+    reads: frozenset[int] = frozenset()
+
+
+class HeadLoss(NamedTuple):
+    """What one supervised head adds; all are scalars, and sums over the rows that are supervised.
+
+    A sum, so that a batch gives what its parts give together: it is divided, with the translation loss, by the size
+    of the whole update (all batches of ``--update-freq`` on all workers).
+
+    Attributes:
+        loss: weighted
+        nll: not weighted, base e
+        tokens: the number of rows
+        correct, words: how many words have the right parent, of how many; 0 of 0 where that was not counted
+    """
+
+    loss: Tensor
+    nll: Tensor
+    tokens: Tensor
+    correct: Tensor
+    words: Tensor
+
+
+@dataclass(eq=False)
+class Step:
+    """One forward pass of one side of the model, as its systems see it. Made once, and never kept on a module.
+
+    Attributes:
+        tokens: [B, T] int64
+        padding: [B, T] bool, True on padding
+        syntax: the batch's parse in the columns of ``tokens``; None where it has none
+        scores: [B, T, T] of each place that was observed so far, after all score terms and before the mask. A layer
+            that ``--encoder-layerdrop`` left out of this step is not among them.
+    """
+
+    tokens: Tensor
+    padding: Tensor
+    syntax: SyntaxBatch | None = None
+    scores: dict[Place, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, syntax: SyntaxBatch) -> Step:
+        """The step of a batch's syntax."""
+        return cls(syntax.tokens, syntax.padding, syntax)
+
+
+class HeadSystem(nn.Module):
+    """One system's part in the self-attention of the encoder or the decoder.
+
+    Attributes:
+        name: the word by which the option selects it
+        training_needs, inference_needs: what the batch must bring of the parse of its side, of ``"tree"`` (1-best) and
+            ``"arcs"`` (the parser's distribution)
+    """
+
+    name: ClassVar[str]
+    training_needs: frozenset[str] = frozenset()
+    inference_needs: frozenset[str] = frozenset()
+
+    # -- said once, when the model is built --------------------------------------------------------------------------
+
+    def connect(self, systems: Mapping[str, HeadSystem]) -> None:
+        """See the systems of the same side, in the order of the option, before anything else is asked.
+
+        For a system that reads another's head (:meth:`parent_head`). Note places, not the systems themselves.
+        """
+
+    def layers(self) -> Sequence[int]:
+        """Layers in whose self-attention it has a part, 0-based: all those for which it claims or supervises a head."""
+        return ()
+
+    def attention_heads(self, layer: int) -> int | None:
+        """Number of heads of a layer, where the system sets it."""
+        return None
+
+    def project_scores(self, layer: int) -> bool:
+        """Whether a layer has query and key projections; False only where the system replaces all of its heads."""
+        return True
+
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        """What it does with the heads of a layer that has ``num_heads``."""
+        return HeadClaims()
+
+    def supervises(self) -> Mapping[str, Place]:
+        """The losses that it has, by name, and the head on whose scores each is."""
+        return {}
+
+    def parent_head(self) -> Place | None:
+        """The head whose scores say what each piece's parent is, if the system has one."""
+        return None
+
+    # -- asked in each step ------------------------------------------------------------------------------------------
+
+    def term(self, step: Step, layer: int) -> ScoreTerm | None:
+        """What it does to the scores of a layer in this step."""
+        return None
+
+    def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
+        """The loss of that name (:meth:`supervises`), or None where there is none in this step.
+
+        Args:
+            scores: [B, T, T] of the head, row: query, column: key
+            step: with its syntax
+        """
+        raise NotImplementedError
+
+
+def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSystem]) -> None:
+    """Refuse systems that cannot share the heads of a layer; see the table above.
+
+    Args:
+        side: ``encoder`` or ``decoder``
+        systems: those with a part in the layer
+
+    Raises:
+        SyntaxDataError: two claims on one head that exclude each other, or a head that the layer does not have
+    """
+    replaced: dict[int, str] = {}
+    supervised: dict[int, tuple[str, str]] = {}
+    for system in systems:
+        claims = system.claims(layer, num_heads)
+        losses = [(loss, head) for loss, (at, head) in system.supervises().items() if at == layer]
+        for head in sorted(claims.scales | claims.replaces | claims.reads | {head for _, head in losses}):
+            if not 0 <= head < num_heads:
+                raise SyntaxDataError(
+                    f"{system.name} wants head {head} of {side} layer {layer}, which has heads 0 to {num_heads - 1}"
+                )
+        if not system.project_scores(layer) and claims.replaces != frozenset(range(num_heads)):
+            raise ValueError(f"{system.name} leaves out projections that {side} layer {layer} needs")
+        for head in claims.replaces:
+            if head in replaced:
+                raise _conflict(side, layer, head, f"{replaced[head]} and {system.name} both compute the scores of")
+            replaced[head] = system.name
+        for loss, head in losses:
+            if head in supervised:
+                raise _conflict(side, layer, head, f"the losses {supervised[head][1]} and {loss} cannot both train")
+            supervised[head] = (system.name, loss)
+    for head in replaced.keys() & supervised.keys():
+        name, loss = supervised[head]
+        if replaced[head] != name:
+            raise _conflict(
+                side, layer, head, f"the loss {loss} of {name} would train what {replaced[head]} computes in"
+            )
+
+
+def _conflict(side: str, layer: int, head: int, what: str) -> SyntaxDataError:
+    return SyntaxDataError(f"{what} head {head} of {side} layer {layer}", hint="give them different heads or layers")

@@ -1,0 +1,287 @@
+"""What systems may claim of one head, what they hand each other, and what becomes of their losses."""
+
+import itertools
+import math
+import random
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from random_parses import random_line
+from tiny_syntax import dictionary, sample, tiny_model
+from torch import nn
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
+from fairseq_syntax.model.heads import HeadClaims, Step
+from fairseq_syntax.model.losses import system_losses
+from fairseq_syntax.systems.pascal import Pascal
+from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion
+from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
+
+LINES = [random_line(random.Random(seed)) for seed in range(4)]
+TASK = SimpleNamespace(target_dictionary=dictionary())
+
+
+def criterion(sentence_avg=False):
+    return SupervisedHeadCriterion(TASK, sentence_avg=sentence_avg, label_smoothing=0.1)
+
+
+# ------------------------------------------------------------------------------------------------- claims on a head
+
+
+def combined(systems: str, **options):
+    return tiny_model("syntax_transformer", encoder_syntax=systems, **options)
+
+
+@pytest.mark.parametrize("order", itertools.permutations(["lisa", "supervised_heads"]))
+def test_two_losses_on_one_head_are_refused(order):
+    with pytest.raises(SyntaxDataError, match="head 0 of encoder layer 1"):
+        combined(",".join(order))
+    combined(",".join(order), lisa_head=2)
+    combined(",".join(order), lisa_layer=0)
+    combined(",".join(order), child_weight=0.0)  # what has no weight claims nothing
+
+
+def test_two_losses_of_one_system_on_one_head_are_refused():
+    with pytest.raises(SyntaxDataError, match="child and parent cannot both train head 1"):
+        combined("supervised_heads", child_head=1)
+    combined("supervised_heads", child_head=1, child_layer=0)
+
+
+@pytest.mark.parametrize("other", ["lisa", "supervised_heads"])
+def test_a_head_that_another_system_computes_is_refused(other):
+    options = {"ldd_variant": "LDA", "ldd_layers": "1", "ldd_label_groups_text": "root: root\na: a\nb: b c\nd: d\n"}
+    with pytest.raises(SyntaxDataError, match="of encoder layer 1"):
+        combined(f"ldd,{other}", **options)
+    combined(f"ldd,{other}", **{**options, "ldd_variant": "UDP"})
+
+
+@pytest.mark.parametrize("order", ["pascal,lisa", "lisa,pascal"])
+def test_scores_are_replaced_before_they_are_scaled(order):
+    """Whatever the order of the option, PASCAL scales what the bi-affine head computes, and the loss sees that."""
+    model = combined(order, lisa_layer=0, pascal_heads=2).eval()
+    seen = {}
+    model.encoder.layers[0].register_forward_pre_hook(lambda _, args: seen.__setitem__("x", args[0]))
+    step = model(**sample(LINES, True)["net_input"])[1]["encoder_step"]
+    distance = model.encoder.systems["pascal"].term(step, 0).distance[:, 0]
+    expected = model.encoder.systems["lisa"].biaffine(seen["x"]) * distance
+    torch.testing.assert_close(step.scores[0, 0], expected)
+
+
+# ------------------------------------------------------------------------------------------- what a system can do
+
+
+class Lookahead(EncoderSystem):
+    """A test system: a head of layer 0 hands its distribution on to layer 1, which reads it and adds values by it."""
+
+    name = "lookahead"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets = nn.Parameter(torch.randn(3, 4))
+
+    def layers(self):
+        return (0, 1)
+
+    def claims(self, layer, num_heads):
+        return HeadClaims(reads=frozenset({1})) if layer == 0 else HeadClaims(scales=frozenset({0, 1, 2}))
+
+    def term(self, step, layer):
+        if layer == 0 or (0, 1) not in step.scores:
+            return None
+        scores = step.scores[0, 1].masked_fill(step.padding[:, None], -math.inf)
+        return LookaheadTerm(scores.softmax(-1), self.offsets)
+
+
+class LookaheadTerm(ScoreTerm):
+    heads = slice(0, 3)
+
+    def __init__(self, distribution, offsets):
+        self.tensors = (distribution,)
+        self.offsets = offsets
+
+    def scores(self, scores, given: HeadInputs):
+        return scores + given.tensors[0][:, None] + torch.einsum("bhid,hd->bhi", given.q, self.offsets)[..., None]
+
+    def output(self, weights, given: HeadInputs):
+        return (weights * given.tensors[0][:, None]).sum(-1, keepdim=True) * self.offsets[:, None]
+
+
+class Blocks(EncoderSystem):
+    """A test system: a linear map after the embeddings and after layer 0."""
+
+    name = "blocks"
+
+    def __init__(self, size=16) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(size, size) for _ in range(2))
+
+    def blocks(self):
+        return (None, 0)
+
+    def block(self, x, step, layer):
+        assert step.tokens.shape == x.shape[1::-1]
+        return x + self.maps[0 if layer is None else 1](x)
+
+
+def encoder_with(*systems, **options):
+    """The encoder of a tiny model, built anew with systems that have no options."""
+    model = tiny_model("syntax_transformer", **options)
+    torch.manual_seed(1)
+    encoder = SyntaxTransformerEncoder(
+        model.encoder.cfg, model.encoder.dictionary, model.encoder.embed_tokens, {s.name: s for s in systems}
+    )
+    return encoder.eval()
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_distribution_of_a_layer_below_by_loops(checkpointed):
+    torch.manual_seed(0)
+    encoder = encoder_with(Lookahead(), checkpoint_activations=checkpointed).double()
+    tokens = sample(LINES, True)["net_input"]["src_tokens"]
+    seen = {}
+    for i in range(2):
+        encoder.layers[i].self_attn.register_forward_pre_hook(lambda _, args, i=i: seen.__setitem__(i, args[0]))
+    encoder.layers[1].self_attn.out_proj.register_forward_pre_hook(lambda _, a: seen.__setitem__("out", a[0].detach()))
+    out = encoder(tokens)["encoder_out"][0]  # as in search: nothing is observed for a criterion
+    offsets = encoder.systems["lookahead"].offsets
+    for b in range(len(tokens)):
+        real = [j for j in range(tokens.size(1)) if tokens[b, j] != 1]
+
+        def heads_of(i, b=b):
+            attention, x = encoder.layers[i].self_attn, seen[i][:, b].detach()
+            return [p(x).view(-1, 4, 4) for p in (attention.q_proj, attention.k_proj, attention.v_proj)]
+
+        q0, k0, _ = heads_of(0)
+        q, k, v = heads_of(1)
+        for i in real:
+            below = torch.stack([q0[i, 1] @ k0[j, 1] / 2 for j in real]).softmax(0)
+            for h in range(4):
+                logits = [q[i, h] @ k[j, h] / 2 for j in real]
+                if h < 3:
+                    logits = [s + p + (q[i, h] / 2) @ offsets[h] for s, p in zip(logits, below)]
+                weights = torch.stack(logits).softmax(0)
+                expected = sum(w * v[j, h] for w, j in zip(weights, real))
+                if h < 3:
+                    expected = expected + (weights @ below) * offsets[h]
+                torch.testing.assert_close(seen["out"][i, b, 4 * h : 4 * h + 4], expected.detach())
+    out.sum().backward()
+    assert offsets.grad.abs().sum() > 0
+
+
+def test_a_gradient_goes_through_what_is_handed_on_with_checkpointed_activations_too():
+    gradients = []
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        encoder = encoder_with(Lookahead(), checkpoint_activations=checkpointed).train()
+        out = encoder(sample(LINES, True)["net_input"]["src_tokens"])["encoder_out"][0]
+        (out * torch.arange(16.0)).square().sum().backward()
+        gradients.append({name: p.grad for name, p in encoder.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_blocks_run_after_embeddings_and_layers_and_with_layerdrop_too(left):
+    torch.manual_seed(0)
+    blocks = Blocks()
+    encoder, plain = encoder_with(blocks), encoder_with()
+    plain.load_state_dict(encoder.state_dict(), strict=False)
+    tokens = sample(LINES, left)["net_input"]["src_tokens"]
+    x, _ = plain.forward_embedding(tokens)
+    mask = tokens.eq(1)
+    x = blocks.block(x.masked_fill(mask[:, :, None], 0).transpose(0, 1), Step(tokens, mask), None)
+    skipped = blocks.block(x, Step(tokens, mask), 0)
+    x = blocks.block(plain.layers[0](x, mask), Step(tokens, mask), 0)
+    torch.testing.assert_close(encoder(tokens)["encoder_out"][0], plain.layers[1](x, mask))
+    encoder.train()
+    encoder.encoder_layerdrop = 1.0
+    torch.testing.assert_close(encoder(tokens)["encoder_out"][0], skipped)
+
+
+# ------------------------------------------------------------------------------------------------------- their losses
+
+
+@pytest.mark.parametrize("sentence_avg", [False, True])
+@pytest.mark.parametrize("systems", ["supervised_heads", "lisa"])
+def test_a_batch_is_its_halves_accumulated(systems, sentence_avg):
+    """Gradients of an update do not depend on how its sentences are spread over batches and workers."""
+    model = combined(systems).double()
+    gradients, objectives = [], []
+    for parts in ([LINES], [LINES[:1], LINES[1:]]):
+        model.zero_grad()
+        total = size = 0
+        for part in parts:
+            loss, sample_size, _ = criterion(sentence_avg)(model, sample(part, True))
+            loss.backward()
+            total, size = total + loss.item(), size + sample_size
+        gradients.append([p.grad / size for p in model.parameters() if p.grad is not None])
+        objectives.append(total / size)
+    assert objectives[0] == pytest.approx(objectives[1])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("systems", ["supervised_heads", "lisa", "pascal,supervised_heads"])
+def test_a_layer_that_is_left_out_has_no_loss_in_that_step(systems):
+    model = combined(systems, encoder_layerdrop=0.5).train()
+    batched = sample(LINES, True)
+    dropped = 0
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model.zero_grad()
+        loss, _, log = criterion()(model, batched)
+        name = "lisa" if systems == "lisa" else "parent"
+        loss.backward()
+        tokens = sum(sum(line.pieces) for line in LINES)
+        assert log[f"{name}_tokens"] in (0, tokens)
+        if log[f"{name}_tokens"] == 0:
+            dropped += 1
+            torch.testing.assert_close(loss.detach(), log["translation_loss"])
+    assert 0 < dropped < 12
+    assert set(criterion()(model.eval(), batched)[2]) == set(log)  # the same entries whatever was left out
+
+
+def test_layers_left_out_are_fairseqs_own_choice():
+    """The same seed leaves out the same layers as in a plain Transformer."""
+    ours, plain = (tiny_model(arch, encoder_layerdrop=0.5, encoder_layers=4) for arch in (
+        "supervised_head_transformer", "transformer"))  # fmt: skip
+    plain.load_state_dict(ours.state_dict())
+    tokens = sample(LINES, True)
+    for seed in range(4):
+        outs = []
+        for model in (ours, plain):
+            torch.manual_seed(seed)
+            net_input = {k: v for k, v in tokens["net_input"].items() if k != "src_syntax" or model is ours}
+            outs.append(model.train()(**net_input)[0])
+        torch.testing.assert_close(*outs)
+
+
+def test_a_model_without_such_systems_has_no_such_loss():
+    model = tiny_model("pascal_transformer")
+    batched = sample(LINES, True)
+    assert model.losses == () and system_losses(model, model(**batched["net_input"])[1]) == (0.0, {})
+    assert combined("lisa,supervised_heads", lisa_head=3).losses == ("lisa", "child", "parent")
+    assert isinstance(model.encoder.systems["pascal"], Pascal)
+
+
+@pytest.mark.parametrize("arch", ["lisa_transformer", "supervised_head_transformer", "pascal_transformer"])
+def test_a_criterion_that_would_leave_losses_out_is_refused(arch):
+    task = SyntaxTranslationTask(SyntaxTranslationConfig(source_lang="a", target_lang="b"), dictionary(), dictionary())
+    args = Namespace(arch=f"{arch}_tiny", encoder_layers=1, decoder_layers=1)
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    task.build_model(args)
+
+    def build(name):
+        return task.build_criterion(Namespace(criterion=name, sentence_avg=False, label_smoothing=0.0))
+
+    if arch != "pascal_transformer":
+        with pytest.raises(SyntaxDataError, match=r"leaves out losses .* by: (lisa|child, parent)"):
+            build("label_smoothed_cross_entropy")
+    else:
+        build("label_smoothed_cross_entropy")
+    for name in ("supervised_head", "lisa"):
+        build(name)
