@@ -15,7 +15,15 @@ from bench.harness import compare, device, measure
 VOCABULARY = 10000
 # fairseq's own sizes, 512 everywhere, with its bidirectional encoder
 SIZE = ["--encoder-bidirectional", "--encoder-hidden-size", "256"]
-TRAINED = ("dlaa_lstm", "local_attention_lstm", "sdrnmt1_lstm", "sdrnmt2_lstm", "senmt_lstm", "tree2seq_lstm")
+TRAINED = (
+    "dlaa_lstm",
+    "local_attention_lstm",
+    "sdrnmt1_lstm",
+    "sdrnmt2_lstm",
+    "senmt_lstm",
+    "tree2seq_lstm",
+    "gcn_lstm",
+)
 LENGTHS = (50, 80)  # words; there are more pieces
 
 

@@ -126,4 +126,5 @@ SYSTEMS = [
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", options=LONGER, model=LSTM),
     System("SE-NMT", "senmt_lstm", "parse", options=LONGER, model=LSTM),
     System("Tree2Seq", "tree2seq_lstm", "parse", options=LONGER, model=LSTM),
+    System("GCN (LSTM)", "gcn_lstm", "parse", options=LONGER, model=LSTM),
 ]

@@ -119,6 +119,11 @@ class SyntaxBatch:
         """[W] int64: flat index of each word's parent; a root is its own parent."""
         return self.flat["words"][HEAD].long() + self.first_word[self.batch_of_word]
 
+    @cached_property
+    def word_deprel(self) -> Tensor:
+        """[W] int64: dependency label id of each word."""
+        return self.flat["words"][DEPREL].long()
+
     # -- pieces, padded --------------------------------------------------------------------------------------------
 
     @cached_property
@@ -162,7 +167,7 @@ class SyntaxBatch:
     @cached_property
     def deprel(self) -> Tensor:
         """[B, T] int64: dependency label id of each piece's word, 0 on ``</s>`` and padding."""
-        return self.of_word(self.flat["words"][DEPREL].long(), 0)
+        return self.of_word(self.word_deprel, 0)
 
     @cached_property
     def upos(self) -> Tensor:
@@ -220,9 +225,9 @@ class SyntaxBatch:
         """The 1-best tree as piece arcs of probability 1, labelled; the root points to itself."""
         row = self.batch_of_word
         word = torch.arange(self.pieces.numel(), device=self.device) - self.first_word[row]
-        head, deprel = self.flat["words"][HEAD].long(), self.flat["words"][DEPREL].long()
+        head = self.flat["words"][HEAD].long()
         ones = torch.ones(self.pieces.numel(), device=self.device)
-        return self.expand_arcs(row, word, head, deprel, ones, self.flat.get("n_tree_arcs"))
+        return self.expand_arcs(row, word, head, self.word_deprel, ones, self.flat.get("n_tree_arcs"))
 
 
 def exclusive_cumsum(counts: Tensor) -> Tensor:

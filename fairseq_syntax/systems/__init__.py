@@ -2,6 +2,7 @@
 
 from fairseq_syntax.systems import (
     dlaa,
+    gcn,
     ldd,
     lisa,
     local_attention,
@@ -16,6 +17,7 @@ from fairseq_syntax.systems.lasyn import model as lasyn
 
 __all__ = [
     "dlaa",
+    "gcn",
     "lasyn",
     "ldd",
     "lisa",

@@ -1,0 +1,227 @@
+"""The syntactic GCN: graph convolutions over the dependency tree, on the states of any encoder.
+
+Bastings, Titov, Aziz, Marcheggiani and Sima'an (2017), Graph Convolutional Encoders for Syntax-aware Neural Machine
+Translation, EMNLP, sections 3 and 4. A word's state takes in those of its dependents and its head:
+
+    h'_v = ReLU( Σ_{u ∈ N(v)} g_uv (W_dir(u,v) h_u + b_lab(u,v)) ),   g_uv = σ( ŵ_dir(u,v) · h_u + b̂_lab(u,v) )
+
+N(v) are the dependents of v, its head and v itself. Around each layer there is a residual connection.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.lstm import base_architecture
+from torch import Tensor, nn
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.encoder import remember_labels
+from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
+from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
+from fairseq_syntax.model.neighbourhoods import word_means
+
+WORD_STATES = ("mean", "first")
+
+
+class GraphConvolution(nn.Module):
+    """One layer, without the residual connection.
+
+    An edge runs both ways, from the dependent to the head and back, with a matrix for each direction, and a bias for
+    each direction and label. The edge of a word to itself (the loop) has a matrix and a bias too.
+
+    Args:
+        size: C, of the states
+        num_labels: size of the label inventory
+        gates: multiply each message by its gate g
+        edge_dropout: probability in training that an edge is left out, in each direction by itself; what stays is
+            scaled up in turn. Loops stay.
+    """
+
+    def __init__(self, size: int, num_labels: int, gates: bool = True, edge_dropout: float = 0.0) -> None:
+        super().__init__()
+        self.edge_dropout = edge_dropout
+        self.upward, self.downward, self.loop = (nn.Linear(size, size, bias=i == 2) for i in range(3))
+        self.label_bias = nn.Embedding(num_labels, 2 * size)
+        self.gate = nn.Linear(size, 3) if gates else None
+        self.label_gate = nn.Embedding(num_labels, 2) if gates else None
+        for linear in (self.upward, self.downward, self.loop):
+            nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(self.loop.bias)
+        for embedding in (self.label_bias, self.label_gate):
+            if embedding is not None:
+                nn.init.zeros_(embedding.weight)
+
+    def forward(self, h: Tensor, parent: Tensor, label: Tensor) -> Tensor:
+        """h' of all words.
+
+        Args:
+            h: [W, C], the states of the words
+            parent: [W] int64, each word's head; a root, which has no head, its own index
+            label: [W] int64, the label of the edge to the head
+
+        Returns:
+            [W, C]
+        """
+        bias_up, bias_down = self.label_bias(label).chunk(2, dim=1)
+        up = self.upward(h) + bias_up  # from each word to its head
+        down = self.downward(h)[parent] + bias_down  # to each word from its head
+        loop = self.loop(h)
+        edges = (parent != torch.arange(parent.numel(), device=parent.device))[:, None].to(up.dtype).expand(-1, 2)
+        weight_up, weight_down = F.dropout(edges, self.edge_dropout, self.training).split(1, dim=1)
+        if self.gate is not None and self.label_gate is not None:
+            gate_up, gate_down, gate_loop = self.gate(h).split(1, dim=1)
+            label_up, label_down = self.label_gate(label).split(1, dim=1)
+            weight_up = weight_up * torch.sigmoid(gate_up + label_up)
+            weight_down = weight_down * torch.sigmoid(gate_down[parent] + label_down)
+            loop = loop * torch.sigmoid(gate_loop)
+        total = loop + weight_down * down
+        return F.relu(total.index_add(0, parent, (weight_up * up).to(total.dtype)))
+
+
+class SyntacticGCN(nn.Module):
+    """Graph convolutions on the states of the pieces of a batch.
+
+    A word's state is that of its first piece, or the mean over its pieces, and what the layers add to it is added to
+    all its pieces. ``</s>`` and padding stay as they are.
+
+    Args:
+        layers: how many
+        word_state: ``mean`` or ``first``
+        other arguments: of :class:`GraphConvolution`
+    """
+
+    def __init__(
+        self,
+        size: int,
+        num_labels: int,
+        layers: int = 1,
+        gates: bool = True,
+        edge_dropout: float = 0.0,
+        word_state: str = "mean",
+    ) -> None:
+        super().__init__()
+        if layers < 1:
+            raise SyntaxDataError(f"--gcn-layers {layers}: at least 1 is needed")
+        if not 0 <= edge_dropout <= 1:
+            raise SyntaxDataError(f"--gcn-edge-dropout {edge_dropout}: a probability lies between 0 and 1")
+        self.word_state = word_state
+        self.layers = nn.ModuleList(GraphConvolution(size, num_labels, gates, edge_dropout) for _ in range(layers))
+
+    def forward(self, x: Tensor, syntax: SyntaxBatch) -> Tensor:
+        """[S, B, C] to [S, B, C]; ``syntax`` has the columns of ``x``."""
+        if self.word_state == "mean":
+            h = word_means(x, syntax)[:-1]
+        else:
+            h = x[syntax.word_start, syntax.batch_of_word]
+        added = torch.zeros_like(h)
+        for layer in self.layers:
+            added = added + layer(h + added, syntax.parent, syntax.word_deprel)
+        return x + F.pad(added, (0, 0, 0, 1))[syntax.word_of_piece.t()]  # −1, no word, is the last row
+
+    @staticmethod
+    def add_args(parser: Any, after: str) -> None:
+        """Add the options; ``after`` is the help of ``--gcn-after``."""
+        parser.add_argument("--gcn-after", metavar="PLACE", help=after)
+        parser.add_argument("--gcn-layers", type=int, metavar="N", help="graph convolutions (default: 1)")
+        parser.add_argument(
+            "--gcn-no-gates", action="store_true", default=None, help="no gates: all edges weigh the same"
+        )
+        parser.add_argument(
+            "--gcn-edge-dropout", type=float, metavar="P", help="probability in training to drop an edge (default: 0)"
+        )
+        parser.add_argument(
+            "--gcn-words",
+            choices=WORD_STATES,
+            help="the state of a word of several pieces: their mean, or that of the first (default: mean)",
+        )
+
+    @classmethod
+    def from_args(cls, args: Namespace, size: int) -> SyntacticGCN:
+        """Build it from the options, in which the labels have been noted, for states of a size."""
+
+        def option(name: str, default: Any) -> Any:
+            value = getattr(args, name, None)
+            return default if value is None else value
+
+        return cls(
+            size,
+            len(args.source_deprel_labels),
+            option("gcn_layers", 1),
+            not option("gcn_no_gates", False),
+            option("gcn_edge_dropout", 0.0),
+            option("gcn_words", "mean"),
+        )
+
+
+class GCNEncoder(SyntaxLSTMEncoder):
+    """The LSTM encoder with graph convolutions on its states, or on its embeddings.
+
+    Args:
+        dictionary, needs, options: as in :class:`SyntaxLSTMEncoder`
+        gcn: the convolutions
+        after: ``encoder`` or ``embeddings``
+    """
+
+    def __init__(self, dictionary, needs: frozenset[str], gcn: SyntacticGCN, after: str, **options: Any) -> None:
+        super().__init__(dictionary, needs, **options)
+        self.gcn, self.after = gcn, after
+
+    def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
+        if self.after != "embeddings":
+            return x
+        assert syntax is not None  # the encoder has checked that it is there
+        return self.gcn(x, syntax)
+
+    def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
+        if self.after != "encoder":
+            return encoded
+        assert encoded.syntax is not None  # the encoder has checked that it is there
+        return replace(encoded, states=self.gcn(encoded.states, encoded.syntax))
+
+
+@register_model("gcn_lstm")
+class GCNModel(SyntaxLSTMModel):
+    """fairseq's LSTM with attention, and graph convolutions in its encoder."""
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add fairseq's options for ``lstm`` and those of the GCN."""
+        super().add_args(parser)
+        SyntacticGCN.add_args(
+            parser.add_argument_group("gcn (syntax system)"),
+            "where the convolutions go: encoder (on its states) or embeddings (default: encoder)",
+        )
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> SyntaxLSTMModel:
+        """Build the model; the labels of the task's source are noted in ``args``."""
+        remember_labels(args, task, "deprel")
+        return super().build_model(args, task)
+
+    @classmethod
+    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+        after = getattr(args, "gcn_after", None) or "encoder"
+        sizes = {
+            "encoder": options["hidden_size"] * (1 + bool(options["bidirectional"])),
+            "embeddings": options["embed_dim"],
+        }
+        if after not in sizes:
+            raise SyntaxDataError(f"--gcn-after {after}: an LSTM has them after the encoder or on the embeddings")
+        gcn = SyntacticGCN.from_args(args, sizes[after])
+        return GCNEncoder(dictionary, cls.inference_needs, gcn, after, **options)
+
+    @classmethod
+    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> GlobalAttention:
+        return GlobalAttention(hidden_size, source_size)
+
+
+register_model_architecture("gcn_lstm", "gcn_lstm")(base_architecture)

@@ -1,0 +1,144 @@
+"""The syntactic GCN: its layer, its place in an LSTM and in a Transformer."""
+
+import pytest
+import torch
+from lstm_models import (
+    check_half_precision,
+    check_same_in_any_batch,
+    check_search,
+    check_the_parse_matters,
+    empty_line,
+    lines,
+    model,
+    net_input,
+)
+from random_parses import batch
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.systems.gcn import GraphConvolution, SyntacticGCN
+
+OPTIONS = [{}, {"gcn_after": "embeddings", "gcn_layers": 2, "gcn_no_gates": True, "gcn_words": "first"}]
+
+
+def randomised(module: torch.nn.Module) -> torch.nn.Module:
+    torch.manual_seed(5)
+    for p in module.parameters():
+        torch.nn.init.normal_(p)
+    return module.double().eval()
+
+
+def layer_by_edges(layer: GraphConvolution, h: list[torch.Tensor], line) -> list[torch.Tensor]:
+    """h' of the words of a line, one edge u → v at a time."""
+    bias = layer.label_bias.weight.chunk(2, dim=1)
+    out = []
+    for v, head in enumerate(line.heads):
+        edges = [(v, "loop", None)]
+        if head != v:
+            edges.append((head, "down", line.labels[v][0]))
+        edges += [(u, "up", line.labels[u][0]) for u, its in enumerate(line.heads) if its == v and u != v]
+        total = torch.zeros_like(h[v])
+        for u, direction, label in edges:
+            number = ("up", "down", "loop").index(direction)
+            W = (layer.upward, layer.downward, layer.loop)[number].weight
+            message = W @ h[u] + (layer.loop.bias if label is None else bias[number][label])
+            if layer.gate is not None:
+                gate = layer.gate.weight[number] @ h[u] + layer.gate.bias[number]
+                if label is not None:
+                    gate = gate + layer.label_gate.weight[label, number]
+                message = message * torch.sigmoid(gate)
+            total = total + message
+        out.append(total.clamp(min=0))
+    return out
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("layers, gates, word_state", [(1, True, "mean"), (2, True, "first"), (2, False, "mean")])
+def test_against_loops_over_edges(layers, gates, word_state, left):
+    gcn = randomised(SyntacticGCN(4, 6, layers, gates, word_state=word_state))
+    ls = [*lines(1, max_words=7), empty_line(), *lines(2, count=2)]
+    syntax = batch(ls, left)
+    x = torch.randn(syntax.size[1], len(ls), 4, dtype=torch.float64)
+    found = gcn(x, syntax)
+    for b, line in enumerate(ls):
+        first = syntax.size[1] - len(line.tokens) if left else 0
+        expected = x[:, b].clone()
+        own = [[first + i for i, of in enumerate(line.word_of_piece) if of == w] for w in range(len(line.heads))]
+        states = [x[i[0], b] if word_state == "first" else sum(x[c, b] for c in i) / len(i) for i in own]
+        for layer in gcn.layers:
+            new = layer_by_edges(layer, states, line)
+            for columns, add in zip(own, new):
+                expected[columns] += add
+            states = [state + add for state, add in zip(states, new)]
+        torch.testing.assert_close(found[:, b], expected)
+
+
+def test_edge_dropout():
+    """In training each direction of each edge is there, scaled up, or not; else all are."""
+    layer = randomised(GraphConvolution(3, 5, gates=False, edge_dropout=0.5))
+    with torch.no_grad():
+        layer.loop.bias.fill_(100)  # ReLU hides nothing
+    h = torch.randn(2, 3, dtype=torch.float64)
+    parent, label = torch.tensor([1, 1]), torch.tensor([2, 0])
+    up, down = layer.label_bias.weight[2].split(3)
+    up, down = layer.upward.weight @ h[0] + up, layer.downward.weight @ h[1] + down
+    possible = [layer.loop(h) + torch.stack((2 * d * down, 2 * u * up)) for d in (0, 1) for u in (0, 1)]
+    layer.train()
+    seen = set()
+    for _ in range(50):
+        out = layer(h, parent, label)
+        (which,) = [i for i, p in enumerate(possible) if torch.allclose(out, p)]
+        seen.add(which)
+    assert seen == {0, 1, 2, 3}
+    layer.eval()
+    torch.testing.assert_close(layer(h, parent, label), layer.loop(h) + torch.stack((down, up)))
+
+
+def test_where_it_acts_in_an_lstm():
+    ls = lines(3)
+    inputs = net_input(ls, left=False)
+    syntax = batch(ls, left=False)
+    after, before = model("gcn_lstm"), model("gcn_lstm", gcn_after="embeddings")
+    with torch.no_grad():
+        encoded = after.encoder(inputs["src_tokens"], inputs["src_lengths"], inputs["src_syntax"])
+        states, hiddens, _ = after.encoder.run(
+            after.encoder.lstm, after.encoder.embed_tokens(inputs["src_tokens"]).transpose(0, 1), inputs["src_lengths"]
+        )
+        torch.testing.assert_close(encoded.states, after.encoder.gcn(states, syntax))
+        torch.testing.assert_close(encoded.hiddens, hiddens)
+        encoded = before.encoder(inputs["src_tokens"], inputs["src_lengths"], inputs["src_syntax"])
+        x = before.encoder.embed_tokens(inputs["src_tokens"]).transpose(0, 1)
+        states, _, _ = before.encoder.run(before.encoder.lstm, before.encoder.gcn(x, syntax), inputs["src_lengths"])
+        torch.testing.assert_close(encoded.states, states)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_lstm_same_alone_and_in_any_batch(options):
+    m = model("gcn_lstm", **options)
+    check_same_in_any_batch(m, [*lines(4), empty_line(), *lines(5, count=2, max_words=12)])
+
+
+def test_lstm_search_with_beams():
+    check_search(model("gcn_lstm"), [*lines(6, count=6), empty_line()])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_lstm_half_precision(options):
+    check_half_precision("gcn_lstm", **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_lstm_the_parse_matters_and_everything_is_trained(options):
+    check_the_parse_matters("gcn_lstm", **options)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"gcn_after": "3"}, "--gcn-after 3: an LSTM"),
+        ({"gcn_layers": 0}, "--gcn-layers 0"),
+        ({"gcn_edge_dropout": 1.5}, "--gcn-edge-dropout 1.5"),
+    ],
+)
+def test_lstm_bad_options(options, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        model("gcn_lstm", **options)
