@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # From the files of Multi30k to a table of scores: parse, segment, binarize, train, translate, score.
 #
-#   DATA=multi30k PARSER=models/en examples/multi30k/run.sh [cpu|gpu|lasyn|lstm] [options of fairseq-syntax experiment]
+#   DATA=multi30k PARSER=models/en examples/multi30k/run.sh [cpu|gpu|lasyn|lstm|trained] [options of fairseq-syntax experiment]
 #
-# cpu, lstm: English→German, small models on CPUs; gpu: models of the papers' size; lasyn: German→English on CPUs
+# cpu, lstm: English→German, small models on CPUs; trained: for longer, and on control parses too; gpu: models of the
+# papers' size; lasyn: German→English on CPUs
 # DATA    folder with train.en, val.en, test_2016_flickr.en, test_2017_flickr.en and the .de beside them, plain or .gz;
 #         with DOWNLOAD=1 they are fetched into it
 # PARSER  folder with Stanza's pos.pt and depparse.pt for English; Stanza's own resources where it is not set
@@ -18,9 +19,9 @@ root=$(cd "$here/../.." && pwd)
 config=${1:-cpu}
 shift || true
 case $config in
-  cpu | lasyn | lstm) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
+  cpu | lasyn | lstm | trained) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
   gpu) data=$root/runs/multi30k/data-gpu; options=(--vocab-size 10000 --joint --device cuda) ;;
-  *) echo "configurations: cpu, gpu, lasyn, lstm" >&2; exit 2 ;;
+  *) echo "configurations: cpu, gpu, lasyn, lstm, trained" >&2; exit 2 ;;
 esac
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -d "$root/.venv" ] && PATH=$root/.venv/bin:$PATH
@@ -28,4 +29,20 @@ export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -n "${DOWNLOAD:-}" ] && options+=(--download)
 
 python "$root/preprocess/multi30k.py" --data "$DATA" --out "$data" --distributions --workers "${WORKERS:-2}" "${options[@]}"
+if [ "$config" = trained ]; then
+  # The same pieces with control parses, once each; the tokens are those of the real data.
+  for control in linear random; do
+    out=$(dirname "$data")/controls/$control
+    [ -e "$out/.done" ] && continue
+    mkdir -p "$out" "$out-parses"
+    for split in train valid test test1; do
+      python -m fairseq_syntax control "$control" --input "$data/pieces/$split.en.conllu" --output "$out-parses/$split.en.conllu"
+      cp "$data/pieces/$split".{en,de} "$out-parses"
+    done
+    cp "$data"/bin/dict.* "$data"/bin/segmentation.* "$data"/bin/*.bin "$data"/bin/*.idx "$out"
+    python -m fairseq_syntax binarize --destdir "$out" -s en -t de --only-source --trainpref "$out-parses/train" \
+      --validpref "$out-parses/valid" --testpref "$out-parses/test,$out-parses/test1"
+    touch "$out/.done"
+  done
+fi
 exec python -m fairseq_syntax experiment "$here/$config.yaml" "$@"

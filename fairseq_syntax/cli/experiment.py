@@ -28,6 +28,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.experiments import results
     from fairseq_syntax.experiments.grid import Grid
     from fairseq_syntax.experiments.plan import load
+    from fairseq_syntax.experiments.verdict import verdict_page
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     overrides = {}
@@ -39,20 +40,27 @@ def main(args: argparse.Namespace) -> int:
     experiment = load(args.file, overrides)
     grid = Grid(experiment)
     if args.list:
+        kept = {f"{system}/{seed}" for system, seed in experiment.cells() if grid.is_complete(system, seed)}
         for tasks in [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in experiment.cells())]:
             for task in tasks:
-                print(f"{'done' if grid.is_done(task) else 'to do'}\t{task.cell}\t{task.step}")
+                done = "done" if grid.is_done(task) else "kept" if task.cell in kept else "to do"
+                print(f"{done}\t{task.cell}\t{task.step}")
         return 0
     failed: list[str] = []
     if not args.table:
         failed = grid.run(args.only, args.jobs)
+        grid.exchange_kept()
         complete = [cell for cell in experiment.cells() if grid.is_complete(*cell)]
         results.collect(experiment, complete)
     entries = results.read(experiment.record)
     if not entries:
         raise SyntaxDataError("there are no results yet", path=experiment.record, hint="run it without --table")
-    results.write_whole(experiment.table, results.results_table(entries, experiment.name, list(experiment.systems)))
+    table = results.results_table(entries, experiment.name, list(experiment.systems), experiment.planned())
+    results.write_whole(experiment.table, table)
     print(f"table: {experiment.table}")
+    if experiment.shares is not None:
+        results.write_whole(experiment.shares.page, verdict_page(experiment, entries))
+        print(f"how much of the gains is syntax: {experiment.shares.page}")
     if failed:
         print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Task
-from fairseq_syntax.experiments.results import append, record_environment, write_whole
+from fairseq_syntax.experiments.results import append, read, record_environment, write_whole
 
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 
@@ -51,8 +51,43 @@ class Grid:
         return mark.get("fingerprint") == task.fingerprint and not self._missing(task)
 
     def is_complete(self, system: str, seed: int) -> bool:
+        """True if every step of the cell is done, here or, where its files were kept, elsewhere."""
+        return self._is_done_here(system, seed) or self._is_kept(system, seed)
+
+    def exchange_kept(self) -> None:
+        """Keep the files of finished cells, and put those of kept cells back where the work directory lacks them."""
+        if self.experiment.keep is None:
+            return
+        for cell in self.experiment.cells():
+            if self._is_done_here(*cell):
+                for ours, kept in self._kept_files(*cell):
+                    if not kept.exists() or kept.read_bytes() != ours.read_bytes():
+                        kept.parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(ours, kept)
+            elif self._is_kept(*cell):
+                for ours, kept in self._kept_files(*cell):
+                    if not ours.exists():
+                        ours.parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(kept, ours)
+
+    def _is_done_here(self, system: str, seed: int) -> bool:
         tasks = self.experiment.prepare_tasks() + self.experiment.cell_tasks(system, seed)
         return all(self.is_done(task) for task in tasks)
+
+    def _is_kept(self, system: str, seed: int) -> bool:
+        if self.experiment.keep is None or not all(kept.exists() for _, kept in self._kept_files(system, seed)):
+            return False
+        steps = {(e["cell"], e["step"]): e["fingerprint"] for e in read(self.experiment.record) if e["kind"] == "step"}
+        return all(
+            steps.get((task.cell, task.step)) == task.fingerprint for task in self.experiment.cell_tasks(system, seed)
+        )
+
+    def _kept_files(self, system: str, seed: int) -> list[tuple[Path, Path]]:
+        """The files to keep of a cell, each in the work directory and in the folder of those that are kept."""
+        keep = self.experiment.keep
+        assert keep is not None
+        names = [self.experiment.fill(file, self.experiment.variables(system, seed)) for file in keep.files]
+        return [(self.experiment.workdir / name, keep.folder / name) for name in names]
 
     def run(self, only: Collection[str] | None = None, jobs: int = 1) -> list[str]:
         """Run every step that is not done, cell by cell.
@@ -68,10 +103,17 @@ class Grid:
             SyntaxDataError: a step of ``prepare`` failed, another run holds the work directory, or a name in
                 ``only`` is none of the experiment's
         """
+        self.exchange_kept()
         cells = [(system, seed) for system, seed in self.experiment.cells() if _chosen(system, seed, only)]
         for name in only or ():
             if not any(_chosen(system, seed, [name]) for system, seed in cells):
                 raise SyntaxDataError(f"no system or cell is called {name}", path=self.experiment.path)
+        kept = [cell for cell in cells if not self._is_done_here(*cell) and self._is_kept(*cell)]
+        for system, seed in kept:
+            self.say(f"{system}/{seed}: kept from before")
+        cells = [cell for cell in cells if cell not in kept]
+        if kept and not cells:
+            return []
         self.experiment.workdir.mkdir(parents=True, exist_ok=True)
         with self._lock() as lock, self._stop_on_signals():
             failed = self._run_tasks(self.experiment.prepare_tasks(), lock)
@@ -95,6 +137,8 @@ class Grid:
                 self.say(f"{task.cell} {task.step}: done before")
             elif not self._run_task(task, lock):
                 return task.step
+        with self._guard:
+            self.exchange_kept()
         return None
 
     def _run_task(self, task: Task, lock: int) -> bool:

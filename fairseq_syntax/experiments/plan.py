@@ -35,6 +35,14 @@
     values:                       # other numbers of each cell, out of JSON files that steps wrote
       UAS: {file: "{dir}/trees.json", key: "dev.uas", digits: 2}
       BLEU of the paper: {published: {transformer: 30.14}}    # to stand beside
+    keep:                         # what stays of a finished cell where the work directory is gone
+      folder: kept                # from this file's folder
+      files: ["{dir}/test.out"]
+    shares:                       # how much of each system's gain is syntax (:mod:`.shares`)
+      page: VERDICT.md            # from this file's folder
+      baseline: transformer
+      controls:                   # pascal.linear is pascal, trained and tested on this control
+        linear: each word hangs on the one before it
 
 ``extends: OTHER.yaml`` takes over what another file of the same folder says: a key given here replaces the other's, and
 ``env`` and ``vars`` are merged.
@@ -104,6 +112,23 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """What stays of a finished cell: files of the work directory, with their ``{variables}``, and where they go."""
+
+    folder: Path
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How much of the gains is syntax: the page to write, and the controls, by name, in words."""
+
+    page: Path
+    baseline: str
+    controls: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Task:
     """One step of one cell, ready to run.
 
@@ -136,9 +161,15 @@ class Experiment:
     steps: list[Step]
     tests: list[Test]
     values: list[Value]
+    keep: Keep | None = None
+    shares: Shares | None = None
 
     def cells(self) -> list[tuple[str, int]]:
         return [(system, seed) for seed in self.seeds for system in self.systems]
+
+    def planned(self) -> dict[str, dict[str, list[int]]]:
+        """Of each test set, the systems that it is for, and their seeds."""
+        return {t.name: {s: self.seeds for s in self.systems if t.only is None or s in t.only} for t in self.tests}
 
     def variables(self, system: str | None = None, seed: int | None = None) -> Mapping[str, str]:
         """All variables of a cell (or of ``prepare``), with the variables inside their values filled in."""
@@ -224,7 +255,7 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
     path = Path(path).resolve()
     reader = _Reader(path)
     raw = reader.mapping(_parse(path), "the file", {"name", "systems", "steps"}, {
-        "workdir", "record", "table", "env", "vars", "seeds", "prepare", "results", "values",
+        "workdir", "record", "table", "env", "vars", "seeds", "prepare", "results", "values", "keep", "shares",
     })  # fmt: skip
     name = reader.name(raw["name"], "name")
     workdir = (path.parent / str(raw.get("workdir", f"runs/{name}"))).resolve()
@@ -258,11 +289,14 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         steps=reader.steps(raw["steps"], "steps", systems),
         tests=reader.tests(raw.get("results") or {}, systems),
         values=reader.values(raw.get("values") or {}, systems),
+        keep=reader.keep(raw.get("keep")),
+        shares=reader.shares(raw.get("shares"), systems),
     )
     for system, seed in experiment.cells():
         experiment.cell_tasks(system, seed)
         cell = experiment.variables(system, seed)
-        for text in [t.sys for t in experiment.tests] + [v.file for v in experiment.values if not v.published]:
+        texts = [t.sys for t in experiment.tests] + [v.file for v in experiment.values if not v.published]
+        for text in texts + list(experiment.keep.files if experiment.keep else ()):
             experiment.fill(text, cell)
     for test in experiment.tests:
         for text in (*test.ref, test.src or ""):
@@ -402,3 +436,28 @@ class _Reader:
             only = self.only(raw.get("only"), f"values.{name}.only", systems)
             found.append(Value(str(name), str(raw["file"]), str(raw["key"]), int(raw.get("digits", 2)), only))
         return found
+
+    def keep(self, value) -> Keep | None:
+        if value is None:
+            return None
+        raw = self.mapping(value, "keep", {"folder", "files"})
+        files = self.texts(raw["files"], "keep.files")
+        if not files:
+            raise self.fail("keep.files is empty")
+        return Keep(self.path.parent / str(raw["folder"]), files)
+
+    def shares(self, value, systems) -> Shares | None:
+        if value is None:
+            return None
+        raw = self.mapping(value, "shares", {"page", "baseline", "controls"})
+        if raw["baseline"] not in systems:
+            raise self.fail(f"shares.baseline: no system is called {raw['baseline']}", ", ".join(systems))
+        controls = self.strings(raw["controls"], "shares.controls")
+        for system in systems:
+            original, dot, control = system.rpartition(".")
+            if dot and control in controls and original not in systems:
+                raise self.fail(f"{system} is a twin of {original}, which is not there")
+        for control in controls:
+            if not any(system.endswith(f".{control}") for system in systems):
+                raise self.fail(f"shares.controls: no system is called SYSTEM.{control}", ", ".join(systems))
+        return Shares(self.path.parent / str(raw["page"]), str(raw["baseline"]), controls)

@@ -6,6 +6,7 @@
 - ``{"kind": "step", "cell", "step", "command", "seconds", "attempts", "fingerprint"}``: a step that succeeded
 - ``{"kind": "value", "cell", "name", "value", "digits"}``: a number out of a step's JSON file
 - ``{"kind": "test", "test", "seeds", "fingerprint", "report"}``: what ``fairseq-syntax score`` says of a test set
+- ``{"kind": "shares", "test", "seeds", "fingerprint", "draws", "metrics"}``: :func:`.shares.measure` by metric
 """
 
 from __future__ import annotations
@@ -19,13 +20,19 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.experiments.plan import Experiment, Test, Value
+from fairseq_syntax.experiments.plan import Experiment, Shares, Test, Value
 from fairseq_syntax.scoring.tables import Table, number
+
+if TYPE_CHECKING:
+    from fairseq_syntax.scoring.outputs import Translations
 
 _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
              "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
+Planned = Mapping[str, Mapping[str, Sequence[int]]]
+DRAWS = 1000  # of the bootstrap behind the shares
 
 
 def append(path: Path, entry: dict) -> None:
@@ -106,7 +113,7 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
                 entry = _value(experiment, value, system, seed)
                 if entry not in [{k: v for k, v in e.items() if k != "time"} for e in entries]:
                     append(experiment.record, entry)
-    last = {entry["test"]: entry["fingerprint"] for entry in entries if entry["kind"] == "test"}
+    last = {(entry["kind"], entry["test"]): entry["fingerprint"] for entry in entries if "test" in entry}
     for test in experiment.tests:
         seeds = {
             system: [seed for name, seed in complete if name == system]
@@ -116,10 +123,17 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
         seeds = {system: mine for system, mine in seeds.items() if mine}
         if seeds:
             fingerprint = _fingerprint(experiment, test, seeds)
-            if last.get(test.name) != fingerprint:
+            if last.get(("test", test.name)) != fingerprint:
                 report = _report(experiment, test, seeds)
                 entry = {"kind": "test", "test": test.name, "seeds": seeds, "fingerprint": fingerprint}
                 append(experiment.record, {**entry, "report": report})
+            shares = experiment.shares
+            if shares is not None and shares.baseline in seeds:
+                fingerprint = hashlib.sha256(f"{fingerprint}{DRAWS}{list(shares.controls)}".encode()).hexdigest()
+                if last.get(("shares", test.name)) != fingerprint:
+                    entry = {"kind": "shares", "test": test.name, "seeds": seeds, "fingerprint": fingerprint}
+                    entry |= {"draws": DRAWS, "metrics": _shares(experiment, shares, test, seeds)}
+                    append(experiment.record, entry)
 
 
 def _value(experiment: Experiment, value: Value, system: str, seed: int) -> dict:
@@ -153,35 +167,69 @@ def _fingerprint(experiment: Experiment, test: Test, seeds: dict[str, list[int]]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _report(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> dict:
-    from fairseq_syntax.scoring.outputs import read_text, read_translations
-    from fairseq_syntax.scoring.report import Options, System, evaluate
-
-    def path(text: str, variables: Mapping[str, str]) -> str:
-        return experiment.fill(text, variables)
+def _texts(experiment: Experiment, files: Sequence[str]) -> list[list[str]]:
+    """The lines of files that all cells share."""
+    from fairseq_syntax.scoring.outputs import read_text
 
     shared = experiment.variables()
-    references = [read_text(experiment.workdir / path(ref, shared)) for ref in test.ref]
-    sources = read_text(experiment.workdir / path(test.src, shared)) if test.src else None
-    systems = []
+    return [read_text(experiment.workdir / experiment.fill(file, shared)) for file in files]
+
+
+def _translations(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> dict[str, list[Translations]]:
+    from fairseq_syntax.scoring.outputs import read_translations
+
+    found: dict[str, list[Translations]] = {}
     for system, mine in seeds.items():
-        runs = []
+        found[system] = []
         for seed in mine:
-            name = path(test.sys, experiment.variables(system, seed))
-            runs.append(read_translations(experiment.workdir / name))
-            runs[-1].path = name
-        systems.append(System(system, runs))
+            name = experiment.fill(test.sys, experiment.variables(system, seed))
+            found[system].append(read_translations(experiment.workdir / name))
+            found[system][-1].path = name
+    return found
+
+
+def _shares(experiment: Experiment, shares: Shares, test: Test, seeds: dict[str, list[int]]) -> dict[str, list]:
+    from fairseq_syntax.experiments.shares import measure
+    from fairseq_syntax.scoring.metrics import METRICS, Scorer
+    from fairseq_syntax.scoring.report import Options
+
+    options = Options(**test.options)
+    references = _texts(experiment, test.ref)
+    runs = {s: [run.lines for run in found] for s, found in _translations(experiment, test, seeds).items()}
+    metrics = {}
+    for key in options.metrics:
+        if key in METRICS:
+            scorer = Scorer(key, references, options.tokenize, options.lowercase)
+            if scorer.higher_is_better:
+                metrics[scorer.name] = measure(scorer, runs, shares.baseline, list(shares.controls), draws=DRAWS)
+    return metrics
+
+
+def _report(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> dict:
+    from fairseq_syntax.scoring.report import Options, System, evaluate
+
+    references = _texts(experiment, test.ref)
+    sources = _texts(experiment, [test.src])[0] if test.src else None
+    systems = [System(name, runs) for name, runs in _translations(experiment, test, seeds).items()]
     baseline = test.baseline if test.baseline in seeds else None
     return evaluate(systems, references, Options(**test.options), baseline=baseline, sources=sources)
 
 
-def results_table(entries: list[dict], title: str, systems: Sequence[str]) -> str:
+def _unfinished(seeds: Mapping[str, Sequence[int]], planned: Mapping[str, Sequence[int]]) -> str:
+    """A sentence about the cells that a test set has no scores of; empty where there are none."""
+    missing = {name: [str(s) for s in mine if s not in seeds.get(name, ())] for name, mine in planned.items()}
+    cells = "; ".join(f"{name} {', '.join(mine)}" for name, mine in missing.items() if mine)
+    return f" Not finished: {cells}." if cells else ""
+
+
+def results_table(entries: list[dict], title: str, systems: Sequence[str], planned: Planned | None = None) -> str:
     """The whole of a results file as Markdown: scores and tests, values, times, commands, environments.
 
     Args:
         entries: as :func:`read` gives them
         title: of the page
         systems: those of the experiment, in its order; the record of others, which it had once, is passed over
+        planned: of each test set the seeds of each system: it is said which of them are not finished
     """
     from fairseq_syntax.scoring.report import tables
 
@@ -193,7 +241,7 @@ def results_table(entries: list[dict], title: str, systems: Sequence[str]) -> st
         if entry["kind"] == "test":
             seeds = "; ".join(f"{name} {', '.join(map(str, mine))}" for name, mine in entry["seeds"].items())
             parts += [f"## {entry['test']}", *(table.render("markdown") for table in tables(entry["report"]))]
-            parts.append(f"Seeds: {seeds}.")
+            parts.append(f"Seeds: {seeds}." + _unfinished(entry["seeds"], (planned or {}).get(entry["test"], {})))
     order = ["prepare", *systems]
     known = [e for e in latest.values() if e["kind"] in ("step", "value") and _system(e) in order]
     known.sort(key=lambda entry: order.index(_system(entry)))

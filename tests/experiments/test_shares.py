@@ -1,0 +1,194 @@
+"""How much of a gain is syntax: the figures against sacrebleu, the bootstrap's spread, and the page in words."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from fairseq_syntax.cli import experiment as command
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.experiments.plan import load
+from fairseq_syntax.experiments.shares import Estimate, Resampled, measure
+from fairseq_syntax.scoring.metrics import Scorer
+
+WORDS = list("abcdefghijklm")
+REFERENCES = [" ".join(random.Random(n).choices(WORDS, k=12)) for n in range(30)]
+
+
+def noisy(share: float, seed: int) -> list[str]:
+    """The references with this share of the words replaced."""
+    rng = random.Random(seed)
+    return [" ".join(w if rng.random() > share else "x" for w in line.split()) for line in REFERENCES]
+
+
+def runs(**shares: float) -> dict[str, list[list[str]]]:
+    return {name.replace("_", "."): [noisy(share, 7 * n) for n in (1, 2, 3)] for name, share in shares.items()}
+
+
+@pytest.mark.parametrize("key", ["bleu", "chrf"])
+def test_figures_are_those_of_sacrebleu(key):
+    systems = runs(base=0.4, S=0.1, S_linear=0.2, T=0.3)
+    rows = measure(Scorer(key, [REFERENCES]), systems, "base", ["linear", "random"], draws=50)
+
+    def corpus(name: str) -> float:
+        score = sacrebleu.corpus_bleu if key == "bleu" else sacrebleu.corpus_chrf
+        return float(np.mean([score(lines, [REFERENCES]).score for lines in systems[name]]))
+
+    assert [row["system"] for row in rows] == ["S", "T"]
+    gain, with_it = corpus("S") - corpus("base"), corpus("S.linear") - corpus("base")
+    assert rows[0]["gain"][0] == pytest.approx(gain)
+    assert list(rows[0]["controls"]) == ["linear"], "of the random control there is no run"
+    found = rows[0]["controls"]["linear"]
+    assert found["gain"][0] == pytest.approx(with_it)
+    assert found["syntax"][0] == pytest.approx(gain - with_it)
+    assert found["kept"][0] == pytest.approx(with_it / gain)
+    assert rows[1]["controls"] == {}
+    for row in rows:
+        assert row["gain"][1] < row["gain"][0] < row["gain"][2]
+
+
+def test_draws_take_the_same_sentences_for_all_systems():
+    systems = {"one": [noisy(0.2, 1)], "same": [noisy(0.2, 1)], "other": [noisy(0.2, 2)]}
+    resampled = Resampled(Scorer("bleu", [REFERENCES]), systems, draws=40)
+    assert resampled.difference("one", "same") == Estimate(0, 0, 0)
+    assert resampled.difference("one", "other").low < resampled.difference("one", "other").high
+
+
+def test_a_draw_is_the_score_of_its_sentences():
+    lines = noisy(0.3, 1)
+    resampled = Resampled(Scorer("bleu", [REFERENCES]), {"a": [lines]}, draws=5, seed=3)
+    counts = np.random.default_rng(3).multinomial(30, np.full(30, 1 / 30), size=5)
+    for k, row in enumerate(counts):
+        chosen = np.repeat(np.arange(30), row)
+        expected = sacrebleu.corpus_bleu([lines[i] for i in chosen], [[REFERENCES[i] for i in chosen]]).score
+        assert resampled.scores["a"][k] == pytest.approx(expected)
+
+
+def test_the_spread_over_seeds_is_that_of_their_mean():
+    """Three seeds whose sentences are all alike: only the seeds vary, with the variance s²/n of a mean."""
+    reference = ["a b c d e f g h"] * 20
+    seeds = [["a b c d e f g h"] * 20, ["a b c d e f x h"] * 20, ["a b c x e f g h"] * 20]
+    scorer = Scorer("chrf", [reference])
+    resampled = Resampled(scorer, {"a": seeds}, draws=4000)
+    of_each = [scorer.corpus(lines) for lines in seeds]
+    assert resampled.scores["a"].std() == pytest.approx(np.std(of_each, ddof=1) / 3**0.5, rel=0.05)
+
+
+def test_a_subset_of_the_sentences():
+    systems = runs(base=0.4, S=0.1)
+    chosen = [1, 4, 9, 16, 25]
+    found = measure(Scorer("bleu", [REFERENCES]), systems, "base", [], draws=5, subset=chosen)[0]["gain"][0]
+    part = {n: [[lines[i] for i in chosen] for lines in found] for n, found in systems.items()}
+    scorer = Scorer("bleu", [[REFERENCES[i] for i in chosen]])
+    assert found == pytest.approx(measure(scorer, part, "base", [], draws=5)[0]["gain"][0])
+
+
+def test_no_share_of_a_gain_that_may_be_nothing():
+    systems = {"base": [noisy(0.3, 1)], "S": [noisy(0.3, 2)], "S.linear": [noisy(0.3, 3)]}
+    row = measure(Scorer("bleu", [REFERENCES]), systems, "base", ["linear"], draws=100)[0]
+    assert row["gain"][1] <= 0 and row["controls"]["linear"]["kept"] is None
+
+
+# -- in an experiment ------------------------------------------------------------------------------------------------
+
+TEMPLATE = """
+name: toy
+workdir: work
+record: toy.jsonl
+table: TOY.md
+seeds: [1, 2]
+systems:
+  base: {share: 4}
+  S: {share: 1}
+  S.linear: {share: 2}
+  T: {share: 4}
+prepare:
+  - {name: text, run: "for i in 1 2 3 4 5 6 7 8 9; do echo one two three four $i six seven eight; done > ref.txt"}
+steps:
+  - name: train
+    run: |
+      echo {system}/{seed} >> ran.txt
+      sed "{seed}~{share}s/four/x/;3s/two/y/;$(({seed} + 4))s/seven/{share}/" ref.txt > {dir}/test.txt
+    outputs: ["{dir}/test.txt"]
+results:
+  test: {ref: ref.txt, sys: "{dir}/test.txt", baseline: base, metrics: [bleu], resamples: 20, trials: 20}
+keep: {folder: kept, files: ["{dir}/test.txt"]}
+shares: {page: VERDICT.md, baseline: base, controls: {linear: a chain}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "toy.yaml"
+    path.write_text(TEMPLATE)
+    return path
+
+
+def run(recipe, *options) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return command.main(parser.parse_args(["experiment", str(recipe), *options]))
+
+
+def ran(recipe) -> list[str]:
+    path = recipe.parent / "work/ran.txt"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_grid_goes_on_where_its_work_directory_is_gone(recipe, capsys):
+    assert run(recipe, "--only", "base", "S/1") == 0
+    assert ran(recipe) == ["base/1", "S/1", "base/2"]
+    page = (recipe.parent / "VERDICT.md").read_text()
+    assert "| base | 1, 2 | none |" in page and "| S.linear | none | 1, 2 |" in page
+    assert "*linear* is not finished" in page and "One seed." in page
+    assert "Not finished: S 2; S.linear 1, 2; T 1, 2." in (recipe.parent / "TOY.md").read_text()
+    shutil.rmtree(recipe.parent / "work")
+    capsys.readouterr()
+    assert run(recipe, "--only", "base/1", "S") == 0
+    said = capsys.readouterr().out
+    assert "base/1: kept from before" in said and "S/1: kept from before" in said
+    assert ran(recipe) == ["S/2"]
+    run(recipe, "--list")
+    assert "kept\tbase/2\ttrain" in capsys.readouterr().out
+    # a file that is gone, and a command that has changed, are trained again
+    (recipe.parent / "kept/base/1/test.txt").unlink()
+    shutil.rmtree(recipe.parent / "work")
+    recipe.write_text(TEMPLATE.replace("S: {share: 1}", "S: {share: 3}"))
+    assert run(recipe, "--only", "base", "S/1") == 0
+    assert ran(recipe) == ["base/1", "S/1"]
+
+
+def test_the_page_is_written_from_the_record_alone(recipe):
+    assert run(recipe) == 0
+    page = (recipe.parent / "VERDICT.md").read_text()
+    assert "**S** against base" in page and "No control is planned for it." in page and "| T | 1, 2 | none |" in page
+    assert "The parse against the control *linear*" in page and "*linear*, a chain" in page
+    record = [json.loads(line) for line in (recipe.parent / "toy.jsonl").read_text().splitlines()]
+    assert [e["draws"] for e in record if e["kind"] == "shares"] == [1000]
+    shutil.rmtree(recipe.parent / "work")
+    (recipe.parent / "VERDICT.md").unlink()
+    assert run(recipe, "--table") == 0
+    assert (recipe.parent / "VERDICT.md").read_text() == page
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("baseline: base, controls", "baseline: bass, controls", "no system is called bass"),
+        ("{linear: a chain}", "{flat: a star}", r"no system is called SYSTEM.flat"),
+        ("  S: {share: 1}\n", "", "S.linear is a twin of S, which is not there"),
+        ("files: [", "wrong: [", "keep has no files"),
+        ('files: ["{dir}/test.txt"]', "files: []", "keep.files is empty"),
+        ('files: ["{dir}/test.txt"]', 'files: ["{dirr}/test.txt"]', "no variable dirr"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_said(recipe, old, new, message):
+    assert old in TEMPLATE
+    recipe.write_text(TEMPLATE.replace(old, new))
+    with pytest.raises(SyntaxDataError, match=message):
+        load(recipe)
