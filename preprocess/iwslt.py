@@ -22,6 +22,7 @@ from sources import download, find, parallel
 
 URL = "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz"
 EVERY = 23
+TESTS = ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
 
 
 def take(args: argparse.Namespace) -> Splits:
@@ -36,7 +37,7 @@ def take(args: argparse.Namespace) -> Splits:
     else:
         yield "train", (pair for number, pair in enumerate(parallel(*train), 1) if number % EVERY)
         yield "valid", (pair for number, pair in enumerate(parallel(*train), 1) if number % EVERY == 0)
-    yield "test", chain(*(evaluation(args.data, name, langs) for name in args.test))
+    yield "test", chain(*(evaluation(args.data, name, langs) for name in args.test or TESTS))
 
 
 def directions(langs: tuple[str, str]) -> tuple[str, str]:
@@ -53,9 +54,14 @@ def evaluation(data: Path, name: str, langs: tuple[str, str]):
 def main() -> int:
     parser = arguments(__doc__, max_length=175)
     sets = parser.add_argument_group("validation and test data")
-    sets.add_argument("--valid", nargs="+", metavar="NAME", help="such as dev2010 (default: every 23rd training pair)")
-    tests = ["dev2010", "dev2012", "tst2010", "tst2011", "tst2012"]
-    sets.add_argument("--test", nargs="+", default=tests, metavar="NAME", help=f"default: {' '.join(tests)}")
+    sets.add_argument(
+        "--valid",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="such as dev2010 (default: every 23rd training pair)",
+    )
+    sets.add_argument("--test", nargs="+", action="extend", metavar="NAME", help=f"default: {' '.join(TESTS)}")
     return run(parser.parse_args(), take)
 
 

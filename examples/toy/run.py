@@ -233,7 +233,9 @@ def main() -> int:
     names = [system.name for system in SYSTEMS]
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="every system")
-    which.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of: {', '.join(names)}")
+    which.add_argument(
+        "--only", nargs="+", action="extend", choices=names, metavar="NAME", help=f"of: {', '.join(names)}"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/toy"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="systems trained at once (default: 2)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each of them (default: 1)")

@@ -19,8 +19,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
     parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")
     parser.add_argument("--sentences", type=int, default=100, metavar="N", help="random ones of it (default: 100)")
-    parser.add_argument("--lines", type=int, nargs="+", metavar="N", help="these sentences instead, counted from 1")
-    parser.add_argument("--distances", type=int, nargs="+", default=[0, 1, 2, 4, 6, 8, 10], metavar="D")
+    parser.add_argument(
+        "--lines", type=int, nargs="+", action="extend", metavar="N", help="these sentences instead, counted from 1"
+    )
+    parser.add_argument(
+        "--distances", type=int, nargs="+", action="extend", metavar="D", help="default: 0 1 2 4 6 8 10"
+    )
     parser.add_argument("--samples", type=int, default=10, metavar="N", help="sequences per distance (default: 10)")
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sentences at a time (default: 64)")
@@ -49,7 +53,8 @@ def main(args: argparse.Namespace) -> None:
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    if min(args.distances) < 0 or args.samples < 1 or args.sentences < 1:
+    distances = args.distances or [0, 1, 2, 4, 6, 8, 10]
+    if min(distances) < 0 or args.samples < 1 or args.sentences < 1:
         raise SyntaxDataError("--distances are 0 or more, --samples and --sentences 1 or more")
     for path in args.checkpoint:
         if not os.path.exists(path):
@@ -73,7 +78,7 @@ def main(args: argparse.Namespace) -> None:
 
     bigrams = training_bigrams(task, models[0].decoder.tags)
     diversifier = Diversifier(models, task, dataset, bigrams, args.beam, args.batch_size)
-    variations = diversifier.vary(sentences, args.distances, args.samples, rng)
+    variations = diversifier.vary(sentences, distances, args.samples, rng)
     references = {i: diversifier.reference(i) for i in sentences}
     rows = measure(variations, references, args.tokenize)
 

@@ -13,9 +13,13 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "The keys of the YAML file are described in fairseq_syntax/experiments/plan.py.",
     )
     parser.add_argument("file", metavar="FILE.yaml", help="the experiment")
-    parser.add_argument("--only", nargs="+", metavar="SYSTEM[/SEED]", help="run these systems or cells alone")
+    parser.add_argument(
+        "--only", nargs="+", action="extend", metavar="SYSTEM[/SEED]", help="run these systems or cells alone"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells to run at the same time (default: 1)")
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="other values for its vars")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="other values for its vars"
+    )
     parser.add_argument("--list", action="store_true", help="show what is done and what is not, and run nothing")
     parser.add_argument("--table", action="store_true", help="write the table again from the results file alone")
     return parser

@@ -12,8 +12,12 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         description="Write the lines of parallel files that pass in all of them, and report what was removed and why. "
         "Lines that are empty on one side always go; every other test is asked for by its option.",
     )
-    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="parallel text files (.gz too)")
-    parser.add_argument("--output", nargs="+", required=True, metavar="FILE", help="as many, in the same order")
+    parser.add_argument(
+        "--input", nargs="+", action="extend", required=True, metavar="FILE", help="parallel text files (.gz too)"
+    )
+    parser.add_argument(
+        "--output", nargs="+", action="extend", required=True, metavar="FILE", help="as many, in the same order"
+    )
     length = parser.add_argument_group("length")
     length.add_argument("--min-length", type=int, default=1, metavar="N", help="least tokens of a side (default: 1)")
     length.add_argument("--max-length", type=int, metavar="N", help="most tokens of a side (PASCAL: 80, LDD: 256)")
@@ -23,7 +27,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parse.add_argument("--conllu", metavar="FILE", help="the parse of one of the files: lines without a valid one go")
     parse.add_argument("--conllu-output", metavar="FILE", help="what is kept of it, renumbered")
     language = parser.add_argument_group("language, identified by py3langid")
-    language.add_argument("--languages", nargs="+", metavar="CODE", help="of each file (en de)")
+    language.add_argument("--languages", nargs="+", action="extend", metavar="CODE", help="of each file (en de)")
     language.add_argument(
         "--min-language-probability",
         type=float,
@@ -31,7 +35,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         metavar="P",
         help="remove a line only if the other language is at least so probable (default: 0, whenever it is the best)",
     )
-    language.add_argument("--candidates", nargs="+", metavar="CODE", help="consider these languages only")
+    language.add_argument(
+        "--candidates", nargs="+", action="extend", metavar="CODE", help="consider these languages only"
+    )
     parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
     return parser

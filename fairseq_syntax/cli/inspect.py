@@ -13,7 +13,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("path", metavar="BIN", help="a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow")
     parser.add_argument("--check", action="store_true", help="verify every sentence against the token dataset")
-    parser.add_argument("--sentence", type=int, nargs="+", metavar="N", help="draw these (from 1; default: the first)")
+    parser.add_argument(
+        "--sentence", type=int, nargs="+", action="extend", metavar="N", help="draw these (from 1; default: the first)"
+    )
     parser.add_argument("--label-groups", default="ud", metavar="MAP", help="of LDD: ud, stanford or a file")
     parser.add_argument("--problems", type=int, default=20, metavar="N", help="with --check: show so many")
     return parser

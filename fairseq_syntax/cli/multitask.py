@@ -16,9 +16,16 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--src", required=True, metavar="LANG", help="language of the source, which is parsed")
     parser.add_argument("--tgt", required=True, metavar="LANG", help="language of the target")
-    parser.add_argument("--train", nargs="*", default=[], metavar="PREFIX", help="corpora to double and shuffle")
     parser.add_argument(
-        "--translate-only", nargs="*", default=[], metavar="PREFIX", help="corpora to tag for translation (valid, test)"
+        "--train", nargs="*", action="extend", default=[], metavar="PREFIX", help="corpora to double and shuffle"
+    )
+    parser.add_argument(
+        "--translate-only",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="PREFIX",
+        help="corpora to tag for translation (valid, test)",
     )
     parser.add_argument("--outdir", required=True, metavar="DIR", help="made if need be; must not hold the input")
     parser.add_argument("--form", choices=("brackets", "relations"), default="brackets", help="default: %(default)s")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.parse import positive
+
+_METRICS = ("bleu", "bleu1", "chrf", "ter", "ribes")
+
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -15,36 +19,46 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
     box = figures.add_parser("box", help="box plot of the systems' sentence scores")
     _translations(box)
-    metrics = ("bleu", "bleu1", "chrf", "ter", "ribes")
-    box.add_argument("--metric", choices=metrics, default="bleu", help="(default: bleu)")
+    box.add_argument("--metric", choices=_METRICS, default="bleu", help="(default: bleu)")
 
     length = figures.add_parser("length", help="BLEU by length of the reference, or of the source")
     _translations(length)
     length.add_argument("--src", metavar="FILE", help="source sentences: count their tokens")
-    length.add_argument("--step", type=int, default=10, metavar="N", help="width of an interval (default: 10)")
+    length.add_argument("--step", type=positive, default=10, metavar="N", help="width of an interval (default: 10)")
+
+    by = figures.add_parser("by", help="a metric by a property of the source's parse")
+    _translations(by)
+    by.add_argument("--conllu", required=True, metavar="PARSE", help="the source's parse")
+    by.add_argument("--by", required=True, metavar="PROPERTY", help="as for score")
+    by.add_argument("--metric", choices=_METRICS, default="bleu", help="(default: bleu)")
+    by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
 
     curves = figures.add_parser("curves", help="training curves from fairseq's logs")
     curves.add_argument("logs", nargs="+", metavar="[NAME=]LOG", help="json, simple or tqdm logs of fairseq-train")
-    curves.add_argument("--metrics", nargs="+", default=["loss"], metavar="NAME", help="one panel each (default: loss)")
+    curves.add_argument("--metrics", nargs="+", action="extend", metavar="NAME", help="one panel each (default: loss)")
 
     reliability = figures.add_parser("reliability", help="reliability diagram of a parser's probabilities")
     reliability.add_argument("files", nargs="+", metavar="[NAME=]FILE", help="--output of fairseq-syntax calibrate")
 
-    for figure in (box, length, curves, reliability):
+    for figure in (box, length, by, curves, reliability):
         figure.add_argument("--out", required=True, metavar="FILE", help="FILE.png, FILE.svg or FILE.pdf")
     return parser
 
 
 def _translations(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ref", nargs="+", required=True, metavar="FILE", help="reference translations")
-    parser.add_argument("--sys", nargs="+", required=True, metavar="[NAME=]FILE[,FILE…]", help="as for score")
+    parser.add_argument(
+        "--ref", nargs="+", action="extend", required=True, metavar="FILE", help="reference translations"
+    )
+    parser.add_argument(
+        "--sys", nargs="+", action="extend", required=True, metavar="[NAME=]FILE[,FILE…]", help="as for score"
+    )
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
 
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.figures import plot
 
-    draw = {"box": _box, "length": _length, "curves": _curves, "reliability": _reliability}[args.figure]
+    draw = {"box": _box, "length": _length, "by": _by, "curves": _curves, "reliability": _reliability}[args.figure]
     plot.save(draw(args), args.out)
     return 0
 
@@ -69,11 +83,24 @@ def _length(args):
     return bleu_by_length(by_length(systems, references, Options(tokenize=args.tokenize, by_length=args.step), sources))
 
 
+def _by(args):
+    from fairseq_syntax.figures.plot import score_by_property
+    from fairseq_syntax.scoring.metrics import METRICS
+    from fairseq_syntax.scoring.properties import Property
+    from fairseq_syntax.scoring.report import Options, evaluate, read_parses
+
+    wanted = [Property.of(args.by)]
+    systems, references, _ = _read(args)
+    options = Options([args.metric], args.tokenize, resamples=args.resamples, trials=0, by=wanted)
+    report = evaluate(systems, references, options, parses=read_parses(args.conllu, len(systems[0].runs[0])))
+    return score_by_property(report["by_syntax"][0], METRICS[args.metric])
+
+
 def _curves(args):
     from fairseq_syntax.figures.plot import training_curves
     from fairseq_syntax.scoring.logs import read_curves
 
-    return training_curves({name: read_curves(path) for name, path in map(_named, args.logs)}, args.metrics)
+    return training_curves({name: read_curves(path) for name, path in map(_named, args.logs)}, args.metrics or ["loss"])
 
 
 def _reliability(args):

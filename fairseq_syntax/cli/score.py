@@ -15,10 +15,13 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         help="score translations and compare systems",
         description="Score translations with sacrebleu, nltk and scipy, and test systems against a baseline.",
     )
-    parser.add_argument("--ref", nargs="+", required=True, metavar="FILE", help="reference translations, plain text")
+    parser.add_argument(
+        "--ref", nargs="+", action="extend", required=True, metavar="FILE", help="reference translations, plain text"
+    )
     parser.add_argument(
         "--sys",
         nargs="+",
+        action="extend",
         required=True,
         metavar="[NAME=]FILE[,FILE…]",
         help="translations: plain text or the output of fairseq-generate; several files after a name are its seeds",
@@ -26,7 +29,16 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--src", metavar="FILE", help="source sentences: --by-length then counts their tokens")
     parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
     parser.add_argument("--by-length", type=_positive, metavar="N", help="also BLEU by length, in steps of N tokens")
-    parser.add_argument("--metrics", nargs="+", choices=_METRICS, default=list(_METRICS), help="default: all")
+    parser.add_argument("--conllu", metavar="PARSE", help="the source's parse, for --by")
+    parser.add_argument(
+        "--by",
+        nargs="+",
+        action="extend",
+        metavar="PROPERTY",
+        help="also all scores by a property of the parse, in intervals: length, depth, dependency-length, "
+        "longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 names the bounds",
+    )
+    parser.add_argument("--metrics", nargs="+", action="extend", choices=_METRICS, help="default: all")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
     parser.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the paired bootstrap; 0: none")
@@ -49,10 +61,14 @@ def main(args: argparse.Namespace) -> int:
 
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.scoring.outputs import check_parallel, read_text
-    from fairseq_syntax.scoring.report import Options, evaluate, read_system, tables
+    from fairseq_syntax.scoring.properties import Property
+    from fairseq_syntax.scoring.report import Options, evaluate, read_parses, read_system, tables
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     _check_tokenizer(args.tokenize, SyntaxDataError)
+    if bool(args.by) != bool(args.conllu):
+        raise SyntaxDataError("--by and --conllu belong together", hint="give both")
+    by = [Property.of(text) for text in args.by or ()]
     references = [read_text(path) for path in args.ref]
     sources = read_text(args.src) if args.src else None
     systems = [read_system(text) for text in args.sys]
@@ -60,16 +76,18 @@ def main(args: argparse.Namespace) -> int:
     named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
     named += [(args.src, len(sources))] if sources is not None else []
     check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
+    parses = read_parses(args.conllu, len(systems[0].runs[0])) if args.conllu else None
     options = Options(
-        metrics=args.metrics,
+        metrics=args.metrics or _METRICS,
         tokenize=args.tokenize,
         lowercase=args.lowercase,
         resamples=args.resamples,
         trials=args.trials,
         by_length=args.by_length,
         beer=args.beer,
+        by=by,
     )
-    report = evaluate(systems, references, options, baseline=args.baseline, sources=sources)
+    report = evaluate(systems, references, options, baseline=args.baseline, sources=sources, parses=parses)
     text = json.dumps(report, indent=1, ensure_ascii=False)
     if args.json == "-":
         print(text)

@@ -15,7 +15,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "comes the former. Files that are newer than their input and the model are left as they are.",
     )
     parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
-    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help=".conllu or plain text; either .gz")
+    parser.add_argument(
+        "--input", nargs="+", action="extend", required=True, metavar="FILE", help=".conllu or plain text; either .gz"
+    )
     parser.add_argument("--outdir", required=True, metavar="DIR", help="made if need be; must not hold the input")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
@@ -24,7 +26,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         help="segmentation.LANG.json of an earlier run, or a sentencepiece model or subword-nmt codes of your own",
     )
     which.add_argument("--train", choices=("sentencepiece", "subword_nmt"), help="train a model of this kind")
-    parser.add_argument("--train-on", nargs="+", metavar="FILE", help="default: the first --input")
+    parser.add_argument("--train-on", nargs="+", action="extend", metavar="FILE", help="default: the first --input")
     parser.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="default: %(default)s")
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
     parser.add_argument(

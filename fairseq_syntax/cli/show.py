@@ -13,19 +13,32 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "one self-contained HTML page to step through, or (.png, .svg, .pdf) one sentence's heat maps.",
     )
     parser.add_argument("data", metavar="BIN", help="the binarized data")
-    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]CHECKPOINT", help="trained models")
+    parser.add_argument(
+        "--model", nargs="+", action="extend", required=True, metavar="[NAME=]CHECKPOINT", help="trained models"
+    )
     parser.add_argument("--out", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
     parser.add_argument("--split", default="valid", metavar="NAME", help="of the data (default: valid)")
     parser.add_argument(
-        "--sentences", nargs="+", type=_numbers, metavar="N[-M]", help="counted from 1 (default: 1-10; a picture: 1)"
+        "--sentences",
+        nargs="+",
+        action="extend",
+        type=_numbers,
+        metavar="N[-M]",
+        help="counted from 1 (default: 1-10; a picture: 1)",
     )
-    parser.add_argument("--sys", nargs="+", default=[], metavar="[NAME=]FILE", help="translations of the whole split")
+    parser.add_argument(
+        "--sys", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="translations of the whole split"
+    )
     parser.add_argument("--gold", metavar="FILE", help="gold parse of the split, CoNLL-U")
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="of the search (default: 5)")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     picture = parser.add_argument_group("pictures")
-    picture.add_argument("--layers", nargs="+", type=int, metavar="L", help="counted from 0 (default: all)")
-    picture.add_argument("--heads", nargs="+", type=int, metavar="H", help="counted from 0 (default: all)")
+    picture.add_argument(
+        "--layers", nargs="+", action="extend", type=int, metavar="L", help="counted from 0 (default: all)"
+    )
+    picture.add_argument(
+        "--heads", nargs="+", action="extend", type=int, metavar="H", help="counted from 0 (default: all)"
+    )
     picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), default="encoder", help="default: encoder")
     picture.add_argument("--tree", metavar="NAME", help="to draw: parser, gold, or 'NAME (predicted)'")
     return parser

@@ -1,4 +1,4 @@
-"""The papers' figures: box plot of sentence scores, BLEU by length, training curves, reliability diagram.
+"""The papers' figures: sentence scores, scores by length and by the parse, training curves, reliability diagram.
 
 Each function returns a matplotlib figure; :func:`save` writes it.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.figures.fonts import any_script
 from fairseq_syntax.scoring.logs import Curves
+from fairseq_syntax.scoring.properties import interval_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,6 +74,40 @@ def bleu_by_length(table: Mapping) -> Figure:
     axes.set_ylabel("BLEU")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+@any_script()
+def score_by_property(found: Mapping, metric: str) -> Figure:
+    """A metric per interval of a property of the parse, a dot per system with its 95% interval, sentences below.
+
+    Args:
+        found: one of the ``by_syntax`` parts of a score report
+        metric: one of its metrics, as printed
+
+    Raises:
+        SyntaxDataError: the report has no such metric
+    """
+    intervals = found["intervals"]
+    if metric not in intervals[0]["scores"]:
+        raise SyntaxDataError(f"no scores by {metric}", hint=f"there are {', '.join(intervals[0]['scores'])}")
+    names = list(intervals[0]["scores"][metric])
+    figure, axes = _axes(width=max(4.5, 1.2 + len(intervals) * (0.5 + 0.22 * len(names))), height=3.6)
+    places = np.arange(len(intervals))
+    for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
+        scores = [interval["scores"][metric][name] for interval in intervals]
+        middle = np.array([one["score"] for one in scores])
+        # a score may lie outside the percentiles of its resamples, by a hair and in small intervals
+        ends = np.array([[one.get("low", one["score"]), one.get("high", one["score"])] for one in scores])
+        errors = np.maximum([middle - ends[:, 0], ends[:, 1] - middle], 0.0)
+        offset = (i - (len(names) - 1) / 2) * 0.6 / len(names)
+        axes.errorbar(places + offset, middle, errors, fmt="o", color=color, markersize=5, capsize=3, label=name)
+    labels = [interval_label(interval["over"], interval["to"]) for interval in intervals]
+    axes.set_xticks(places, [f"{label}\n{one['sentences']:,}" for label, one in zip(labels, intervals)])
+    axes.set_xlabel(f"{found['property']}; sentences below")
+    axes.set_ylabel(metric)
+    axes.grid(axis="y", alpha=0.3)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
     return figure
 

@@ -129,6 +129,10 @@ class Scorer:
             statistics = [statistics[i] for i in subset]
         return float(self.metric._aggregate_and_compute(statistics).score)
 
+    def of_sums(self, sums: np.ndarray) -> float:
+        """The corpus score of summed sentence statistics [K] float64; 0 of no tokens where the metric has no score."""
+        return float(self.metric._compute_score_from_stats(sums.tolist()).score)
+
     def sentences(self, hypotheses: Sequence[str]) -> np.ndarray:
         """Sentence scores [N], float64; BLEU with effective order, as ``sacrebleu --sentence-level`` has it."""
         statistics = self.statistics(hypotheses)

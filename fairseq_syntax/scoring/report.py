@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.scoring.metrics import METRICS, Scorer, beer, distinct_1
 from fairseq_syntax.scoring.outputs import Translations, check_parallel, read_translations
-from fairseq_syntax.scoring.significance import paired_tests, seed_test, sentence_tests
+from fairseq_syntax.scoring.properties import Property
+from fairseq_syntax.scoring.significance import (
+    Difference,
+    holm,
+    paired_tests,
+    resample,
+    seed_test,
+    sentence_tests,
+)
 from fairseq_syntax.scoring.tables import Table, number, p_value
+from fairseq_syntax.text.conllu import ParsedLine, read_conllu
 
 FORMAT = 1
 DISTINCT = "distinct-1"
@@ -40,6 +50,7 @@ class Options:
     trials: int = 10000
     by_length: int | None = None
     beer: str | None = None
+    by: Sequence[Property] = field(default_factory=list)
 
 
 def read_system(text: str) -> System:
@@ -55,6 +66,11 @@ def read_system(text: str) -> System:
     return System(name, [read_translations(path) for path in paths])
 
 
+def read_parses(path: str | os.PathLike[str], sentences: int) -> list[ParsedLine]:
+    """The parse of each line of a test set; a parse of fewer or more lines is an error."""
+    return list(read_conllu(path, n_lines=sentences))
+
+
 def evaluate(
     systems: Sequence[System],
     references: Sequence[Sequence[str]],
@@ -62,6 +78,7 @@ def evaluate(
     *,
     baseline: str | None = None,
     sources: Sequence[str] | None = None,
+    parses: Sequence[ParsedLine] | None = None,
 ) -> dict:
     """Score the systems and test them against the baseline (by name, or the first).
 
@@ -72,10 +89,12 @@ def evaluate(
     Args:
         references: one list of sentences per reference translation
         sources: source sentences: ``by_length`` then counts source tokens in place of the first reference's
+        parses: of the source lines, for the properties of ``options.by``
 
     Returns:
         the report: ``sentences``, ``signatures`` by metric, ``systems`` (``name``, ``runs`` of ``file`` and
-        ``scores``, ``mean``, ``sd``; but for the baseline ``tests`` by metric), ``by_length``
+        ``scores``, ``mean``, ``sd``; but for the baseline ``tests`` by metric, with the p values of all comparisons of
+        a metric corrected in ``holm``), ``by_length``, ``by_syntax``
 
     Raises:
         SyntaxDataError: line counts differ, names are double, or there is no such baseline
@@ -85,6 +104,10 @@ def evaluate(
     counts += [(run.path, len(run)) for system in systems for run in system.runs]
     if sources is not None:
         counts.append(("the source", len(sources)))
+    if options.by and parses is None:
+        raise SyntaxDataError("scores by a property of the parse need the source's parse", hint="give --conllu")
+    if parses is not None:
+        counts.append(("the parse", len(parses)))
     sentences = check_parallel(counts)
     scorers = [Scorer(m, references, options.tokenize, options.lowercase) for m in options.metrics if m in METRICS]
     report: dict = {"format": FORMAT, "sentences": sentences, "references": len(references)}
@@ -102,8 +125,15 @@ def evaluate(
             if system is not base:
                 base_entry = report["systems"][names.index(base.name)]
                 entry["tests"] = _test(system, base, scorers, options, entry, base_entry)
+        _correct([entry["tests"] for entry in report["systems"] if "tests" in entry])
     if options.by_length:
         report["by_length"] = by_length(systems, references, options, sources)
+    if options.by and parses is not None:
+        runs = {system.name: [run.lines for run in system.runs] for system in systems}
+        base_name = report.get("baseline", systems[0].name)
+        report["by_syntax"] = by_syntax(
+            runs, scorers, parses, options.by, baseline=base_name, resamples=options.resamples
+        )
     return report
 
 
@@ -154,8 +184,38 @@ def _test(system: System, base: System, scorers, options: Options, entry: dict, 
         tests |= sentence_tests(theirs, ours)
         corpora = [[run["scores"][scorer.name] for run in e["runs"]] for e in (base_entry, entry)]
         tests["seeds"] = seed_test(*corpora)
+        if options.resamples:
+            everything = range(len(ours))
+            drawn = [
+                resample(scorer, [run.lines for run in s.runs], everything, options.resamples) for s in (system, base)
+            ]
+            tests["detectable"] = Difference.of(tests["difference"], drawn[0] - drawn[1]).detectable
         found[scorer.name] = tests
     return found
+
+
+def _p_values(tests: dict) -> dict[str, float]:
+    """The p of each test there is; of a test with a p for each seed, the largest."""
+    found = {}
+    for name in ("bootstrap", "randomization"):
+        if name in tests["runs"][0]:
+            found[name] = max(run[name]["p"] for run in tests["runs"])
+    for name in ("t_test", "ks", "seeds"):
+        if tests[name] is not None:
+            found[name] = tests[name]
+    return found
+
+
+def _correct(tests: Sequence[dict]) -> None:
+    """Adds ``holm``: p values corrected for the comparisons of a metric, one per system."""
+    for metric in tests[0]:
+        raw = [_p_values(system[metric]) for system in tests]
+        for system in tests:
+            system[metric]["holm"] = {}
+        for name in {name: None for values in raw for name in values}:
+            having = [i for i, values in enumerate(raw) if name in values]
+            for i, adjusted in zip(having, holm([raw[i][name] for i in having])):
+                tests[i][metric]["holm"][name] = adjusted
 
 
 def by_length(
@@ -187,7 +247,7 @@ def by_length(
 
 
 def tables(report: dict) -> list[Table]:
-    """The report's tables: scores, tests against the baseline, BLEU by length."""
+    """The report's tables: scores, tests against the baseline, BLEU by length, scores by properties of the parse."""
     found = [_score_table(report)]
     if "baseline" in report:
         found.append(_test_table(report))
@@ -199,6 +259,8 @@ def tables(report: dict) -> list[Table]:
             for b in table["buckets"]
         ]
         found.append(Table(f"BLEU by length of the {table['of']}", ["tokens", "sentences", *names], rows))
+    if "by_syntax" in report:
+        found += syntax_tables(report["by_syntax"], report.get("baseline", report["systems"][0]["name"]))
     return found
 
 
@@ -226,31 +288,27 @@ def _score_table(report: dict) -> Table:
 
 
 def _test_table(report: dict) -> Table:
+    columns = {"bootstrap": "bootstrap", "randomization": "randomization", "t_test": "t-test", "ks": "KS"}
+    columns["seeds"] = "seeds"
+    tested = [system for system in report["systems"] if "tests" in system]
+    entries = [(system["name"], metric, tests) for system in tested for metric, tests in system["tests"].items()]
+    present = [name for name in columns if any(name in tests["holm"] for _, _, tests in entries)]
+    detectable = any("detectable" in tests for _, _, tests in entries)
     rows = []
-    several = seeds = False
-    present: set[str] = set()
-    for system in report["systems"]:
-        for metric, tests in system.get("tests", {}).items():
-            several |= len(tests["runs"]) > 1
-            seeds |= tests["seeds"] is not None
-            present |= set(tests["runs"][0])
-            worst = [
-                max((run[name]["p"] for run in tests["runs"] if name in run), default=None)
-                for name in ("bootstrap", "randomization")
-            ]
-            cells = [p_value(p) for p in (*worst, tests["t_test"], tests["ks"], tests["seeds"])]
-            rows.append([system["name"], metric, f"{tests['difference']:+.2f}", *cells])
-    header = ["system", "metric", "difference", "bootstrap", "randomization", "t-test", "KS", "seeds"]
-    unused = [i for i, name in enumerate(header) if name in ("bootstrap", "randomization") and name not in present]
-    unused += [] if seeds else [header.index("seeds")]
-    header, *rows = [[cell for i, cell in enumerate(row) if i not in unused] for row in (header, *rows)]
+    for system, metric, tests in entries:
+        power = [number(tests.get("detectable"))] if detectable else []
+        cells = [p_value(tests["holm"].get(name)) for name in present]
+        rows.append([system, metric, f"{tests['difference']:+.2f}", *power, *cells])
+    header = ["system", "metric", "difference"] + (["MDD"] if detectable else []) + [columns[name] for name in present]
     notes = ["p of each test; * below 0.05"]
-    if present:
-        first = next(s for s in report["systems"] if "tests" in s)["tests"]
-        run = next(iter(first.values()))["runs"][0]
-        notes += [f"{name}: {run[name]['signature']}" for name in run]
-    if several and present:
+    if len(tested) > 1:
+        notes = [f"p of each test, with Holm's correction for the {len(tested)} comparisons of a metric; * below 0.05"]
+    if detectable:
+        notes.append("MDD: the minimal detectable difference, found at the 5% level with a probability of 80%")
+    first = entries[0][2]["runs"][0] if entries else {}
+    notes += [f"{name}: {first[name]['signature']}" for name in first]
+    if first and any(len(tests["runs"]) > 1 for _, _, tests in entries):
         notes.append("bootstrap, randomization: the largest p over the seeds")
-    if seeds:
+    if "seeds" in present:
         notes.append("seeds: Welch's t-test over the seeds' corpus scores")
     return Table(f"Against {report['baseline']}", header, rows, notes)

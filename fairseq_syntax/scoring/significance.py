@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_syntax.scoring.metrics import Scorer
+
+SEED = 12345  # of resampling, as sacrebleu's
+POWER = float(stats.norm.ppf(0.975) + stats.norm.ppf(0.8))
 
 
 def paired_tests(
@@ -74,3 +79,71 @@ def seed_test(baseline: Sequence[float], system: Sequence[float]) -> float | Non
     if np.ptp(baseline) == 0 and np.ptp(system) == 0:
         return 1.0 if baseline[0] == system[0] else 0.0
     return float(stats.ttest_ind(system, baseline, equal_var=False).pvalue)
+
+
+def resample(
+    scorer: Scorer, runs: Sequence[Sequence[str]], chosen: Sequence[int], resamples: int, seed: int = SEED
+) -> np.ndarray:
+    """Corpus scores of bootstrap resamples, the mean over the runs of a system (its seeds).
+
+    Equal arguments draw the same sentences, so that the differences of two systems' results are paired (Koehn 2004).
+
+    Args:
+        runs: the translations of the whole test set, one list per seed
+        chosen: 0-based numbers of the n sentences to draw from; n are drawn, with replacement
+        resamples: how many times
+
+    Returns:
+        float64 [resamples]
+    """
+    rng = np.random.default_rng(seed)
+    n = len(chosen)
+    statistics = [np.array(scorer.statistics(run), dtype=np.float64)[list(chosen)] for run in runs]
+    found = []
+    for _ in range(resamples):
+        drawn = rng.multinomial(n, np.full(n, 1.0 / n)).astype(np.float64)
+        found.append(np.mean([scorer.of_sums(drawn @ one) for one in statistics]))
+    return np.array(found)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two systems, and what its bootstrap resamples say of it.
+
+    Attributes:
+        difference: system minus baseline
+        low, high: its 95% interval, percentiles of the resamples
+        p: of the paired bootstrap, two-sided: how often a resample is further from the mean of the resamples than the
+            difference is from 0 (sacrebleu's definition, with its 1 added above and below)
+        detectable: the minimal detectable difference, which a test at the 5% level finds with a probability of 80%:
+            (1.96 + 0.84) standard errors
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    detectable: float
+
+    @classmethod
+    def of(cls, difference: float, resampled: np.ndarray) -> Difference:
+        """From the resampled differences [R]."""
+        further = int((np.abs(resampled - resampled.mean()) > abs(difference)).sum())
+        # no sentence differs: no resample does either, and none would be counted
+        p = 1.0 if not resampled.any() and difference == 0 else (further + 1) / (len(resampled) + 1)
+        low, high = np.quantile(resampled, [0.025, 0.975])
+        return cls(difference, float(low), float(high), p, POWER * float(resampled.std(ddof=1)))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p values of several tests, adjusted so that the chance of any false one stays at the level (Holm 1979).
+
+    The k-th smallest of m becomes (m - k + 1) times itself, at least the one before, at most 1. NaN stays, uncounted.
+    """
+    order = sorted((i for i, value in enumerate(p) if not math.isnan(value)), key=lambda i: p[i])
+    adjusted = [float(value) for value in p]
+    least = 0.0
+    for rank, i in enumerate(order):
+        least = max(least, min(1.0, (len(order) - rank) * p[i]))
+        adjusted[i] = least
+    return adjusted

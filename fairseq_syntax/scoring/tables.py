@@ -56,11 +56,11 @@ def number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def p_value(p: float | None) -> str:
-    """``0.012*``: a star below 0.05; ``<0.001*``; ``–`` where there is none."""
+def p_value(p: float | None, *, star: bool = True) -> str:
+    """``0.012*``: a star below 0.05, where wanted; ``<0.001*``; ``–`` where there is none."""
     if p is None or math.isnan(p):
         return "–"
-    return ("<0.001" if p < 0.001 else f"{p:.3f}") + ("*" if p < 0.05 else "")
+    return ("<0.001" if p < 0.001 else f"{p:.3f}") + ("*" if star and p < 0.05 else "")
 
 
 def _escape(text: str) -> str:

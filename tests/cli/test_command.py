@@ -1,7 +1,10 @@
 """The ``fairseq-syntax`` command itself: what it imports, and when this package is known to fairseq."""
 
+import argparse
+import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,26 @@ def test_importing_registers_everywhere_else():
 def test_version():
     done = command("--version")
     assert done.stdout == f"fairseq-syntax {fairseq_syntax.__version__}\n" and done.stderr == "[]\n"
+
+
+def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Every option, those of the figures of ``plot`` as well."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from options_of(below)
+        elif action.option_strings:
+            yield action
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_options_of_several_values_add_up_when_they_are_repeated(subcommand):
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"fairseq_syntax.cli.{subcommand.replace('-', '_')}").add_parser(parser.add_subparsers())
+    for option in options_of(parser):
+        if option.nargs in ("+", "*"):
+            assert isinstance(option, argparse._ExtendAction), f"{option.option_strings}: the last one wins"
+            assert not option.default, f"{option.option_strings}: the default would stay with what is given"
 
 
 def test_module_and_script_are_the_same(capsys):

@@ -49,6 +49,37 @@ def test_a_log_is_read_whatever_its_format(tmp_path, log, stamp):
     assert curves["train"]["train_wall"] == [(6, 2.0)] and curves["valid"]["best_loss"] == [(12, 8.058)]
 
 
+def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path):
+    scores = {"a": {"score": 10.0, "low": 8.0, "high": 13.0}, "b": {"score": 5.0, "low": 5.5, "high": 6.0}}
+    intervals = [{"over": None, "to": 2.0, "sentences": 7, "scores": {"BLEU": scores}}]
+    intervals.append({"over": 2.0, "to": None, "sentences": 1200, "scores": {"BLEU": scores}})
+    figure = plot.score_by_property({"property": "depth", "intervals": intervals}, "BLEU")
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["≤ 2\n7", "> 2\n1,200"]
+    first, second = axes.containers
+    assert first[0].get_ydata().tolist() == [10.0, 10.0]
+    assert [segment[:, 1].tolist() for segment in first[2][0].get_segments()] == [[8.0, 13.0]] * 2
+    assert [segment[:, 1].tolist() for segment in second[2][0].get_segments()] == [[5.0, 6.0]] * 2
+    with pytest.raises(SyntaxDataError, match="no scores by chrF"):
+        plot.score_by_property({"property": "depth", "intervals": intervals}, "chrF")
+
+    for name, lines in (("ref", "a b c d\n" * 3), ("sys", "a b c e\n" * 3)):
+        (tmp_path / name).write_text(lines)
+    row = "1\tw\t_\tN\t_\t_\t0\troot\t_\t_\n\n"
+    (tmp_path / "p.conllu").write_text(row * 3)
+    argv = ["plot", "by", "--ref", tmp_path / "ref", "--sys", tmp_path / "sys", "--conllu", tmp_path / "p.conllu"]
+    argv += ["--by", "upos=N", "--resamples", 10, "--out", tmp_path / "by.png"]
+    assert command(list(map(str, argv))) == 0
+    assert Image.open(tmp_path / "by.png").size[0] > 100
+
+
+@pytest.mark.parametrize("step", ["0", "-5"])
+def test_intervals_of_no_width_are_wrong_usage(tmp_path, capsys, step):
+    with pytest.raises(SystemExit):
+        command(["plot", "length", "--ref", "r", "--sys", "s", "--step", step, "--out", str(tmp_path / "x.png")])
+    assert "must be 1 or more" in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_log_is_named(tmp_path):
     (tmp_path / "x").write_text("nothing here\n")
     with pytest.raises(SyntaxDataError, match="x: no line of a fairseq-train log"):

@@ -137,6 +137,11 @@ def test_bleu_by_length_scores_each_interval_as_a_file_of_its_own(files, report)
         )
 
 
+def test_systems_of_repeated_options_add_up(files):
+    args = _parse("--ref", files / "ref", "--sys", "a", "b", "--sys", "c", "--metrics", "bleu", "--metrics", "chrf")
+    assert (args.sys, args.metrics) == (["a", "b", "c"], ["bleu", "chrf"])
+
+
 def test_length_is_the_sources_where_a_source_is_given(files):
     refs = read_text(files / "ref")
     source = ["w"] * 100 + ["w w w w w w"] * 50

@@ -1,0 +1,218 @@
+"""Scores by properties of the parse: properties by their definitions, intervals as test sets of their own, tests by
+enumeration and by formulas."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import main as command
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.scoring import properties, significance
+from fairseq_syntax.scoring.by_syntax import by_syntax
+from fairseq_syntax.scoring.metrics import Scorer
+from fairseq_syntax.scoring.properties import Property, interval_label
+from fairseq_syntax.scoring.report import Options, evaluate, read_system
+from fairseq_syntax.text.conllu import ParsedLine, write_conllu
+from fairseq_syntax.text.controls import random_tree
+
+TEXT = "the a small red dog cat house tree river runs sees under over fast slowly"
+WORDS = TEXT.split()
+
+
+def random_parse(rng: Random, number: int, sentences: int = 2) -> ParsedLine:
+    line = ParsedLine(line_number=number)
+    for _ in range(rng.randint(1, sentences)):
+        start, n = len(line.words), rng.randint(1, 9)
+        line.heads += [head + start for head in random_tree(n, rng)]
+        line.words += ["w"] * n
+        line.sentences.append((start, start + n))
+    line.deprels = [rng.choice(["nsubj", "punct", "acl", "acl:relcl"]) for _ in line.words]
+    line.upos = [rng.choice(["NOUN", "VERB"]) for _ in line.words]
+    line.xpos = ["_"] * len(line.words)
+    return line
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=100, deadline=None)
+def test_properties_by_loops(seed):
+    line = random_parse(Random(seed), 0)
+    n = len(line.words)
+
+    def climb(word: int) -> int:
+        return 0 if line.heads[word] == word else 1 + climb(line.heads[word])
+
+    assert Property.of("length").value(line) == n
+    assert Property.of("depth").value(line) == max(climb(word) for word in range(n))
+    distances = [
+        abs(word - line.heads[word]) for word in range(n) if line.heads[word] != word and line.deprels[word] != "punct"
+    ]
+    assert Property.of("dependency-length").value(line) == pytest.approx(np.mean(distances) if distances else 0)
+    assert Property.of("longest-dependency").value(line) == max(distances, default=0)
+    crossings = 0
+    for a, b in itertools.combinations([word for word in range(n) if line.heads[word] != word], 2):
+        inside = [min(a, line.heads[a]) < end < max(a, line.heads[a]) for end in (b, line.heads[b])]
+        shares = {a, line.heads[a]} & {b, line.heads[b]}
+        crossings += inside[0] != inside[1] and not shares
+    assert Property.of("crossing").value(line) == crossings
+    assert Property.of("label=acl").value(line) == sum(label.startswith("acl") for label in line.deprels)
+    assert Property.of("label=acl:relcl").value(line) == line.deprels.count("acl:relcl")
+    assert Property.of("upos=VERB").value(line) == line.upos.count("VERB")
+    assert all(f(ParsedLine()) == 0 for f in properties.PROPERTIES.values())
+
+
+def test_intervals_hold_every_line_once():
+    values = np.array([0, 3, 1, 2, 7, 7, 7, 9], dtype=float)
+    for text, expected in (
+        ("length@2,7", {"≤ 2": [0, 2, 3], "(2, 7]": [1, 4, 5, 6], "> 7": [7]}),
+        ("length", {"≤ 1": [0, 2], "(1, 3]": [1, 3], "(3, 7]": [4, 5, 6], "> 7": [7]}),
+        ("crossing", {"0": [0], "1": [2], "> 1": [1, 3, 4, 5, 6, 7]}),
+        ("upos=X@4,20", {"≤ 4": [0, 1, 2, 3], "(4, 20]": [4, 5, 6, 7]}),
+    ):
+        found = {interval.label: interval.lines.tolist() for interval in Property.of(text).intervals(values)}
+        assert found == expected
+    assert interval_label(None, None) == "all" and interval_label(1.5, 2.5) == "(1.5, 2.5]"
+
+
+@pytest.mark.parametrize("text", ["hight", "label=", "length@", "length@3,2", "length@a", "label", "length@1,inf"])
+def test_what_is_no_property(text):
+    with pytest.raises(SyntaxDataError, match=r"no property|do not rise|not numbers"):
+        Property.of(text)
+
+
+@given(st.lists(st.floats(0.001, 1) | st.just(0.02), min_size=1, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_holm_is_the_closed_test_of_bonferroni(p):
+    """A hypothesis falls when every set of hypotheses with it falls by Bonferroni's bound (Marcus et al. 1976)."""
+    sets = [s for size in range(1, len(p) + 1) for s in itertools.combinations(range(len(p)), size)]
+    expected = [max(min(1.0, len(s) * min(p[j] for j in s)) for s in sets if i in s) for i in range(len(p))]
+    assert significance.holm(p) == pytest.approx(expected)
+
+
+def test_holm_leaves_out_what_is_not_there():
+    found = significance.holm([0.03, math.nan, 0.02])
+    assert found[0] == pytest.approx(0.04) and math.isnan(found[1]) and found[2] == pytest.approx(0.04)
+
+
+def texts(n: int, seed: int) -> tuple[list[str], list[list[str]]]:
+    rng = Random(seed)
+    refs = [" ".join(rng.choices(WORDS, k=rng.randint(3, 15))) for _ in range(n)]
+    runs = [
+        [" ".join(w if rng.random() > noise else rng.choice(WORDS) for w in ref.split()) for ref in refs]
+        for noise in (0.3, 0.25, 0.1)
+    ]
+    return refs, runs
+
+
+@pytest.mark.parametrize("key", ["bleu", "chrf", "ter", "ribes"])
+def test_an_interval_is_scored_and_resampled_as_a_file_of_its_own(key):
+    refs, (base, first, second) = texts(24, 1)
+    parses = [random_parse(Random(i), i) for i in range(24)]
+    prop = Property.of("length@5")
+    found = by_syntax(
+        {"base": [base], "ours": [first, second]},
+        [Scorer(key, [refs])],
+        parses,
+        [prop],
+        baseline="base",
+        resamples=6,
+    )
+    lengths = [len(parse.words) for parse in parses]
+    for interval, chosen in zip(
+        found[0]["intervals"],
+        ([i for i, n in enumerate(lengths) if n <= 5], [i for i, n in enumerate(lengths) if n > 5]),
+    ):
+        scorer = Scorer(key, [[refs[i] for i in chosen]])
+        part = {name: [run[i] for i in chosen] for name, run in (("base", base), ("1", first), ("2", second))}
+        (scores,) = interval["scores"].values()
+        assert interval["sentences"] == len(chosen)
+        assert scores["base"]["score"] == pytest.approx(scorer.corpus(part["base"]))
+        mean = (scorer.corpus(part["1"]) + scorer.corpus(part["2"])) / 2
+        assert scores["ours"]["score"] == pytest.approx(mean)
+        # the same draws, by writing out the resampled files
+        rng = np.random.default_rng(significance.SEED)
+        drawn = {name: [] for name in part}
+        for _ in range(6):
+            times = rng.multinomial(len(chosen), [1 / len(chosen)] * len(chosen))
+            lines = [i for i, count in enumerate(times) for _ in range(count)]
+            resampled = Scorer(key, [[refs[chosen[i]] for i in lines]])
+            for name, text in part.items():
+                drawn[name].append(resampled.corpus([text[i] for i in lines]))
+        ours = (np.array(drawn["1"]) + drawn["2"]) / 2
+        differences = ours - drawn["base"]
+        (tests,) = interval["differences"].values()
+        test = tests["ours"]
+        assert (scores["ours"]["low"], scores["ours"]["high"]) == pytest.approx(np.quantile(ours, [0.025, 0.975]))
+        assert (test["low"], test["high"]) == pytest.approx(np.quantile(differences, [0.025, 0.975]))
+        further = sum(abs(d - np.mean(differences)) > abs(test["difference"]) for d in differences)
+        assert test["p"] == pytest.approx((further + 1) / 7)
+        assert test["detectable"] == pytest.approx(2.8016 * np.std(differences, ddof=1), rel=1e-3)
+    tests = [
+        differences["ours"] for interval in found[0]["intervals"] for differences in interval["differences"].values()
+    ]
+    assert [test["p_holm"] for test in tests] == significance.holm([test["p"] for test in tests])
+
+
+def test_the_detectable_difference_is_that_of_the_formula():
+    """RIBES is a mean over sentences: its standard error is known without resampling."""
+    refs, (base, ours, _) = texts(120, 2)
+    scorer = Scorer("ribes", [refs])
+    difference = scorer.sentences(ours) - scorer.sentences(base)
+    drawn = [significance.resample(scorer, [run], range(120), 3000) for run in (ours, base)]
+    found = significance.Difference.of(float(difference.mean()), drawn[0] - drawn[1])
+    assert found.detectable == pytest.approx((1.95996 + 0.84162) * difference.std() / math.sqrt(120), rel=0.05)
+    same = significance.Difference.of(0.0, drawn[0] - drawn[0])
+    assert (same.p, same.detectable) == (1.0, 0.0)
+
+
+def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_path):
+    refs, runs = texts(50, 3)
+    for name, lines in zip(("a", "b", "c"), runs):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    systems = [read_system(f"{name}={tmp_path / name}") for name in "abc"]
+    report = evaluate(systems, [refs], Options(metrics=["bleu"], resamples=100, trials=100))
+    tests = [system["tests"]["BLEU"] for system in report["systems"][1:]]
+    for name, raw in (
+        ("bootstrap", [t["runs"][0]["bootstrap"]["p"] for t in tests]),
+        ("randomization", [t["runs"][0]["randomization"]["p"] for t in tests]),
+        ("t_test", [t["t_test"] for t in tests]),
+        ("ks", [t["ks"] for t in tests]),
+    ):
+        assert [t["holm"][name] for t in tests] == significance.holm(raw)
+        assert all(a >= p for a, p in zip(significance.holm(raw), raw)) and significance.holm(raw) != raw
+    assert all(t["detectable"] > 0 and "seeds" not in t["holm"] for t in tests)
+
+
+def test_the_command(tmp_path, capsys):
+    refs, runs = texts(30, 4)
+    for name, lines in zip(("ref", "a", "b"), [refs, *runs]):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    with open(tmp_path / "p.conllu", "w") as file:
+        file.write("# lines = 30\n\n")
+        for number in range(30):
+            write_conllu(file, random_parse(Random(number), number) if number != 7 else ParsedLine(line_number=7))
+    common = ["--ref", f"{tmp_path}/ref", "--sys", f"a={tmp_path}/a", "--sys", f"b={tmp_path}/b"]
+    argv = ["score", *common, "--conllu", f"{tmp_path}/p.conllu", "--by", "depth", "--by", "crossing", "label=acl"]
+    argv += ["--metrics", "bleu", "chrf", "distinct1", "--resamples", "20", "--trials", "0"]
+    assert command([*argv, "--json", f"{tmp_path}/r.json"]) == 0
+    printed = capsys.readouterr().out
+    for title in ("BLEU by depth", "chrF by label=acl, against a", "Holm: corrected for 4 comparisons"):
+        assert title in printed
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [one["property"] for one in report["by_syntax"]] == ["depth", "crossing", "label=acl"]
+    for one in report["by_syntax"]:
+        assert sum(interval["sentences"] for interval in one["intervals"]) == 30
+    assert command([*argv[:-4], "--resamples", "0", "--trials", "0"]) == 0
+    assert "Holm" not in capsys.readouterr().out
+    assert command(["score", *common, "--by", "depth"]) == 1
+    assert "--by and --conllu belong together" in capsys.readouterr().err
+    (tmp_path / "p.conllu").write_text("# lines = 3\n\n")
+    assert command(argv) == 1
+    assert "holds the parse of 3 lines, but the text has 30" in capsys.readouterr().err
