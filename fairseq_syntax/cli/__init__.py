@@ -19,6 +19,7 @@ SUBCOMMANDS = {
     "inspect": "say what is in a store, and check it against its tokens",
     "user-dir": "print what to give to --user-dir",
     "translate": "translate raw text with a trained model",
+    "serve": "serve trained models over HTTP, with a page to try them on",
     "score": "score translations, with significance",
     "plot": "draw scores, training curves and reliability",
     "show": "draw a model's attention with the parse",
@@ -30,7 +31,7 @@ SUBCOMMANDS = {
     "diversify": "translate with varied tag sequences",
 }
 # Those that load what fairseq wrote, for which it has to know this package. It takes seconds to import.
-WITH_FAIRSEQ = {"binarize", "inspect", "translate", "show", "tree", "diversify"}
+WITH_FAIRSEQ = {"binarize", "inspect", "translate", "serve", "show", "tree", "diversify"}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 /* Parses and attention, drawn: shared by the page of `fairseq-syntax show` and the playground of `fairseq-syntax serve`.
 
    A sentence is what figures/page.py makes of an Exhibit: words, tags, counts (pieces of each word), pieces, trees by
-   name (heads from 0, a root its own; labels; p), arcs [dependent, head, label, p], outputs by system.
+   name (heads from 0, a root its own; labels; p; perhaps marks, "changed" for an arc that a person chose), arcs [dependent, head, label, p], outputs by system.
    The page has an element #tip. */
 "use strict";
 const SVG = "http://www.w3.org/2000/svg";
@@ -57,7 +57,7 @@ function arcsOf(sentence, treeName, least) {
   const tree = sentence.trees[treeName], arcs = [];
   if (!tree) return arcs;
   tree.heads.forEach((h, i) => {
-    if (h !== i) arcs.push({i, h, label: tree.labels[i], p: tree.p[i], sure: true});
+    if (h !== i) arcs.push({i, h, label: tree.labels[i], p: tree.p[i], sure: true, mark: tree.marks && tree.marks[i]});
   });
   if (treeName === "parser") {
     /* the heads of the tree stand in it already; the others are put together over their labels */
@@ -72,8 +72,9 @@ function arcsOf(sentence, treeName, least) {
   }
   return arcs;
 }
-const rootsOf = tree => tree.heads.flatMap((h, i) => h === i ? [{i, p: tree.p[i]}] : []);
-const arcText = arc => (arc.label + " " + percent(arc.p)).trim();
+const rootsOf = tree => tree.heads.flatMap((h, i) => h === i ? [{i, p: tree.p[i], mark: tree.marks && tree.marks[i]}] : []);
+/* a probability says something where it is not 1 */
+const arcText = arc => arc.p !== null && arc.p < .995 ? (arc.label + " " + percent(arc.p)).trim() : arc.label;
 function arcPath(from, to, base, y) {
   const bend = Math.min(Math.abs(to - from) / 2, 9) * Math.sign(to - from);
   return `M${from},${base} L${from},${y + 8} Q${from},${y} ${from + bend},${y} L${to - bend},${y} Q${to},${y} ${to},${y + 8} L${to},${base - 2}`;
@@ -84,21 +85,22 @@ function drawArcs(svg, arcs, roots, x, base, step, font) {
   arcs.map((arc, k) => [arc, k]).sort((a, b) => a[0].sure - b[0].sure).forEach(([arc, k]) => {
     const to = x[arc.i], from = x[arc.h] + Math.sign(x[arc.i] - x[arc.h]) * 4, y = base - level[k] * step;
     const group = node(svg, "g", {class: "one", "data-i": arc.i, "data-h": arc.h});
-    node(group, "path", {class: arc.sure ? "arc" : "arc maybe", "marker-end": "url(#tip-" + (arc.sure ? "sure" : "maybe") + ")",
-      d: arcPath(from, to, base, y)});
+    const kind = arc.mark || (arc.sure ? "sure" : "maybe");
+    node(group, "path", {class: "arc " + kind, "marker-end": `url(#tip-${kind})`, d: arcPath(from, to, base, y)});
     if (font) node(group, "text", {class: "arclabel", x: (from + to) / 2, y: y - 3, "text-anchor": "middle", "font-size": font}, arcText(arc));
   });
   for (const root of roots) {
     const group = node(svg, "g", {class: "one", "data-i": root.i, "data-h": root.i});
     const y = base - (top + .6) * step;
-    node(group, "path", {class: "arc", "marker-end": "url(#tip-sure)", d: `M${x[root.i]},${y} L${x[root.i]},${base - 2}`});
+    const kind = root.mark || "sure";
+    node(group, "path", {class: "arc " + kind, "marker-end": `url(#tip-${kind})`, d: `M${x[root.i]},${y} L${x[root.i]},${base - 2}`});
     if (font) node(group, "text", {class: "arclabel", x: x[root.i], y: y - 3, "text-anchor": "middle", "font-size": font},
-      ("root " + percent(root.p)).trim());
+      arcText({label: "root", p: root.p}));
   }
 }
 function markers(svg) {
   const defs = node(svg, "defs");
-  for (const [name, fill] of [["sure", "#0b5cad"], ["maybe", "#b3541e"]]) {
+  for (const [name, fill] of [["sure", "#0b5cad"], ["maybe", "#b3541e"], ["changed", "#b3541e"]]) {
     const marker = node(defs, "marker", {id: "tip-" + name, markerWidth: 7, markerHeight: 7, refX: 6, refY: 3.5, orient: "auto", markerUnits: "userSpaceOnUse"});
     node(marker, "path", {d: "M0,0 L7,3.5 L0,7 z", fill});
   }

@@ -1,0 +1,103 @@
+"""``fairseq-syntax serve``: trained models behind HTTP, with a page to try them on."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(verbs: argparse._SubParsersAction) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "serve",
+        help="serve trained models over HTTP, with a page to try them on",
+        description="Load models once and translate what is posted to /translate; / is a page to try them on. "
+        "Requests that come together are translated together. Prints its address when it is ready.",
+    )
+    parser.add_argument("model", nargs="+", metavar="[NAME=]MODEL", help="checkpoints; the first is the default")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 for any that is free (default: 8000)")
+    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what each model was trained on)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    source = parser.add_argument_group("parser")
+    source.add_argument(
+        "--parser", default="stanza", metavar="NAME", help="for text and tokens; none: only CoNLL-U (default: stanza)"
+    )
+    source.add_argument("--lang", default="", help="language of the parser's models (default: the models' source)")
+    source.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument(
+        "--queue",
+        type=_positive,
+        default=1024,
+        metavar="N",
+        help="translations that may wait; else 503 (default: 1024)",
+    )
+    limits.add_argument(
+        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for an answer; then 504 (default: 30)"
+    )
+    limits.add_argument(
+        "--max-bytes", type=_positive, default=1 << 20, metavar="N", help="of a request; then 413 (default: 1048576)"
+    )
+    limits.add_argument(
+        "--batch-size", type=_positive, default=32, metavar="N", help="sentences translated at a time (default: 32)"
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def main(args: argparse.Namespace) -> None:
+    """Serve until told to stop."""
+    import logging
+
+    from fairseq_syntax.errors import SyntaxDataError
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    try:
+        from fairseq_syntax.serving.app import create_app
+        from fairseq_syntax.serving.server import serve
+    except ImportError as error:
+        raise SyntaxDataError(
+            f"a package is missing: {error.name}", hint="pip install 'fairseq-syntax[serve]'"
+        ) from error
+    from fairseq_syntax.serving.models import load_models, load_source
+    from fairseq_syntax.serving.service import Service
+
+    models = load_models(_named(args.model), data=args.data, device=args.device, batch_size=args.batch_size)
+    source = load_source(models, args.parser, args.lang, args.model_dir)
+    service = Service(models, source, capacity=args.queue, batch_size=args.batch_size)
+    serve(create_app(service, timeout=args.timeout, max_bytes=args.max_bytes), args.host, args.port)
+
+
+def _named(given: list[str]) -> dict[str, str]:
+    """Paths by name: ``NAME=PATH``, or a path, which is called as its directory where that is enough.
+
+    Raises:
+        SyntaxDataError: two models have one name
+    """
+    import os
+    from pathlib import Path
+
+    from fairseq_syntax.errors import SyntaxDataError
+
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or os.path.exists(text):
+            whole = Path(text).resolve()
+            name, path = (whole.parent.name if whole.suffix == ".pt" else whole.name) or whole.stem, text
+        if name in found:
+            raise SyntaxDataError(f"two models are called {name!r}", hint="name them: NAME=MODEL")
+        found[name] = path
+    return found

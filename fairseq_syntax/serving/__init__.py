@@ -1,0 +1,1 @@
+"""Trained models behind HTTP: requests translated in shared batches, and a page to try the models on."""

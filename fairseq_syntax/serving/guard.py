@@ -1,0 +1,131 @@
+"""Limits on what a client may send, and how slowly, before the application sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class Guard:
+    """ASGI middleware that reads the body of a request, up to a size and for a time, and counts the answers.
+
+    Args:
+        app: what comes after
+        max_bytes: of a body; more is answered 413
+        seconds: for the body to arrive; later is answered 408
+        answered: called with path, status and seconds of each answer
+        paths: those that are counted under their own names; others are ``other``
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        max_bytes: int,
+        seconds: float,
+        answered: Callable[[str, int, float], None],
+        paths: frozenset[str],
+    ) -> None:
+        self.app, self.max_bytes, self.seconds = app, max_bytes, seconds
+        self.answered, self.paths = answered, paths
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begin = time.perf_counter()
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
+                path = scope["path"] if scope["path"] in self.paths else "other"
+                self.answered(path, message["status"], time.perf_counter() - begin)
+            await send(message)
+
+        try:
+            body = await asyncio.wait_for(self._body(scope, receive), self.seconds)
+        except asyncio.TimeoutError:
+            await _refuse(answer, 408, f"the request did not arrive within {self.seconds:g} seconds")
+            return
+        if body is None:
+            await _refuse(answer, 413, f"the request is larger than {self.max_bytes} bytes")
+            return
+        left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return left.pop() if left else await receive()
+
+        await self.app(scope, replay, answer)
+
+    async def _body(self, scope: Message, receive: Receive) -> bytes | None:
+        """The body; None where it is too large. Of a client that has gone, what came."""
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self.max_bytes:
+            return None
+        body = bytearray()
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if len(body) > self.max_bytes:
+                return None
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                return bytes(body)
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    body = json.dumps({"detail": reason}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class ImpatientProtocol(H11Protocol):
+    """uvicorn's HTTP protocol, which also closes connections whose request does not come to its end.
+
+    uvicorn itself waits for a request's headers as long as the client likes.
+    """
+
+    seconds = 15.0
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(self.seconds, self._close_late)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            if self._deadline is None:
+                self._deadline = self.loop.call_later(self.seconds, self._close_late)
+        else:
+            self._in_time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
+
+    def _in_time(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close_late(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            self.transport.abort()

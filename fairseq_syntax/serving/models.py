@@ -1,0 +1,166 @@
+"""The models and the parser of a server: loaded once, each used by one thread only."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.figures.page import exhibit_data
+from fairseq_syntax.figures.sentences import exhibit_of_parse, show_model
+from fairseq_syntax.inference.attention import Reader
+from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.translator import Translation, Translator
+from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
+from fairseq_syntax.text.conllu import ParsedLine, Token, flatten, text_of
+
+
+class ServedModel:
+    """A model under its name, with a search for each beam that was asked for.
+
+    Args:
+        name: of the model in requests and answers
+        translator: the model
+        batch_size: the most sentences at a time
+
+    Attributes:
+        needs: what it reads of the parse, of ``"tree"`` and ``"arcs"``
+        systems: the names of its encoder's and decoder's syntax systems
+    """
+
+    def __init__(self, name: str, translator: Translator, batch_size: int = 32) -> None:
+        self.name, self.task = name, translator.task
+        self._models, self._batch_size = translator.models, batch_size
+        self._searches: dict[int, Translator] = {}
+        self.needs: frozenset[str] = self.task.needs("source") or frozenset()
+        encoder = getattr(self._models[0], "encoder", None)
+        decoder = getattr(self._models[0], "decoder", None)
+        self.systems = [*getattr(encoder, "systems", {}), *getattr(decoder, "systems", {})]
+
+    @property
+    def source_lang(self) -> str:
+        return str(self.task.cfg.source_lang)
+
+    @property
+    def target_lang(self) -> str:
+        return str(self.task.cfg.target_lang)
+
+    def parameters(self) -> int:
+        """Parameters, of all models of an ensemble."""
+        return sum(p.numel() for model in self._models for p in model.parameters())
+
+    def relations(self) -> list[str]:
+        """The dependency labels that it knows; none where its data have no syntax."""
+        try:
+            return sorted(self.task.source_labels["deprel"][1:])
+        except (SyntaxDataError, AttributeError, OSError):
+            return []
+
+    def translations(self, sentences: Sequence[str | ParsedLine], beam: int) -> list[list[Translation]]:
+        """The translations of each sentence, best first, as many as the beam is wide.
+
+        Raises:
+            SyntaxDataError: a sentence is too long for the model, or lacks what it needs of a parse
+        """
+        search = self._searches.get(beam)
+        if search is None:
+            options = {"batch_size": self._batch_size, "beam": beam, "nbest": beam}
+            search = self._searches[beam] = Translator(self._models, self.task, **options)
+        return search.translations(sentences)
+
+    def attention(self, sentence: str | ParsedLine, beam: int) -> dict[str, Any]:
+        """What :func:`.page.exhibit_data` gives for the best translation of a sentence: attention with the parse.
+
+        Raises:
+            SyntaxDataError: as :meth:`translations`
+        """
+        source = InteractiveInput(self.task)
+        if isinstance(sentence, str):
+            line, tokens = None, source.encode([sentence])
+        else:
+            line, tokens = copy.deepcopy(sentence), source.encode([flatten(sentence)])
+            source.segment(line)  # its tokens now know how many pieces they have
+        dataset = source.dataset(*tokens)
+        exhibit = exhibit_of_parse(line, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
+        show_model(exhibit, self.name, Reader(self._models[0], self.task, beam), dataset, 0)
+        return exhibit_data(exhibit)
+
+
+class Source:
+    """Turns what was sent into what the models read.
+
+    Args:
+        parser: of raw text and tokens; None: there is none
+    """
+
+    def __init__(self, parser: Parser | None) -> None:
+        self.parser = parser
+
+    def parse(self, sentences: Sequence[str | list[str]]) -> list[ParsedLine]:
+        """The parses of texts and of lists of tokens.
+
+        Raises:
+            SyntaxDataError: a text that the parser cannot take
+        """
+        assert self.parser is not None
+        return self.parser.parse(list(sentences))  # type: ignore[arg-type]
+
+
+def without_parse(tokens: Sequence[str]) -> ParsedLine:
+    """Tokens that no model needs a parse of: they all hang on the first."""
+    n = len(tokens)
+    line = ParsedLine(words=list(tokens), heads=[0] * n, deprels=["root"] + ["dep"] * (n - 1))
+    line.upos, line.xpos, line.sentences = ["_"] * n, ["_"] * n, [(0, n)]
+    line.tokens = [Token(form, True, i, i, i) for i, form in enumerate(tokens)]
+    return line
+
+
+def source_text(sentence: str | ParsedLine) -> str:
+    """The text of a sentence."""
+    return sentence if isinstance(sentence, str) else text_of(sentence)
+
+
+def load_models(
+    paths: Mapping[str, str | os.PathLike[str]],
+    *,
+    data: str | None = None,
+    device: str | None = None,
+    batch_size: int = 32,
+) -> list[ServedModel]:
+    """The models of these checkpoints, by name.
+
+    Raises:
+        SyntaxDataError: a checkpoint is missing or cannot be used, or the models' source languages differ
+    """
+    models = [
+        ServedModel(name, Translator.load(path, data, device=device, batch_size=batch_size), batch_size)
+        for name, path in paths.items()
+    ]
+    languages = {model.source_lang for model in models}
+    if len(languages) > 1:
+        raise SyntaxDataError(
+            f"the models' source languages differ: {', '.join(sorted(languages))}", hint="start a server for each"
+        )
+    return models
+
+
+def load_source(models: Sequence[ServedModel], parser: str, lang: str, model_dir: str | None) -> Source:
+    """What parses for these models.
+
+    The parser gives its probabilities where it has any: LDD needs them, and the page shows them.
+
+    Args:
+        models: at least one
+        parser: ``none``, or as ``--parser`` of ``fairseq-syntax parse``
+        lang: of the parser's models; "" is the models' source language
+        model_dir: of the parser's models. Without it, and with models that need no parse, there is no parser.
+
+    Raises:
+        SyntaxDataError: the parser cannot be had
+    """
+    if parser == "none" or (model_dir is None and not any(model.needs for model in models)):
+        return Source(None)
+    options = ParserOptions(parser=parser, lang=lang or models[0].source_lang, model_dir=model_dir, distributions=True)
+    return Source(load_parser(options))
