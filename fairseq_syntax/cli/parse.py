@@ -129,7 +129,6 @@ def parser_options(args: argparse.Namespace, **more):
 
 def main(args: argparse.Namespace) -> int:
     import logging
-    import shutil
 
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.parsing.conllu_file import pass_on
@@ -139,7 +138,7 @@ def main(args: argparse.Namespace) -> int:
     if args.parser == "conllu":
         if args.distributions or args.shard or args.merge:
             raise SyntaxDataError("an existing parse is passed on as it is", hint="drop --distributions and --shard")
-        if args.output.exists() and not args.overwrite:
+        if args.output.is_file() and not args.overwrite:
             raise SyntaxDataError("exists", path=args.output, hint="give another --output, or --overwrite")
         print(f"{args.output}: {pass_on(args.input, args.output, text=args.text)} lines")
         return 0
@@ -151,9 +150,8 @@ def main(args: argparse.Namespace) -> int:
     job = Job(args.input, args.output, options, args.part_lines, args.workers, args.threads, args.shard)
     if args.overwrite and not args.merge:
         if args.shard:
-            raise SyntaxDataError("shards must not remove each other's parts", hint=f"remove {job.folder} yourself")
-        args.output.unlink(missing_ok=True)
-        shutil.rmtree(job.folder, ignore_errors=True)
+            raise SyntaxDataError("shards must not remove each other's parts", hint="remove them yourself")
+        job.drop()
     if args.merge:
         print(f"{merge(Plan.of(job))}: {len(Plan.of(job).parts)} parts")
         return 0

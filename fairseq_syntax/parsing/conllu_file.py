@@ -36,21 +36,17 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None) -> int:
         raise SyntaxDataError("is empty", path=parse if text is None else text)
     texts = read_lines(text) if text is not None else ()
     lines = tqdm(read_conllu(parse, n_lines=n_lines), total=n_lines, unit="line", disable=None)
-    try:
-        with whole_file(output) as file:
-            file.write(f"# lines = {n_lines}\n")
-            for line, expected in zip_longest(lines, texts):
-                if expected is not None and "".join(text_of(line).split()) != "".join(expected.split()):
-                    raise SyntaxDataError(
-                        f"the parse says {text_of(line)[:60]!r}, line {line.line_number + 1} of {text} "
-                        f"{expected[:60]!r}",
-                        path=parse,
-                        line=line.file_line,
-                        hint="the parse is of another text, or lines were lost: parse the text again",
-                    )
-                if not line.words and line.line_number == 0:
-                    file.write("\n")  # keeps the title apart from nothing at all
-                write_conllu(file, line)
-    except OSError as error:
-        raise SyntaxDataError(f"cannot be written: {error.strerror}", path=output, hint="make room") from error
+    with whole_file(output) as file:
+        file.write(f"# lines = {n_lines}\n")
+        for line, expected in zip_longest(lines, texts):
+            if expected is not None and "".join(text_of(line).split()) != "".join(expected.split()):
+                raise SyntaxDataError(
+                    f"the parse says {text_of(line)[:60]!r}, line {line.line_number + 1} of {text} {expected[:60]!r}",
+                    path=parse,
+                    line=line.file_line,
+                    hint="the parse is of another text, or lines were lost: parse the text again",
+                )
+            if not line.words and line.line_number == 0:
+                file.write("\n")  # keeps the title apart from nothing at all
+            write_conllu(file, line)
     return n_lines

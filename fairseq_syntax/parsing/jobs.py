@@ -9,17 +9,11 @@ what it was made from; only parts that agree are put together.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
-import shutil
-import threading
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from itertools import islice
-from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
 import torch
@@ -28,14 +22,24 @@ from tqdm import tqdm
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser, parser_module
 from fairseq_syntax.text.conllu import format_conllu, read_conllu
-from fairseq_syntax.text.files import read_lines, whole_file
+from fairseq_syntax.text.files import (
+    fingerprint,
+    is_replaced,
+    locked,
+    make_folder,
+    read_lines,
+    unwritable,
+    whole_binary,
+)
+from fairseq_syntax.text.jobs import Parts, in_workers, part_spans
 
 logger = logging.getLogger(__name__)
 
 # To be raised where the same text, options and models give another parse, by another tokenizer for one.
 VERSION = 1
-# What does not change the parse, or names a place only.
-_NO_PART_OF_THE_RESULT = ("device", "model_dir")
+# What does not change the parse but in the last digit of a probability, or names a place only. A smaller batch is what
+# helps against too little memory: the run that follows has to be this one's continuation.
+_NO_PART_OF_THE_RESULT = ("device", "model_dir", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,12 @@ class Job:
     threads: int | None = None
     shard: tuple[int, int] | None = None
 
-    @property
-    def folder(self) -> Path:
-        """Where the parts lie until they are merged."""
-        return self.output.with_name(self.output.name + ".parts")
+    def drop(self) -> None:
+        """Removes an earlier result, and what is there of one. Raises SyntaxDataError where that is not allowed."""
+        Parts(self.output, "", ".conllu").remove()
+        if is_replaced(self.output):
+            with unwritable(self.output):
+                self.output.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -81,14 +87,17 @@ class Plan:
         options = {name: value for name, value in asdict(job.options).items() if name not in _NO_PART_OF_THE_RESULT}
         module = parser_module(job.options.parser)
         models = module.fingerprint(job.options) if hasattr(module, "fingerprint") else ""
-        made_from = json.dumps([VERSION, digest.hexdigest(), options, models, job.part_lines], sort_keys=True)
-        return cls(job, n_lines, hashlib.sha256(made_from.encode()).hexdigest()[:32])
+        return cls(job, n_lines, fingerprint(VERSION, digest.hexdigest(), options, models, job.part_lines))
+
+    @property
+    def files(self) -> Parts:
+        """The files of the parts."""
+        return Parts(self.job.output, self.fingerprint, ".conllu")
 
     @property
     def parts(self) -> list[tuple[int, int]]:
         """The line spans [start, end) of all parts of the text."""
-        step = self.job.part_lines
-        return [(start, min(start + step, self.n_lines)) for start in range(0, self.n_lines, step)]
+        return part_spans(self.n_lines, self.job.part_lines)
 
     @property
     def own_parts(self) -> list[tuple[int, int]]:
@@ -96,9 +105,6 @@ class Plan:
         number, count = self.job.shard or (1, 1)
         parts = self.parts
         return parts[(number - 1) * len(parts) // count : number * len(parts) // count]
-
-    def path(self, part: tuple[int, int]) -> Path:
-        return self.job.folder / f"{part[0]:012d}-{part[1]:012d}.conllu"
 
     @property
     def title(self) -> str:
@@ -119,11 +125,8 @@ def parse_corpus(job: Job) -> Path | None:
     if _is_done(plan):
         logger.info("%s is up to date", job.output)
         return job.output
-    try:
-        job.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SyntaxDataError(f"cannot be made: {error.strerror}", path=job.folder) from error
-    missing = [part for part in plan.own_parts if not _is_whole(plan, part)]
+    make_folder(plan.files.folder)
+    missing = [part for part in plan.own_parts if not plan.files.is_whole(part)]
     done = sum(end - start for start, end in plan.own_parts) - sum(end - start for start, end in missing)
     with tqdm(total=sum(e - s for s, e in plan.own_parts), initial=done, unit="line", disable=None) as progress:
         for start, end in _parse_parts(plan, missing):
@@ -137,30 +140,30 @@ def merge(plan: Plan) -> Path:
     Raises:
         SyntaxDataError: a part is missing or damaged, or belongs to another job
     """
-    if _is_done(plan):
-        return plan.job.output
-    missing = [part for part in plan.parts if not _is_whole(plan, part)]
-    if missing:
-        lines = ", ".join(f"{start + 1} to {end}" for start, end in missing[:5])
-        raise SyntaxDataError(
-            f"{len(missing)} of {len(plan.parts)} parts are missing: lines {lines}{', …' if len(missing) > 5 else ''}",
-            path=plan.job.folder,
-            hint="run the shards that are not finished, or the command without --shard and --merge: it parses the rest",
-        )
-    try:
-        with whole_file(plan.job.output) as file:
-            file.write(plan.title)
+    with locked(plan.job.output):
+        if _is_done(plan):  # by another process that was merging
+            return plan.job.output
+        missing = [part for part in plan.parts if not plan.files.is_whole(part)]
+        if missing:
+            shown = ", ".join(f"{start + 1} to {end}" for start, end in missing[:5])
+            more = ", …" if len(missing) > 5 else ""
+            raise SyntaxDataError(
+                f"{len(missing)} of {len(plan.parts)} parts are missing: lines {shown}{more}",
+                path=plan.files.folder,
+                hint="run the shards that are not finished, or the command without --shard and --merge: it parses the "
+                "rest",
+            )
+        with whole_binary(plan.job.output) as file:
+            file.write(plan.title.encode())
             for part in plan.parts:
-                file.write(_body(plan, part))
-    except OSError as error:
-        raise _unwritable(plan.job.output, error) from error
-    shutil.rmtree(plan.job.folder, ignore_errors=True)
+                file.write(plan.files.body(part))
+        plan.files.remove()
     return plan.job.output
 
 
 def _is_done(plan: Plan) -> bool:
     output = plan.job.output
-    if not output.exists():
+    if not output.is_file():  # a FIFO or a device is never done
         return False
     with open(output, encoding="utf-8", errors="replace") as file:
         if "".join(islice(file, 2)) == plan.title:
@@ -169,47 +172,6 @@ def _is_done(plan: Plan) -> bool:
         "exists, and was made from another text, with other options or by another parser",
         path=output,
         hint="give another --output, or --overwrite",
-    )
-
-
-def _header(plan: Plan, part: tuple[int, int], body: str) -> str:
-    return f"# part = {part[0]}-{part[1]} {plan.fingerprint} {hashlib.sha256(body.encode()).hexdigest()}\n"
-
-
-def _is_whole(plan: Plan, part: tuple[int, int]) -> bool:
-    """Whether the part was parsed; a damaged one is to be parsed again."""
-    path = plan.path(part)
-    if not path.exists():
-        return False
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        header = file.readline()
-        body = file.read()
-    if header == _header(plan, part, body):
-        return True
-    words = header.split()
-    if header.startswith("# part = ") and len(words) == 6 and words[4] != plan.fingerprint:
-        raise SyntaxDataError(
-            "was made from another text, with other options or by another parser",
-            path=path,
-            hint=f"remove {plan.job.folder}, or give --overwrite",
-        )
-    logger.warning("%s is damaged, and is parsed again", path)
-    return False
-
-
-def _body(plan: Plan, part: tuple[int, int]) -> str:
-    text = plan.path(part).read_bytes().decode("utf-8", "replace")
-    header, _, body = text.partition("\n")
-    if header + "\n" != _header(plan, part, body):
-        raise SyntaxDataError("changed while it was being merged", path=plan.path(part), hint="run the command again")
-    return body
-
-
-def _unwritable(path: Path, error: OSError) -> SyntaxDataError:
-    return SyntaxDataError(
-        f"cannot be written: {error.strerror}",
-        path=path,
-        hint="make room and run the command again: it continues with what is missing",
     )
 
 
@@ -230,31 +192,21 @@ def _parse_parts(plan: Plan, parts: list[tuple[int, int]]) -> Iterator[tuple[int
     """Yields parts as they are committed."""
     if not parts:
         return
-    if plan.job.workers <= 1:
-        _start(plan.job.threads)
-        parser = load_parser(plan.job.options)
-        for part, lines in _lines_of(plan, parts):
-            _commit(plan, parser, part, lines)
-            yield part
-        return
-    threads = plan.job.threads or max(1, (os.cpu_count() or 1) // plan.job.workers)
-    pool = ProcessPoolExecutor(plan.job.workers, get_context("spawn"), _start_worker, (plan, threads))
-    waiting: set[Future[tuple[int, int]]] = set()
-    try:
-        for part, lines in _lines_of(plan, parts):
-            waiting.add(pool.submit(_work, part, lines))
-            if len(waiting) >= 2 * plan.job.workers:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-        for future in list(waiting):
-            yield future.result()
-    except BrokenProcessPool as error:
-        raise SyntaxDataError(
-            "a worker process was killed, for want of memory as a rule",
-            hint="run the command again with fewer --workers or a smaller --batch-size: it continues",
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    workers = plan.job.workers
+    threads = plan.job.threads
+    if workers > 1:
+        threads = threads or max(1, (os.cpu_count() or 1) // workers)
+    hint = "run the command again with fewer --workers or a smaller --batch-size: it continues"
+    yield from in_workers(
+        _work,
+        _lines_of(plan, parts),
+        workers=workers,
+        start=_start,
+        arguments=(plan, threads),
+        method="spawn",
+        ordered=False,
+        hint=hint,
+    )
 
 
 def _commit(plan: Plan, parser: Parser, part: tuple[int, int], lines: list[str]) -> None:
@@ -265,33 +217,21 @@ def _commit(plan: Plan, parser: Parser, part: tuple[int, int], lines: list[str])
     found = sum(1 for _ in read_conllu(rows, n_lines=part[1], first_line=part[0]))
     if not len(parsed) == found == len(lines) == part[1] - part[0]:
         raise SyntaxDataError(f"{len(lines)} lines went into the parser, {found} came out", path=plan.job.text)
-    path = plan.path(part)
-    try:
-        with whole_file(path) as file:
-            file.write(_header(plan, part, body) + body)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _start(threads: int | None) -> None:
-    if threads is not None:
-        torch.set_num_threads(threads)
+    plan.files.commit(part, body.encode())
 
 
 _worker: tuple[Plan, Parser] | None = None
 
 
-def _start_worker(plan: Plan, threads: int) -> None:
+def _start(plan: Plan, threads: int | None) -> None:
     global _worker
-    _start(threads)
-    parent = parent_process()
-    if parent is not None:
-        # A parent that is killed cannot tell its workers, and they would wait for work for ever.
-        threading.Thread(target=lambda: (connection.wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+    if threads is not None:
+        torch.set_num_threads(threads)
     _worker = plan, load_parser(plan.job.options)
 
 
-def _work(part: tuple[int, int], lines: list[str]) -> tuple[int, int]:
+def _work(task: tuple[tuple[int, int], list[str]]) -> tuple[int, int]:
     assert _worker is not None
+    part, lines = task
     _commit(*_worker, part, lines)
     return part

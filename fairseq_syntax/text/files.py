@@ -1,16 +1,51 @@
-"""Text files: plain or gzip, UTF-8 checked line by line, written whole or not at all."""
+"""Files: read line by line with UTF-8 checked, written whole or not at all, locked, and told apart by fingerprint."""
 
 from __future__ import annotations
 
+import fcntl
 import gzip
+import hashlib
+import json
+import logging
 import os
+import re
+import stat
+import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fairseq_syntax.errors import SyntaxDataError
+
+logger = logging.getLogger(__name__)
+
+# These names stand for what the process has open, and are written to as such, wherever a redirection leads.
+_OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<own>\d+)\Z")
+
+
+def fingerprint(*values: object) -> str:
+    """SHA-256 of JSON values, 32 hexadecimal digits: equal for equal values only. Paths count by their names."""
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=os.fspath)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal.
+
+    Raises:
+        SyntaxDataError: it cannot be read
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
+    return digest.hexdigest()
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -24,46 +59,235 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """
     number = 0
     try:
-        with gzip.open(path, "rb") if os.fspath(path).endswith(".gz") else open(path, "rb") as file:
-            for raw in file:
-                number += 1
-                yield raw.decode("utf-8").rstrip("\r\n")
+        for raw in read_raw_lines(path):
+            number += 1
+            yield raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
         raise SyntaxDataError(message, path=path, line=number, hint="convert the file, for example by iconv") from None
-    except (OSError, EOFError) as error:
+
+
+def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yields the lines of a file, plain or ``.gz``, as bytes with their line ends.
+
+    Raises:
+        SyntaxDataError: no such file, or a damaged archive
+    """
+    try:
+        with gzip.open(path, "rb") if os.fspath(path).endswith(".gz") else open(path, "rb") as file:
+            yield from file
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
+
+
+# ------------------------------------------------------------------------------------------------------- writing
 
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     """A text file to write to, which takes the name ``path`` only when the block ends without an error.
 
-    A kill, a full disk or an exception leaves whatever stood under ``path`` before.
+    A kill, a full disk or an exception leaves whatever stood under ``path`` before. A symbolic link stays one, and
+    its target is written; a FIFO or a device is written directly. What killed runs left of the same file is removed.
 
     Raises:
         SyntaxDataError: it cannot be written
     """
-    path = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise SyntaxDataError(f"cannot be written: {error.strerror}", path=path) from error
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
+    with whole_binary(path) as binary:
+        file = os.fdopen(os.dup(binary.fileno()), "w", encoding="utf-8", newline="\n")
+        try:
             yield file
-            file.flush()
+        finally:
+            with unwritable(path):
+                file.close()
+
+
+@contextmanager
+def whole_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """As :func:`whole_file`, for bytes."""
+    target = _target(path)
+    if not isinstance(target, str):
+        with unwritable(path), open(target, "wb", closefd=True) as file:
+            yield file
+        return
+    with _temporary(path, target) as (file, temporary):
+        try:
+            yield file
+            with unwritable(path):
+                file.flush()
+                os.fsync(file.fileno())
+                _take_name(file.fileno(), temporary, target)
+        except OSError as error:
+            if error.filename is None:  # not of a file that the block was reading
+                raise _unwritable(path, error) from error
+            raise
+
+
+@contextmanager
+def whole_path(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A temporary name beside ``path``, for a library that opens files by name; ends as :func:`whole_file` does."""
+    target = _target(path)
+    if not isinstance(target, str):
+        raise SyntaxDataError("must be a regular file", path=path)
+    with _temporary(path, target) as (file, temporary):
+        yield temporary
+        with unwritable(path):
             os.fsync(file.fileno())
-        # mkstemp makes files that only their owner can read; a corpus is to have the permissions of any new file.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException as error:
+            _take_name(file.fileno(), temporary, target)
+
+
+@contextmanager
+def unwritable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """An OSError in the block becomes a SyntaxDataError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """Makes a folder and those above it, where they are missing.
+
+    Raises:
+        SyntaxDataError: it cannot be made
+    """
+    with unwritable(path):
+        os.makedirs(path, exist_ok=True)
+    return Path(path)
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Holds the lock of a file that is to be made; another process that holds it is waited for.
+
+    The lock is ``.NAME.lock`` beside the file. The system gives it up when its process ends, however it ends.
+
+    Raises:
+        SyntaxDataError: the folder cannot be written to
+    """
+    if not is_replaced(path):
+        yield
+        return
+    folder, name = os.path.split(os.path.realpath(path))
+    lock = os.path.join(folder, f".{name}.lock")
+    while True:
+        with unwritable(path):
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.warning("%s: waiting for another process that writes it", os.fspath(path))
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            except OSError:
+                yield  # a file system without locks: whole files protect what is written there
+                return
+            if not _is_file(handle, lock):
+                continue  # its holder removed it while we were waiting
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    os.remove(lock)
+            return
+        finally:
+            os.close(handle)
+
+
+def is_replaced(path: str | os.PathLike[str]) -> bool:
+    """Whether writing a path makes a file of that name (or of its link's target); not so for a FIFO or a device."""
+    target = _target(path, open_it=False)
+    return isinstance(target, str)
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Removes the temporary files that killed runs left of ``path``; those of running processes are locked."""
+    folder, name = os.path.split(os.fspath(path))
+    mine = re.compile(rf"\.{re.escape(name)}\.\w+\.part\Z", re.ASCII)
+    with suppress(OSError):
+        for entry in os.scandir(folder or "."):
+            if mine.match(entry.name):
+                with suppress(OSError):
+                    handle = os.open(entry.path, os.O_RDWR)
+                    try:
+                        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        os.remove(entry.path)
+                    finally:
+                        os.close(handle)
+
+
+@contextmanager
+def _temporary(path: str | os.PathLike[str], target: str) -> Iterator[tuple[IO[bytes], str]]:
+    """An open temporary file beside ``target``, locked as long as it is open, and its name; removed at the end."""
+    remove_leftovers(target)
+    folder, name = os.path.split(target)
+    while True:
+        with unwritable(path):
+            handle, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name}.", suffix=".part")
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if _is_file(handle, temporary):
+            break
+        os.close(handle)  # taken for a leftover in the moment before it was locked
+    try:
+        with open(handle, "wb") as file:
+            yield file, temporary
+    finally:
         with suppress(FileNotFoundError):
             os.remove(temporary)
-        if isinstance(error, OSError) and error.filename is None:  # not of a file that the block was reading
-            message = f"cannot be written: {error.strerror or error}"
-            raise SyntaxDataError(message, path=path, hint="free some space") from error
-        raise
+
+
+def _take_name(handle: int, temporary: str, target: str) -> None:
+    # mkstemp makes files that only their owner can read; a corpus is to have the permissions of any new file.
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(temporary, 0o666 & ~umask)
+    os.replace(temporary, target)
+
+
+def _is_file(handle: int, path: str) -> bool:
+    """Whether an open file is the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _target(path: str | os.PathLike[str], open_it: bool = True) -> str | int:
+    """The file that a path leads to: the name to replace; or, for a FIFO or a device, it opened for writing (or -1)."""
+    name = os.fspath(path)
+    for _ in range(40):
+        if match := _OPEN_FILE.match(name):
+            if not open_it:
+                return -1
+            number = {"out": 1, "err": 2}.get(match["name"]) or int(match["number"] or match["own"] or 0)
+            with unwritable(path):
+                if number == 1:
+                    sys.stdout.flush()
+                return os.dup(number)
+        if not os.path.islink(name):
+            break
+        name = os.path.join(os.path.dirname(name), os.readlink(name))
+    with unwritable(path):
+        try:
+            mode = os.stat(name).st_mode
+        except FileNotFoundError:
+            return name
+        if stat.S_ISDIR(mode):
+            raise SyntaxDataError("cannot be written: it is a folder", path=path)
+        if stat.S_ISREG(mode) or not open_it:
+            return name if stat.S_ISREG(mode) else -1
+        return os.open(name, os.O_WRONLY)
+
+
+def _unwritable(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError:
+    hint = "make room, and run the command again" if error.errno in (28, 27, 122) else None  # ENOSPC, EFBIG, EDQUOT
+    return SyntaxDataError(f"cannot be written: {error.strerror or error}", path=path, hint=hint)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes a JSON file whole or not at all. Raises SyntaxDataError where it cannot be written."""
+    with whole_file(path) as file:
+        json.dump(value, file, ensure_ascii=False, indent=1)
+        file.write("\n")

@@ -145,6 +145,10 @@ def test_unknown_parsers_and_tokenizers(options, message):
 # ------------------------------------------------------------------------------------------------------ jobs
 
 
+def folder_of(text: Path) -> Path:
+    return Plan.of(job(text)).files.folder
+
+
 def test_every_line_comes_out_once_and_in_order(text):
     output = parse_corpus(job(text))
     assert [text_of(line) for line in read_conllu(output, n_lines=len(TEXT))] == [normalise(line) for line in TEXT]
@@ -211,13 +215,13 @@ def test_a_run_that_failed_continues_where_it_was(text, monkeypatch):
     with pytest.raises(SyntaxDataError, match="cannot be written: No space left"):
         parse_corpus(job(text))
     monkeypatch.setattr(os, "fsync", real)
-    assert sorted(os.listdir(job(text).folder)) == [
+    assert sorted(os.listdir(folder_of(text))) == [
         "000000000000-000000000002.conllu",
         "000000000002-000000000004.conllu",
     ]
-    marks = {name: os.stat(job(text).folder / name).st_mtime_ns for name in os.listdir(job(text).folder)}
+    marks = {name: os.stat(folder_of(text) / name).st_mtime_ns for name in os.listdir(folder_of(text))}
     parse_corpus(job(text, shard=(1, 1)))
-    assert all(os.stat(job(text).folder / name).st_mtime_ns == mark for name, mark in marks.items())
+    assert all(os.stat(folder_of(text) / name).st_mtime_ns == mark for name, mark in marks.items())
     assert parse_corpus(job(text)).read_bytes() == whole
 
 
@@ -225,7 +229,7 @@ def test_a_damaged_part_is_parsed_again(text):
     whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
     parse_corpus(job(text, shard=(1, 1)))
     for number, damage in enumerate([lambda b: b[:-20], lambda b: b"", lambda b: b.replace(b"A\t", b"B\t")]):
-        part = Plan.of(job(text)).path(Plan.of(job(text)).parts[number % 2 * 2])
+        part = Plan.of(job(text)).files.path(Plan.of(job(text)).parts[number % 2 * 2])
         part.write_bytes(damage(part.read_bytes()))
     assert parse_corpus(job(text)).read_bytes() == whole
 

@@ -5,17 +5,15 @@ import multiprocessing
 import os
 import pickle
 import random
-import resource
-import signal
 import subprocess
 import sys
 import textwrap
-from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from full_disk import files_no_larger_than
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -353,18 +351,6 @@ def test_a_number_that_does_not_fit(tmp_path, field, number):
 def test_no_such_directory(tmp_path):
     with pytest.raises(SyntaxDataError, match="could not write the store"):
         write(tmp_path / "none" / "a.arrow", [sentence(random.Random(0), False)])
-
-
-@contextmanager
-def files_no_larger_than(limit: int):
-    """What a full disk does to whoever writes, for this process."""
-    old_limit, old_handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old_limit[1]))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old_limit)
-        signal.signal(signal.SIGXFSZ, old_handler)
 
 
 def test_a_full_disk_under_the_labels(tmp_path):

@@ -1,0 +1,263 @@
+"""Work that is done once: is it done, which parts of it are, and by how many processes.
+
+A *step* makes some files out of others. When it is done, ``.NAME.made.json`` beside its first output says what it was
+made from (a fingerprint of the content of its inputs and of its options) and what it is (the outputs' SHA-256), so that
+a step is done only if neither its inputs nor its outputs have changed since.
+
+Long steps are cut into *parts* that are written whole or not at all, in any order, by any number of processes. Each
+part carries the fingerprint of what it was made from and a digest of its content. A run that was killed continues with
+the parts that are missing; the bytes of the result are those of one uninterrupted run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.files import file_sha256, is_replaced, locked, make_folder, whole_binary, write_json
+
+logger = logging.getLogger(__name__)
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+# --------------------------------------------------------------------------------------------------- done or not
+
+
+@dataclass(frozen=True)
+class Step:
+    """Files that are made out of others.
+
+    Args:
+        outputs: the files; the record lies beside the first
+        made_from: a fingerprint of the content of all inputs and of all options that matter
+    """
+
+    outputs: tuple[Path, ...]
+    made_from: str
+
+    @property
+    def record_path(self) -> Path:
+        """Where it is noted that the step is done."""
+        return record_path(self.outputs[0])
+
+    def record(self) -> dict[str, Any] | None:
+        """What was noted of the step when it was done; None where it is not done.
+
+        That is: it was begun only, made from something else, or an output is missing or has changed.
+        """
+        found = read_record(self.outputs[0])
+        if found is None or found["made_from"] != self.made_from or found.get("outputs") is None:
+            return None
+        digests = found["outputs"]
+        if set(digests) != {path.name for path in self.outputs}:
+            return None
+        if any(not path.is_file() or file_sha256(path) != digests[path.name] for path in self.outputs):
+            return None
+        return found
+
+    def begin(self) -> None:
+        """Notes that the outputs are this step's from now on, though not whole yet. Raises SyntaxDataError."""
+        write_json(self.record_path, {"made_from": self.made_from, "outputs": None})
+
+    def finish(self, note: Mapping[str, Any] | None = None) -> None:
+        """Notes that the outputs are whole; ``note`` is kept with that (JSON). Raises SyntaxDataError."""
+        outputs = {path.name: file_sha256(path) for path in self.outputs}
+        write_json(self.record_path, {"made_from": self.made_from, "outputs": outputs, "note": dict(note or {})})
+
+    @contextmanager
+    def making(self) -> Iterator[dict[str, Any] | None]:
+        """Holds the step's lock; gives the record if the step is done, by another process in the meantime too."""
+        make_folder(self.outputs[0].parent)
+        with locked(self.outputs[0]):
+            yield self.record()
+
+
+def record_path(output: str | os.PathLike[str]) -> Path:
+    """Where it is noted what a file was made from."""
+    path = Path(output)
+    return path.with_name(f".{path.name}.made.json")
+
+
+def read_record(output: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What is noted of a file: ``made_from``, ``outputs`` (null while it is being made) and ``note``; None: nothing."""
+    try:
+        found = json.loads(record_path(output).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("made_from"), str) else None
+
+
+# --------------------------------------------------------------------------------------------------------- parts
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a file that is being made: a folder of them beside it, ``NAME.parts``.
+
+    Args:
+        output: the file
+        fingerprint: of all that it is made from, and of how it is cut
+        ending: of the parts' names
+    """
+
+    output: Path
+    fingerprint: str
+    ending: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the parts lie until they are merged: beside the file, or aside where it is a FIFO or a device."""
+        if not is_replaced(self.output):
+            return Path(tempfile.gettempdir(), f"fairseq-syntax-{self.fingerprint}.parts")
+        return self.output.with_name(self.output.name + ".parts")
+
+    def path(self, span: tuple[int, int]) -> Path:
+        """The file of a part, which is named by its lines [start, end)."""
+        return self.folder / f"{span[0]:012d}-{span[1]:012d}{self.ending}"
+
+    def is_whole(self, span: tuple[int, int]) -> bool:
+        """Whether the part is made; a damaged one is to be made again.
+
+        Raises:
+            SyntaxDataError: it belongs to another job
+        """
+        path = self.path(span)
+        try:
+            header, _, body = path.read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
+        if header + b"\n" == self._header(span, body):
+            return True
+        words = header.decode("ascii", "replace").split()
+        if words[:3] == ["#", "part", "="] and len(words) == 6 and words[4] != self.fingerprint:
+            raise SyntaxDataError(
+                "was made from another text, with other options or by another model",
+                path=path,
+                hint=f"remove {self.folder}, or give --overwrite",
+            )
+        logger.warning("%s is damaged, and is made again", path)
+        return False
+
+    def clear_others(self) -> None:
+        """Removes the folder where it holds the parts of another job. For steps that may be made over."""
+        for path in sorted(self.folder.glob(f"*{self.ending}"))[:1]:
+            with open(path, "rb") as file:
+                if self.fingerprint.encode() not in file.readline(200).split():
+                    shutil.rmtree(self.folder, ignore_errors=True)
+
+    def commit(self, span: tuple[int, int], body: bytes) -> None:
+        """Writes a part. Raises SyntaxDataError where that fails."""
+        with whole_binary(self.path(span)) as file:
+            file.write(self._header(span, body) + body)
+
+    def body(self, span: tuple[int, int]) -> bytes:
+        """The content of a part that is whole. Raises SyntaxDataError if it has changed since."""
+        try:
+            header, _, body = self.path(span).read_bytes().partition(b"\n")
+        except OSError:
+            header, body = b"", b""
+        if header + b"\n" != self._header(span, body):
+            raise SyntaxDataError(
+                "changed while it was being merged", path=self.path(span), hint="run the command again"
+            )
+        return body
+
+    def remove(self) -> None:
+        """Removes the parts."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _header(self, span: tuple[int, int], body: bytes) -> bytes:
+        digest = hashlib.sha256(body).hexdigest()
+        return f"# part = {span[0]}-{span[1]} {self.fingerprint} {digest}\n".encode()
+
+
+def part_spans(n_lines: int, part_lines: int) -> list[tuple[int, int]]:
+    """The line spans [start, end) of all parts of a text."""
+    return [(start, min(start + part_lines, n_lines)) for start in range(0, n_lines, part_lines)]
+
+
+# ------------------------------------------------------------------------------------------------------- workers
+
+
+def in_workers(
+    work: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    *,
+    workers: int,
+    start: Callable[..., None] | None = None,
+    arguments: Sequence[Any] = (),
+    method: str = "fork",
+    ordered: bool = True,
+    hint: str = "run the command again with fewer workers: it continues",
+) -> Iterator[Result]:
+    """Does tasks in this process, or in several others, and yields their results.
+
+    A few tasks are on their way at a time, so that their source is not read ahead. Workers end with this process,
+    however it ends.
+
+    Args:
+        work: a function of a module, applied to each task
+        tasks: read in this process
+        workers: processes; with 1 everything happens here
+        start: called in each process, with ``arguments``, before its first task
+        method: how processes are started; ``spawn`` where threads or devices forbid ``fork``
+        ordered: results in the order of the tasks, or as they come
+        hint: what to do when a worker is killed
+
+    Raises:
+        SyntaxDataError: a worker was killed; or whatever ``work`` raises
+    """
+    if workers <= 1:
+        if start is not None:
+            start(*arguments)
+        yield from map(work, tasks)
+        return
+    pool = ProcessPoolExecutor(workers, get_context(method), _start_worker, (start, tuple(arguments)))
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) >= 2 * workers + 1:
+                yield _next(waiting, ordered)
+        while waiting:
+            yield _next(waiting, ordered)
+    except BrokenProcessPool as error:
+        raise SyntaxDataError("a worker process was killed, for want of memory as a rule", hint=hint) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _next(waiting: deque[Future[Result]], ordered: bool) -> Result:
+    if ordered:
+        return waiting.popleft().result()
+    done = next(iter(wait(waiting, return_when=FIRST_COMPLETED).done))
+    waiting.remove(done)
+    return done.result()
+
+
+def _start_worker(start: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    parent = parent_process()
+    if parent is not None:
+        # A parent that is killed cannot tell its workers, and they would wait for work for ever.
+        threading.Thread(target=lambda: (connection.wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+    if start is not None:
+        start(*arguments)
