@@ -11,6 +11,7 @@ N(v) are the dependents of v, its head and v itself. Around each layer there is 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +23,12 @@ from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.encoder import remember_labels
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
+from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
 from fairseq_syntax.model.neighbourhoods import word_means
+from fairseq_syntax.model.transformer import register_presets
 
 WORD_STATES = ("mean", "first")
 
@@ -158,6 +161,47 @@ class SyntacticGCN(nn.Module):
             option("gcn_edge_dropout", 0.0),
             option("gcn_words", "mean"),
         )
+
+
+@register_encoder_system("gcn")
+class GCNBlock(EncoderSystem):
+    """Graph convolutions after a layer of a Transformer encoder, or on its embeddings.
+
+    Args:
+        gcn: the convolutions
+        after: the layer, 0-based; None: on the embeddings, with their positions
+    """
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    def __init__(self, gcn: SyntacticGCN, after: int | None) -> None:
+        super().__init__()
+        self.gcn, self.after = gcn, after
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        SyntacticGCN.add_args(
+            parser, "where the convolutions go: an encoder layer, 0-based, or embeddings (default: the last layer)"
+        )
+
+    @classmethod
+    def from_args(cls, args: Namespace, task: Any) -> GCNBlock:
+        place = getattr(args, "gcn_after", None) or str(args.encoder_layers - 1)
+        if place != "embeddings" and not place.isdecimal():
+            raise SyntaxDataError(f"--gcn-after {place}: neither the number of an encoder layer nor embeddings")
+        remember_labels(args, task, "deprel")
+        gcn = SyntacticGCN.from_args(args, args.encoder_embed_dim)
+        return cls(gcn, None if place == "embeddings" else int(place))
+
+    def blocks(self) -> Sequence[int | None]:
+        return (self.after,)
+
+    def block(self, x: Tensor, step: Step, layer: int | None) -> Tensor:
+        assert step.syntax is not None  # the encoder has checked that it is there
+        return self.gcn(x, step.syntax)
+
+
+register_presets("gcn_transformer", encoder_syntax="gcn")
 
 
 class GCNEncoder(SyntaxLSTMEncoder):

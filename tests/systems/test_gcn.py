@@ -12,7 +12,8 @@ from lstm_models import (
     model,
     net_input,
 )
-from random_parses import batch
+from random_parses import EOS, Line, batch
+from tiny_syntax import sample, tiny_model
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.gcn import GraphConvolution, SyntacticGCN
@@ -142,3 +143,90 @@ def test_lstm_the_parse_matters_and_everything_is_trained(options):
 def test_lstm_bad_options(options, message):
     with pytest.raises(SyntaxDataError, match=message):
         model("gcn_lstm", **options)
+
+
+# -- in a Transformer ------------------------------------------------------------------------------------------------
+
+
+def encode(m, ls, left):
+    inputs = sample(ls, left)["net_input"]
+    return m.encoder(inputs["src_tokens"], src_syntax=inputs["src_syntax"], return_all_hiddens=True)
+
+
+@pytest.mark.parametrize("after", ["embeddings", "0", None])
+def test_where_it_acts_in_a_transformer(after):
+    """The layers before are those of the plain Transformer; then the GCN has been applied once."""
+    plain, m = tiny_model("syntax_transformer").eval(), tiny_model("gcn_transformer", gcn_after=after).eval()
+    m.load_state_dict(plain.state_dict(), strict=False)
+    ls = lines(3)
+    number = {"embeddings": 0, "0": 1, None: 2}[after]  # of the encoder's states: the embeddings, then the layers
+    with torch.no_grad():
+        theirs, ours = encode(plain, ls, True)["encoder_states"], encode(m, ls, True)["encoder_states"]
+        real = batch(ls, True).real.t()
+        for i in range(number):
+            torch.testing.assert_close(ours[i], theirs[i])
+        expected = m.encoder.systems["gcn"].gcn(theirs[number], batch(ls, True))
+        torch.testing.assert_close(ours[number][real], expected[real])
+        assert (ours[number] - theirs[number])[real].abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("options", [{}, {"gcn_after": "0", "gcn_layers": 2, "gcn_words": "first"}], ids=str)
+def test_transformer_same_alone_and_in_any_batch(options):
+    m = tiny_model("gcn_transformer", **options).eval()
+    ls = [*lines(4), empty_line(), *lines(5, count=2, max_words=12)]
+    with torch.no_grad():
+        for left in (True, False):
+            logits = m(**sample(ls, left)["net_input"])[0]
+            for i, line in enumerate(ls):
+                alone = m(**sample([line], left)["net_input"])[0]
+                torch.testing.assert_close(logits[i], alone[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_transformer_half_precision(dtype):
+    ls = [*lines(4), empty_line()]
+    m = tiny_model("gcn_transformer").eval()
+    expected = m(**sample(ls, True)["net_input"])[0]
+    with torch.autocast("cpu", dtype=dtype):
+        mixed = m(**sample(ls, True)["net_input"])[0]
+    whole = m.to(dtype)(**sample(ls, True)["net_input"])[0]
+    for logits in (mixed, whole):
+        torch.testing.assert_close(logits.float(), expected, atol=0.1, rtol=0.1)
+    whole.float().square().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in m.parameters() if p.grad is not None)
+
+
+def test_transformer_the_parse_matters_beside_pascal_with_recomputed_activations():
+    options = {
+        "encoder_syntax": "pascal,gcn",
+        "gcn_after": "0",
+        "gcn_edge_dropout": 0.3,
+        "checkpoint_activations": True,
+    }
+    m = tiny_model("syntax_transformer", **options)
+    line = Line([1] * 5, [2, 2, 2, 2, 2], [(1, 1, 1)] * 5, [5, 6, 7, 8, 9, EOS])
+    relabelled = Line(line.pieces, line.heads, [(2, 1, 1)] * 5, line.tokens)
+    logits, _ = m(**sample([line, *lines(5)], True)["net_input"])
+    logits.square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in m.encoder.systems["gcn"].parameters())
+    m.eval()
+    with torch.no_grad():
+        for layer in m.encoder.systems["gcn"].gcn.layers:
+            torch.nn.init.normal_(layer.label_bias.weight)
+        with_label = m(**sample([line], True)["net_input"])[0]
+        assert (with_label - m(**sample([relabelled], True)["net_input"])[0]).abs().max() > 1e-3
+    with pytest.raises(SyntaxDataError, match="gcn cannot encode a sentence without its parse"):
+        m(**sample([line], True, syntax=False)["net_input"])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"gcn_after": "2"}, "gcn acts on encoder layer 2, but the encoder has layers 0 to 1"),
+        ({"gcn_after": "-1"}, "--gcn-after -1: neither"),
+        ({"gcn_after": "last"}, "--gcn-after last: neither"),
+    ],
+)
+def test_transformer_bad_options(options, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        tiny_model("gcn_transformer", **options)
