@@ -65,7 +65,7 @@ def ceilings(lines: list[list[Sentence]], lexical: float, accuracy: float | None
     """The best possible accuracy on the ambiguous lines, and its standard error, for each kind of knowledge."""
     ambiguous = [line for line in lines if any(sentence.phrases for sentence in line)]
     found = {}
-    kinds = ["text", "tree", "arcs", "parse"] if accuracy is not None else ["text", "labels", "parse"]
+    kinds = ["text", "tree", "arcs", "parse"] if accuracy is not None else ["text", "labels", "depth", "parse"]
     for knows in kinds:
         chances = [best_accuracy(line, lexical, knows=knows, accuracy=accuracy) for line in ambiguous]
         count = max(len(chances), 1)
@@ -144,12 +144,13 @@ def main() -> int:
     names = {
         "text": "text alone",
         "labels": "text and dependency labels",
+        "depth": "text and depths in the tree",
         "tree": "text and best tree",
         "arcs": "text and probabilities",
         "parse": target_tags,
     }
     for knows, value in info["best"].items():
-        if args.mode == "homograph" and knows == "labels":
+        if args.mode == "homograph" and knows in ("labels", "depth"):
             continue
         print(f"  {names[knows]:28} {100 * value['accuracy']:5.1f} % (standard error {100 * value['error']:.1f})")
     return 0

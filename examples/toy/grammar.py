@@ -18,10 +18,12 @@ seen in the source or its parse. Only the tags of the target tell.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from fairseq_syntax.text.conllu import ParsedLine, Token
+from fairseq_syntax.text.tree_drawing import depths as depths_of
 
 CLASSES = 4
 ARTICLES = {"m": ("der", "den", "dem"), "f": ("die", "die", "der"), "n": ("das", "das", "dem")}
@@ -246,15 +248,18 @@ def _distinct(rng: Random, entries: list[str], count: int) -> list[str]:
     return drawn
 
 
-def posterior(phrase: Phrase, lexical: float, *, knows: str, accuracy: float | None = None) -> list[float]:
+def posterior(
+    phrase: Phrase, lexical: float, *, knows: str, accuracy: float | None = None, depths: Sequence[int] = ()
+) -> list[float]:
     """P(governor = site) for somebody who knows the text and more, by Bayes' rule.
 
     Args:
         phrase: the decision
         lexical: as the corpus was made
         knows: ``text``; or the text with the parser's best ``tree``, the parser's probabilities (``arcs``), the true
-            dependency ``labels`` without the heads, or the true ``parse``
+            dependency ``labels`` without the heads, the ``depth`` of each word in the true parse, or the true ``parse``
         accuracy: the parser's, for ``tree``
+        depths: of the sentence's words, for ``depth``
     """
     sites = len(phrase.sites)
     weights = [(1 - lexical) / CLASSES + lexical * fits for fits in phrase.fits]
@@ -262,6 +267,9 @@ def posterior(phrase: Phrase, lexical: float, *, knows: str, accuracy: float | N
         weights = [float(site == phrase.governor) for site in range(sites)]
     elif knows == "labels":  # obl attaches to the verb, the first site, and nmod to a noun
         weights = [weight * ((site == 0) == (phrase.governor == 0)) for site, weight in enumerate(weights)]
+    elif knows == "depth":  # the governor is one step above
+        governor = depths[phrase.sites[phrase.governor]]
+        weights = [weight * (depths[site] == governor) for site, weight in zip(phrase.sites, weights)]
     elif knows == "arcs" and phrase.belief is not None:
         weights = [weight * p for weight, p in zip(weights, phrase.belief)]
     elif knows == "tree" and accuracy is not None:
@@ -275,8 +283,9 @@ def best_accuracy(line: list[Sentence], lexical: float, *, knows: str, accuracy:
     """The probability that the best possible guess of the line's translation is right, given what is known."""
     chance = 1.0
     for sentence in line:
+        depth = depths_of(sentence.heads) if knows == "depth" else ()
         for phrase in sentence.phrases.values():
-            chance *= max(posterior(phrase, lexical, knows=knows, accuracy=accuracy))
+            chance *= max(posterior(phrase, lexical, knows=knows, accuracy=accuracy, depths=depth))
     return chance
 
 

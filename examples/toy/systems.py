@@ -47,8 +47,8 @@ class System:
         name: of the row
         arch: ``--arch``
         knows: what it can know of a test sentence, and so how well it can do: ``text`` alone, or with it the best
-            ``tree``, the parser's probabilities (``arcs``), the ``labels`` of the true parse, or all of the true
-            ``parse`` (of homographs: the tags of the translation)
+            ``tree``, the parser's probabilities (``arcs``), the ``labels`` or the ``depth`` of the words in the true
+            parse, or all of the true ``parse`` (of homographs: the tags of the translation)
         corpus: a key of ``CORPORA``
         options: more of ``fairseq-train``
         generation: more of ``fairseq-generate``
@@ -83,6 +83,7 @@ DEMO = [
     System("PASCAL", "pascal_transformer", "parse"),
 ]
 PSH = "--criterion supervised_head --child-weight 0"
+PARSER_FREE = "--criterion supervised_head"
 
 
 def ldd(variant: str, knows: str, accuracy: float) -> System:
@@ -107,6 +108,8 @@ SYSTEMS = [
     *DEMO,
     System("label embeddings (S&H)", "sennrich_haddow_transformer", "labels"),
     System("GCN", "gcn_transformer", "parse"),
+    System("relative depth", "relative_depth_transformer", "depth"),
+    System("structural positions", "structural_positions_transformer", "parse"),
     System("CSH+PSH (no parse)", "supervised_head_transformer", "text", options="--criterion supervised_head"),
     System("LISA (no parse)", "lisa_transformer", "text", options="--criterion lisa"),
     *[row for accuracy in UNCERTAIN for row in uncertain(accuracy)],
@@ -114,6 +117,8 @@ SYSTEMS = [
     System("PSH", "supervised_head_transformer", "text", "lexical", PSH, tree=True),
     System("CSH+PSH", "supervised_head_transformer", "text", "lexical", "--criterion supervised_head", tree=True),
     System("LISA", "lisa_transformer", "text", "lexical", "--criterion lisa", tree=True),
+    System("PASCAL (no parser)", "parser_free_pascal_transformer", "text", "lexical", PARSER_FREE, tree=True),
+    System("LDD (no parser)", "parser_free_ldd_transformer", "text", "lexical", PARSER_FREE, tree=True),
     System("plain (homographs)", "transformer", "text", "homograph"),
     System("LaSyn", "lasyn_transformer", "text", "homograph", LASYN),
     System(

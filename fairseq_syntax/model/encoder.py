@@ -41,6 +41,10 @@ class EncoderSystem(HeadSystem):
         """Change the token embeddings [B, T, C] before they are scaled and positions are added."""
         return x
 
+    def positions(self, positions: Tensor, step: Step) -> Tensor:
+        """Change the position embeddings [B, T, C] before they are added to the token embeddings."""
+        return positions
+
     def blocks(self) -> Sequence[int | None]:
         """After which layers :meth:`block` is called, 0-based; None stands for the embeddings, before layer 0."""
         return ()
@@ -75,6 +79,24 @@ def register_encoder_system(name: str) -> Callable[[type[EncoderSystem]], type[E
         return cls
 
     return register
+
+
+def layer_list(option: str, text: str | None, layers: int) -> list[int]:
+    """The encoder layers that an option names: numbers from 0 with commas, negative ones counted from the top.
+
+    Args:
+        option: its name, for the error
+        text: its value; None stands for all layers
+        layers: how many the encoder has
+
+    Raises:
+        SyntaxDataError: not a list of numbers
+    """
+    try:
+        numbers = range(layers) if text is None else [int(i) for i in str(text).split(",")]
+    except ValueError as error:
+        raise SyntaxDataError(f"{option} {text}: not a list of numbers") from error
+    return sorted({i + layers if i < 0 else i for i in numbers})
 
 
 def remember_labels(args: Namespace, task: Any, column: str) -> list[str]:
@@ -257,7 +279,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
             token_embeddings = self.embed_tokens(src_tokens)
         for system in self.systems.values():
             token_embeddings = system.embed(token_embeddings, step)
-        x, embedded = self.forward_embedding(src_tokens, token_embeddings)
+        x, embedded = self._add_positions(token_embeddings, step)
         x = x.masked_fill(padding[:, :, None], 0).transpose(0, 1)  # [T, B, C]
         x = self._blocks(x, step, None)
 
@@ -280,6 +302,19 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
             "src_lengths": [padding.logical_not().sum(dim=1, dtype=torch.int32, keepdim=True)],
             "step": step,
         }
+
+    def _add_positions(self, token_embeddings: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """fairseq's ``forward_embedding``, with the systems' part in the positions: both [B, T, C]."""
+        x = embedded = self.embed_scale * token_embeddings
+        if self.embed_positions is not None:
+            positions = self.embed_positions(step.tokens)
+            for system in self.systems.values():
+                positions = system.positions(positions, step)
+            x = embedded + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        x = self.dropout_module(x)
+        return x if self.quant_noise is None else self.quant_noise(x), embedded
 
     def _layers_of_this_step(self) -> Iterator[tuple[int, nn.Module | None]]:
         """The layers by number; None in place of those that ``--encoder-layerdrop`` leaves out of this step."""

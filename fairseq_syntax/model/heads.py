@@ -19,7 +19,7 @@ anything      reads         allowed: likewise
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -83,6 +83,13 @@ class Step:
     padding: Tensor
     syntax: SyntaxBatch | None = None
     scores: dict[Place, Tensor] = field(default_factory=dict)
+    _made: dict[str, Tensor] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """What ``make`` returns, made at the first call of that name in this step: for what several layers share."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
     @classmethod
     def of(cls, syntax: SyntaxBatch) -> Step:

@@ -25,7 +25,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import whole_file
@@ -51,6 +51,35 @@ def single_spaced(text: str) -> str:
 def spaces_before(tokens: Sequence) -> list[bool]:
     """Whether a space precedes each surface token of a line (``Token`` of ``text/conllu.py``): True for the first."""
     return [True, *(token.space_after for token in tokens[:-1])][: len(tokens)]
+
+
+class WordMarks(NamedTuple):
+    """What a piece says of words: whether it begins one, and whether the piece after it does."""
+
+    starts: bool
+    ends: bool
+
+
+def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
+    """Where words begin, by the pieces alone: the first piece of a line begins one, and so do those marked here.
+
+    subword-nmt's marks tell every word. sentencepiece's tell those after a space only; there a piece without a letter
+    or a digit counts as a word of its own, as most words without a space before them are punctuation or follow it.
+
+    Args:
+        symbols: pieces, as in a dictionary
+        kind: of the segmentation; None where each symbol is a word
+    """
+    if kind == SubwordNmtSegmenter.kind:
+        return [WordMarks(False, not symbol.endswith(SEPARATOR)) for symbol in symbols]
+    if kind is None:
+        return [WordMarks(True, True) for _ in symbols]
+    marks = []
+    for symbol in symbols:
+        text = symbol.removeprefix(SPACE_MARK)
+        punctuation = bool(text) and not any(character.isalnum() for character in text)
+        marks.append(WordMarks(symbol.startswith(SPACE_MARK) or punctuation, punctuation))
+    return marks
 
 
 class Segmenter(ABC):

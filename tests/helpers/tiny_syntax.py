@@ -22,7 +22,13 @@ def dictionary(size: int = 20) -> Dictionary:
 
 def tiny_task() -> SimpleNamespace:
     words = dictionary()
-    return SimpleNamespace(source_dictionary=words, target_dictionary=words, source_labels=LABELS, target_labels=LABELS)
+    return SimpleNamespace(
+        source_dictionary=words,
+        target_dictionary=words,
+        source_labels=LABELS,
+        target_labels=LABELS,
+        source_segmenter=None,
+    )
 
 
 def tiny_model(arch: str, seed: int = 0, **options):

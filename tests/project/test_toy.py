@@ -74,7 +74,7 @@ class Enumerator:
             self.script[-1] += 1
 
 
-@pytest.mark.parametrize("knows", ["text", "labels"])
+@pytest.mark.parametrize("knows", ["text", "labels", "depth"])
 @pytest.mark.parametrize("phrases, lexical", [(0, 0.0), (1, 0.0), (2, 0.0), (1, 0.5), (2, 0.5), (1, 1.0), (2, 1.0)])
 def test_best_accuracy_against_all_derivations(phrases, lexical, knows):
     """Every derivation of a small lexicon is enumerated; who sees the text does best by its likeliest translation."""
@@ -83,7 +83,10 @@ def test_best_accuracy_against_all_derivations(phrases, lexical, knows):
     for sentence, p in Enumerator().outcomes(
         lambda rng: grammar.attachment(rng, phrases, lexical=lexical, lexicon=SMALL)
     ):
-        seen = (*sentence.words, *(sentence.deprels if knows == "labels" else ()))
+        depth = [0 if head == word else None for word, head in enumerate(sentence.heads)]
+        while None in depth:
+            depth = [d if d is not None or depth[h] is None else depth[h] + 1 for d, h in zip(depth, sentence.heads)]
+        seen = (*sentence.words, *{"text": (), "labels": sentence.deprels, "depth": depth}[knows])
         joint[seen][tuple(sentence.target.words)] += p
         claimed += p * Fraction(grammar.best_accuracy([sentence], lexical, knows=knows)).limit_denominator(10**9)
         assert grammar.best_accuracy([sentence], lexical, knows="parse") == 1
@@ -93,8 +96,10 @@ def test_best_accuracy_against_all_derivations(phrases, lexical, knows):
     assert float(best) == pytest.approx(float(claimed), abs=1e-9)
     if lexical == 0:
         # The text is silent: 1 of 2 sites, then 1 of 3. A label tells the verb from the nouns, of which the second
-        # phrase has two.
-        assert best == {"text": [1, Fraction(1, 2), Fraction(1, 6)], "labels": [1, 1, Fraction(2, 3)]}[knows][phrases]
+        # phrase has two. The depth tells all but which of two nouns, where the first phrase attaches to the verb and
+        # its noun is as deep as the object.
+        expected = {"text": [1, Fraction(1, 2), Fraction(1, 6)], "labels": [1, 1, Fraction(2, 3)]}
+        assert best == (expected | {"depth": [1, 1, Fraction(5, 6)]})[knows][phrases]
     if lexical == 1:
         assert best == 1
 

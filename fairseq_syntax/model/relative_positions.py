@@ -1,0 +1,63 @@
+"""Relative positions of any kind in the heads' scores and values (Shaw, Uszkoreit and Vaswani, 2018).
+
+    e_ij = q_i · (k_j + a^K_{r(i,j)}) / √d          out_i = Σ_j softmax(e)_ij (v_j + a^V_{r(i,j)})
+
+A system says which of R buckets ``r(i, j)`` each pair of places is in; the embeddings ``a`` are learnt per dimension of
+a head and shared by the heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+
+
+class RelativeEmbeddings(nn.Module):
+    """``a^K`` and ``a^V``: one vector for each bucket, for the keys and for the values.
+
+    Args:
+        buckets: R
+        dim: d, the dimensions of a head
+    """
+
+    def __init__(self, buckets: int, dim: int) -> None:
+        super().__init__()
+        self.keys = nn.Parameter(torch.empty(buckets, dim))
+        self.values = nn.Parameter(torch.empty(buckets, dim))
+        nn.init.xavier_uniform_(self.keys)
+        nn.init.xavier_uniform_(self.values)
+
+
+class RelativeTerm(ScoreTerm):
+    """The two formulas above, for buckets that are given pair by pair.
+
+    Args:
+        buckets: [B or 1, T, T] int64, r(i, j) from 0 to R - 1; row: query, column: key
+        embeddings: those of the layer
+    """
+
+    def __init__(self, buckets: Tensor, embeddings: RelativeEmbeddings) -> None:
+        self._buckets, self._embeddings = buckets[:, None], embeddings
+
+    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+        by_bucket = given.q @ self._embeddings.keys.to(given.q.dtype).t()  # [B, H, T, R]; q holds the 1/√d
+        return scores + by_bucket.gather(3, self._buckets.expand_as(scores))
+
+    def output(self, weights: Tensor, given: HeadInputs) -> Tensor:
+        values = self._embeddings.values.to(weights.dtype)
+        by_bucket = weights.new_zeros(*weights.shape[:3], values.size(0))  # [B, H, T, R]
+        by_bucket = by_bucket.scatter_add(3, self._buckets.expand_as(weights), weights)
+        return by_bucket @ values
+
+
+def distance_buckets(length: int, most: int, device: torch.device) -> Tensor:
+    """Shaw's own buckets: ``clip(j − i, −k, k) + k``, [1, T, T] int64.
+
+    Args:
+        length: T
+        most: k
+    """
+    place = torch.arange(length, device=device)
+    return (place - place[:, None]).clamp(-most, most)[None] + most

@@ -1,0 +1,302 @@
+"""PASCAL and LDD without a parser: their factor comes from a parent head of the same encoder, lower down.
+
+A parent head of layer s, supervised (``supervised_heads``) or bi-affine (``lisa``), gives for each word a distribution
+over heads, ``P[i, w] = softmax_w`` of its scores over the first pieces of words. The layers above read it, in training
+and at inference, where no parse is given:
+
+- ``predicted_pascal``: PASCAL's factor in expectation, a mixture of Gaussians,
+  ``D[i, j] = Σ_w P[i, w] N(j; mid(w), σ²)``;
+- ``predicted_ldd``: LDD's unlabelled factor, ``P[i, w]`` itself at every piece of w.
+
+All pieces of a word have the row of its first piece. ``</s>`` is its own parent, as in PASCAL; in LDD its row and its
+column are 0. Words begin where the segmentation's marks say (:func:`~fairseq_syntax.text.segmentation.word_marks`).
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.encoder import EncoderSystem, layer_list, register_encoder_system
+from fairseq_syntax.model.heads import HeadClaims, HeadSystem, Place, Step
+from fairseq_syntax.model.transformer import register_presets
+from fairseq_syntax.systems.pascal import gaussian
+from fairseq_syntax.text.segmentation import word_marks
+
+
+class Words(NamedTuple):
+    """Where the words of a batch are, found from its tokens alone.
+
+    Attributes:
+        real: [B, T] bool, True on pieces, False on ``</s>`` and padding
+        first: [B, T] int64, column of the first piece of each piece's word; ``</s>`` and padding: their own
+        begins: [B, T] bool, True on the first pieces of words
+        middle: [B, T] float32, at a first piece the mean column of the word's pieces, elsewhere the own column
+    """
+
+    real: Tensor
+    first: Tensor
+    begins: Tensor
+    middle: Tensor
+
+
+def find_words(tokens: Tensor, pad: int, eos: int, starts: Tensor, ends: Tensor) -> Words:
+    """Words by the marks of their pieces.
+
+    Args:
+        tokens: [B, T] int64
+        starts, ends: [V] bool, whether a symbol begins a word, and whether the symbol after it does
+    """
+    real = tokens.ne(pad) & tokens.ne(eos)
+    after = torch.cat((torch.ones_like(real[:, :1]), ~real[:, :-1] | ends[tokens[:, :-1]]), dim=1)
+    begins = real & (starts[tokens] | after)
+    column = torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
+    first = column.masked_fill(real & ~begins, 0).cummax(dim=1).values
+    pieces = torch.zeros_like(column).scatter_add_(1, first, torch.ones_like(column))
+    return Words(real, first, begins, column + (pieces - 1).clamp(min=0) / 2)
+
+
+def predicted_parents(scores: Tensor, words: Words) -> Tensor:
+    """P: for each piece, how probable it is that its word's head is the word that begins at column w.
+
+    Args:
+        scores: [B, T, T] of the parent head, row: dependent, column: head
+
+    Returns:
+        [B, T, T] float32; rows of ``</s>`` and padding have 1 on themselves
+    """
+    itself = torch.eye(scores.size(1), dtype=torch.bool, device=scores.device)
+    allowed = torch.where(words.real[:, :, None], words.begins[:, None, :], itself)
+    rows = scores.float().masked_fill(~allowed, float("-inf")).softmax(dim=-1)
+    return rows.gather(1, words.first[:, :, None].expand_as(rows))
+
+
+def pascal_factor(parents: Tensor, words: Words, variance: float) -> Tensor:
+    """``D[i, j] = Σ_w P[i, w] N(j; mid(w), σ²)``, [B, T, T] float32."""
+    column = torch.arange(parents.size(1), device=parents.device)
+    return parents @ gaussian(words.middle[:, :, None], column, variance)
+
+
+def ldd_factor(parents: Tensor, words: Words) -> Tensor:
+    """``P[i, w(j)]`` between real pieces and 0 elsewhere, [B, T, T] float32."""
+    spread = parents.gather(2, words.first[:, None, :].expand_as(parents))
+    return spread * (words.real[:, :, None] & words.real[:, None, :])
+
+
+class FactorTerm(ScoreTerm):
+    """The scores of the first heads are multiplied by a factor.
+
+    Args:
+        num_heads: how many heads; None stands for all
+        factor: [B, T, T]; a gradient flows through it where it has one
+    """
+
+    def __init__(self, num_heads: int | None, factor: Tensor) -> None:
+        self.heads, self.tensors = slice(0, num_heads), (factor,)
+
+    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+        return scores * given.tensors[0][:, None].to(scores.dtype)
+
+
+class PredictedParse(EncoderSystem):
+    """What the two systems share: reading the parent head below.
+
+    Args:
+        starts, ends: [V] bool, the marks of the source's symbols
+        pad, eos: their numbers
+        heads: how many heads are scaled, the first ones of each layer; None stands for all
+        layers: 0-based; none stands for the layer above that of the parent head
+        gradient_after: updates before which no gradient flows into the parent head through the factor; -1: never any
+        given: in training, the probability that a sentence's given parse is used in place of the predicted one
+        given_updates: updates over which that probability falls to 0; 0 leaves it as it is
+    """
+
+    starts: Tensor
+    ends: Tensor
+
+    def __init__(
+        self,
+        starts: Tensor,
+        ends: Tensor,
+        pad: int,
+        eos: int,
+        heads: int | None = None,
+        layers: Sequence[int] = (),
+        gradient_after: int = 1000,
+        given: float = 0.0,
+        given_updates: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= given <= 1:
+            raise SyntaxDataError(f"--given-parse {given}: a probability lies between 0 and 1")
+        self.register_buffer("starts", starts)
+        self.register_buffer("ends", ends)
+        self.pad, self.eos, self.heads = pad, eos, heads
+        self._layers, self.gradient_after = tuple(layers), gradient_after
+        self.given, self.given_updates = given, given_updates
+        self.place: Place = (0, 0)
+        self.updates = 0
+        if given:
+            self.training_needs = frozenset({"tree"})
+
+    @classmethod
+    def _shared_args(cls, args: Namespace, task: Any) -> dict[str, Any]:
+        """What the options say of the arguments that both systems have."""
+        segmenter = task.source_segmenter
+        marks = word_marks(task.source_dictionary.symbols, segmenter.kind if segmenter else None)
+        after, given = getattr(args, "parent_gradient_after", None), getattr(args, "given_parse", None)
+        layers = getattr(args, "predicted_layers", None)
+        return {
+            "starts": torch.tensor([mark.starts for mark in marks]),
+            "ends": torch.tensor([mark.ends for mark in marks]),
+            "pad": task.source_dictionary.pad(),
+            "eos": task.source_dictionary.eos(),
+            "heads": getattr(args, "predicted_heads", None),
+            "layers": layer_list("--predicted-layers", layers, args.encoder_layers) if layers else (),
+            "gradient_after": 1000 if after is None else after,
+            "given": given or 0.0,
+            "given_updates": getattr(args, "given_parse_updates", None) or 0,
+        }
+
+    def connect(self, systems: Mapping[str, HeadSystem]) -> None:
+        """Find the parent head that is read, and the layers above it."""
+        places = [place for s in systems.values() if (place := s.parent_head()) is not None]
+        if len(places) != 1:
+            raise SyntaxDataError(
+                f"{self.name} reads the parent head of another system, and there are {len(places)}",
+                hint=f"--encoder-syntax supervised_heads,{self.name} or --encoder-syntax lisa,{self.name}",
+            )
+        self.place = places[0]
+        self._layers = self._layers or (self.place[0] + 1,)
+        if min(self._layers) <= self.place[0]:
+            raise SyntaxDataError(
+                f"{self.name} acts on encoder layer {min(self._layers)}, and the parent head that it reads is in layer "
+                f"{self.place[0]}",
+                hint="choose a lower --parent-layer (or --lisa-layer), or higher --predicted-layers",
+            )
+
+    def layers(self) -> Sequence[int]:
+        return (self.place[0], *self._layers)
+
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        if layer == self.place[0]:
+            return HeadClaims(reads=frozenset({self.place[1]}))
+        heads = num_heads if self.heads is None else self.heads
+        if not 1 <= heads <= num_heads:
+            raise SyntaxDataError(f"--predicted-heads {heads}: encoder layer {layer} has {num_heads} heads")
+        return HeadClaims(scales=frozenset(range(heads)))
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's count of updates, given before each."""
+        self.updates = num_updates
+
+    def factor(self, parents: Tensor, words: Words) -> Tensor:
+        """The factor [B, T, T] of the scores, from the distribution over parents."""
+        raise NotImplementedError
+
+    def term(self, step: Step, layer: int) -> ScoreTerm | None:
+        # Where --encoder-layerdrop has left the parent head's layer out, the layers above are plain in this step.
+        if layer == self.place[0] or self.place not in step.scores:
+            return None
+        factor = step.once(f"{self.name} factor", lambda: self._factor(step))
+        return FactorTerm(self.heads, factor)
+
+    def _factor(self, step: Step) -> Tensor:
+        words = find_words(step.tokens, self.pad, self.eos, self.starts, self.ends)
+        scores = step.scores[self.place]
+        if not 0 <= self.gradient_after <= self.updates:
+            scores = scores.detach()
+        parents = predicted_parents(scores, words)
+        if self.training and self.given:
+            assert step.syntax is not None  # the encoder has checked what is needed
+            given = torch.zeros_like(parents).scatter_(2, step.syntax.parent_first[:, :, None], 1.0)
+            left = max(0.0, 1 - self.updates / self.given_updates) if self.given_updates else 1.0
+            chosen = torch.rand(parents.size(0), 1, 1, device=parents.device) < self.given * left
+            parents = torch.where(chosen, given, parents)
+        return self.factor(parents, words)
+
+
+@register_encoder_system("predicted_pascal")
+class PredictedPascal(PredictedParse):
+    """PASCAL's factor from a predicted distribution over parents.
+
+    Args:
+        variance: σ²
+        others: as in :class:`PredictedParse`
+    """
+
+    def __init__(self, *others: Any, variance: float = 1.0, **named: Any) -> None:
+        super().__init__(*others, **named)
+        if variance <= 0:
+            raise SyntaxDataError(f"--predicted-variance {variance}: a variance is positive")
+        self.variance = variance
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--predicted-layers",
+            metavar="LIST",
+            help="encoder layers that it scales (default: above the parent head's)",
+        )
+        parser.add_argument("--predicted-heads", type=int, metavar="N", help="how many of their heads (default: all)")
+        parser.add_argument("--predicted-variance", type=float, metavar="V", help="of the Gaussians (default: 1)")
+        parser.add_argument(
+            "--parent-gradient-after",
+            type=int,
+            metavar="N",
+            help="updates before the factor's gradient reaches the parent head; -1 is never (default: 1000)",
+        )
+        parser.add_argument(
+            "--given-parse",
+            type=float,
+            metavar="P",
+            help="probability in training that a sentence's given parse is used (default: 0)",
+        )
+        parser.add_argument(
+            "--given-parse-updates",
+            type=int,
+            metavar="N",
+            help="updates over which that probability falls to 0 (default: 0, it stays)",
+        )
+
+    @classmethod
+    def from_args(cls, args: Namespace, task: Any) -> PredictedPascal:
+        variance = getattr(args, "predicted_variance", None)
+        return cls(variance=1.0 if variance is None else variance, **cls._shared_args(args, task))
+
+    def factor(self, parents: Tensor, words: Words) -> Tensor:
+        return pascal_factor(parents, words, self.variance)
+
+
+@register_encoder_system("predicted_ldd")
+class PredictedLdd(PredictedParse):
+    """LDD's unlabelled factor from a predicted distribution over parents; its options are ``predicted_pascal``'s."""
+
+    @classmethod
+    def from_args(cls, args: Namespace, task: Any) -> PredictedLdd:
+        return cls(**cls._shared_args(args, task))
+
+    def factor(self, parents: Tensor, words: Words) -> Tensor:
+        return ldd_factor(parents, words)
+
+
+register_presets(
+    "parser_free_pascal_transformer",
+    encoder_syntax="supervised_heads,predicted_pascal",
+    parent_layer=0,
+    parent_head=0,
+    child_weight=0.0,
+)
+register_presets(
+    "parser_free_ldd_transformer",
+    encoder_syntax="supervised_heads,predicted_ldd",
+    parent_layer=0,
+    parent_head=0,
+    child_weight=0.0,
+)

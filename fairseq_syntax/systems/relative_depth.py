@@ -1,0 +1,158 @@
+"""Dependency relative positions: how much deeper in the tree the other word is, in place of how far away.
+
+Omote, Tamura and Ninomiya (2019), Dependency-Based Relative Positional Encoding for Transformer NMT, RANLP. Shaw's
+relative positions with ``r(i, j) = clip(depth(j) − depth(i), −k, k)``, in the paper beside the sequential ones.
+
+**Without a T×T tensor.** There are few depths, and ``r`` depends on a key only by its depth δ. So the scores get
+``G_iδ = q_i · a^K_{clip(δ − depth(i))}`` at ``δ = depth(j)``: as many more dimensions of the queries (``G``) and
+keys (the one-hot depth) as there are depths. In the same way one-hot depths beside the values give each depth's share
+of the weights, and with it the values' term. Attention itself stays the plain, fused one, dropout included.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.encoder import EncoderSystem, layer_list, register_encoder_system
+from fairseq_syntax.model.heads import HeadClaims, Step
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets
+from fairseq_syntax.model.transformer import register_presets
+from fairseq_syntax.model.trees import Forest
+
+
+def piece_depth(step: Step) -> Tensor:
+    """[B, T] int64: the depth of each piece's word, 0 for a root; ``</s>`` and padding have that of a root."""
+    syntax = step.syntax
+    assert syntax is not None  # the encoder has checked what is needed
+    return step.once("piece depth", lambda: syntax.of_word(Forest(syntax).depth, 0))
+
+
+class DepthTerm(ScoreTerm):
+    """Relative depth on all heads of a layer.
+
+    Args:
+        depth: [B, T] int64
+        most: k
+        embeddings: those of the layer, of 2k + 1 buckets
+    """
+
+    def __init__(self, depth: Tensor, most: int, embeddings: RelativeEmbeddings) -> None:
+        self._depth, self._most, self._embeddings = depth, most, embeddings
+
+    @property
+    def _dense(self) -> RelativeTerm:
+        difference = self._depth[:, None, :] - self._depth[:, :, None]  # row: query, column: key
+        return RelativeTerm(difference.clamp(-self._most, self._most) + self._most, self._embeddings)
+
+    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+        return self._dense.scores(scores, given)
+
+    def output(self, weights: Tensor, given: HeadInputs) -> Tensor:
+        return self._dense.output(weights, given)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        B, H, T, d = q.shape
+        depths = -(-(int(self._depth.max()) + 1) // 8) * 8  # fused kernels want a multiple of 8 dimensions
+        depth = torch.arange(depths, device=q.device)
+        bucket = (depth - self._depth[:, :, None]).clamp(-self._most, self._most) + self._most  # [B, T, D]
+        bucket = bucket[:, None].expand(B, H, T, depths)
+        one_hot = (self._depth[:, :, None] == depth).to(q.dtype)[:, None].expand(B, H, T, depths)
+        keys, values = self._embeddings.keys.to(q.dtype), self._embeddings.values.to(q.dtype)
+        by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]
+        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
+        wide = F.scaled_dot_product_attention(
+            torch.cat((q, by_depth), dim=3),
+            torch.cat((k, one_hot), dim=3),
+            torch.cat((v, one_hot), dim=3),
+            attn_mask=mask,
+            scale=1.0,
+        )
+        out, share = wide.split((d, depths), dim=3)
+        shares = q.new_zeros(B, H, T, keys.size(0)).scatter_add(3, bucket, share)  # [B, H, T, 2k + 1]
+        return out + shares @ values
+
+
+@register_encoder_system("relative_depth")
+class RelativeDepth(EncoderSystem):
+    """Relative depth in all heads of chosen layers.
+
+    Args:
+        dim: d, the dimensions of a head
+        layers: 0-based
+        most: k, the difference of depths from which on all are alike
+        sequential: that of distances, for Shaw's relative positions beside; 0 leaves them out
+    """
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    def __init__(self, dim: int, layers: Sequence[int], most: int = 2, sequential: int = 0) -> None:
+        super().__init__()
+        for option, value, least in (("--depth-clip", most, 1), ("--depth-sequential", sequential, 0)):
+            if value < least:
+                raise SyntaxDataError(f"{option} {value}: at least {least} is wanted")
+        self._layers, self.most, self.sequential = tuple(layers), most, sequential
+        self.depth = nn.ModuleDict({str(i): RelativeEmbeddings(2 * most + 1, dim) for i in layers})
+        self.distance = nn.ModuleDict(
+            {str(i): RelativeEmbeddings(2 * sequential + 1, dim) for i in layers if sequential}
+        )
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--depth-layers", metavar="LIST", help="encoder layers with relative depth, with commas (default: all)"
+        )
+        parser.add_argument("--depth-clip", type=int, metavar="K", help="largest difference of depths (default: 2)")
+        parser.add_argument(
+            "--depth-sequential",
+            type=int,
+            metavar="K",
+            help="sequential relative positions beside, up to this distance (default: 0, none)",
+        )
+
+    @classmethod
+    def from_args(cls, args: Namespace, task: Any) -> RelativeDepth:
+        layers = layer_list("--depth-layers", getattr(args, "depth_layers", None), args.encoder_layers)
+        dim = args.encoder_embed_dim // args.encoder_attention_heads
+        most, sequential = getattr(args, "depth_clip", None), getattr(args, "depth_sequential", None)
+        return cls(dim, layers, 2 if most is None else most, sequential or 0)
+
+    def layers(self) -> Sequence[int]:
+        return self._layers
+
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        return HeadClaims(scales=frozenset(range(num_heads)))
+
+    def term(self, step: Step, layer: int) -> ScoreTerm:
+        depth = piece_depth(step)
+        term = DepthTerm(depth, self.most, self.depth[str(layer)])
+        if not self.sequential:
+            return term
+        distance = distance_buckets(depth.size(1), self.sequential, depth.device)
+        return BothTerms(term, RelativeTerm(distance, self.distance[str(layer)]))
+
+
+class BothTerms(ScoreTerm):
+    """Two terms on all heads, one after the other."""
+
+    def __init__(self, *terms: ScoreTerm) -> None:
+        self._terms = terms
+
+    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+        for term in self._terms:
+            scores = term.scores(scores, given)
+        return scores
+
+    def output(self, weights: Tensor, given: HeadInputs) -> Tensor:
+        parts = [part for term in self._terms if (part := term.output(weights, given)) is not None]
+        return torch.stack(parts).sum(dim=0)
+
+
+register_presets("relative_depth_transformer", encoder_syntax="relative_depth")

@@ -1,0 +1,168 @@
+"""Structural position representations: where a word stands in the dependency tree, absolutely and relative to others.
+
+Wang, Tu, Wang and Shi (2019), Self-Attention with Structural Position Representations, EMNLP.
+
+- *Absolute* (section 3.1): the sinusoidal encoding of a word's depth, fused with that of its place in the text,
+  ``p = tanh(U p_depth + V p_sequence)``.
+- *Relative* (section 3.2): relative positions whose buckets are distances in the tree. For an ancestor and a descendant
+  the signed difference of their depths (positive downward); for others the length of the path between them, positive
+  where i stands before j and negative after; clipped at k.
+"""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.encoder import EncoderSystem, layer_list, register_encoder_system
+from fairseq_syntax.model.heads import HeadClaims, Step
+from fairseq_syntax.model.neighbourhoods import word_grid
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm
+from fairseq_syntax.model.transformer import register_presets
+from fairseq_syntax.model.trees import Forest
+from fairseq_syntax.systems.relative_depth import piece_depth
+
+KINDS = ("absolute", "relative", "both")
+
+
+def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
+    """r(i, j) between the words of each line, clipped.
+
+    The words that two words have above them in common, themselves included, are counted by a matrix product of the
+    ancestors; the lowest of them is as deep as there are others. Words of different sentences have none in common, and
+    the largest distance.
+
+    Args:
+        forest: the trees of ``syntax``
+        most: k
+
+    Returns:
+        [B, W', W'] int64 from -k to k; row i, column j, words of the line; places that are no words mean nothing
+    """
+    grid = word_grid(syntax)  # [B, W']
+    pre, size, depth = (F.pad(x, (0, 1))[grid] for x in (forest.preorder, forest.subtree_size, forest.depth))
+    word = torch.arange(grid.size(1), device=grid.device)
+    real = word < syntax.counts[1][:, None]
+    # [b, a, i]: a is i or above it, as a subtree is a run of the pre-order
+    above = (pre[:, :, None] <= pre[:, None, :]) & (pre[:, None, :] < (pre + size)[:, :, None]) & real[:, :, None]
+    common = (above.transpose(1, 2).float() @ above.float()).round().long()
+    difference = depth[:, None, :] - depth[:, :, None]
+    path = depth[:, None, :] + depth[:, :, None] - 2 * (common - 1)
+    path = torch.where(common > 0, path, most)
+    signed = torch.where(word[:, None] < word, path, -path)
+    return torch.where(above | above.transpose(1, 2), difference, signed).clamp(-most, most)
+
+
+def sinusoids(position: Tensor, dim: int) -> Tensor:
+    """The sinusoidal encoding of positions, in fairseq's form: all sines, then all cosines, the last odd dimension 0.
+
+    Args:
+        position: [B, T] int64
+        dim: C, at least 4
+
+    Returns:
+        [B, T, C] float32
+    """
+    rate = torch.arange(dim // 2, device=position.device).float().mul(-math.log(10000) / (dim // 2 - 1)).exp()
+    angle = position[:, :, None] * rate
+    return F.pad(torch.cat((angle.sin(), angle.cos()), dim=2), (0, dim % 2))
+
+
+def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
+    """``r(i, j) + k`` between pieces: [B, T, T] int64; row i, column j.
+
+    Pieces of a word are at distance 0. ``</s>`` is as far as a word of another sentence, after all of them, and at
+    distance 0 of itself. Rows and columns of padding mean nothing.
+    """
+    words = tree_distance(Forest(syntax), syntax, most)
+    # One more place for what is no word: after all others, and at distance 0 of itself.
+    words = F.pad(F.pad(words, (0, 1), value=most), (0, 0, 0, 1), value=-most)
+    words[:, -1, -1] = 0
+    place = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, words.size(1) - 1)  # [B, T]
+    rows = words.gather(1, place[:, :, None].expand(-1, -1, words.size(2)))  # [B, T, W' + 1]
+    return rows.gather(2, place[:, None, :].expand(-1, place.size(1), -1)) + most
+
+
+@register_encoder_system("structural_positions")
+class StructuralPositions(EncoderSystem):
+    """Positions in the tree.
+
+    Args:
+        embed_dim: C
+        dim: d, the dimensions of a head
+        kind: ``absolute``, ``relative`` or ``both``
+        layers: those with relative positions, 0-based
+        most: k, the largest distance in the tree
+    """
+
+    training_needs = inference_needs = frozenset({"tree"})
+
+    def __init__(self, embed_dim: int, dim: int, kind: str, layers: Sequence[int], most: int = 16) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise SyntaxDataError(f"--structural-positions {kind}: one of {', '.join(KINDS)} is wanted")
+        if most < 1:
+            raise SyntaxDataError(f"--structural-clip {most}: at least 1 is wanted")
+        self.most, self.embed_dim = most, embed_dim
+        self._layers = tuple(layers) if kind != "absolute" else ()
+        self.relative = nn.ModuleDict({str(i): RelativeEmbeddings(2 * most + 1, dim) for i in self._layers})
+        self.absolute = nn.ModuleDict()
+        if kind != "relative":
+            self.absolute = nn.ModuleDict(
+                {name: nn.Linear(embed_dim, embed_dim, bias=False) for name in ("depth", "sequence")}
+            )
+            for layer in self.absolute.values():
+                nn.init.xavier_uniform_(layer.weight)
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--structural-positions", choices=KINDS, help="which positions in the tree to use (default: both)"
+        )
+        parser.add_argument(
+            "--structural-layers", metavar="LIST", help="encoder layers with the relative ones (default: all)"
+        )
+        parser.add_argument("--structural-clip", type=int, metavar="K", help="largest distance (default: 16)")
+
+    @classmethod
+    def from_args(cls, args: Namespace, task: Any) -> StructuralPositions:
+        layers = layer_list("--structural-layers", getattr(args, "structural_layers", None), args.encoder_layers)
+        most = getattr(args, "structural_clip", None)
+        return cls(
+            args.encoder_embed_dim,
+            args.encoder_embed_dim // args.encoder_attention_heads,
+            getattr(args, "structural_positions", None) or "both",
+            layers,
+            16 if most is None else most,
+        )
+
+    def layers(self) -> Sequence[int]:
+        return self._layers
+
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        return HeadClaims(scales=frozenset(range(num_heads)))
+
+    def positions(self, positions: Tensor, step: Step) -> Tensor:
+        if not self.absolute:
+            return positions
+        assert step.syntax is not None  # the encoder has checked what is needed
+        depth = sinusoids(piece_depth(step), self.embed_dim).to(positions.dtype)
+        return torch.tanh(self.absolute["depth"](depth) + self.absolute["sequence"](positions))
+
+    def term(self, step: Step, layer: int) -> ScoreTerm:
+        syntax = step.syntax
+        assert syntax is not None
+        buckets = step.once("structural buckets", lambda: structural_buckets(syntax, self.most))
+        return RelativeTerm(buckets, self.relative[str(layer)])
+
+
+register_presets("structural_positions_transformer", encoder_syntax="structural_positions")

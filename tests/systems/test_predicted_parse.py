@@ -1,0 +1,198 @@
+"""PASCAL and LDD that read a parent head below: their factors by loops, and the model without a parse."""
+
+import math
+import random
+
+import pytest
+import torch
+from random_parses import EOS, PAD, pad, random_line
+from tiny_syntax import sample, tiny_model
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.systems.predicted_parse import (
+    Words,
+    find_words,
+    ldd_factor,
+    pascal_factor,
+    predicted_parents,
+)
+from fairseq_syntax.text.segmentation import word_marks
+
+LINES = [random_line(random.Random(seed), max_words=7) for seed in range(5)]
+NAMES = ("predicted_pascal", "predicted_ldd")
+# Symbol 4 continues a word, 5 is punctuation, all others begin a word.
+STARTS = torch.tensor([number != 4 for number in range(20)])
+ENDS = torch.tensor([number == 5 for number in range(20)])
+
+
+def words_by_loops(tokens: list[int]) -> list[list[int]]:
+    """The places of each word of one line without ``</s>``."""
+    words: list[list[int]] = []
+    for place, token in enumerate(tokens):
+        if place == 0 or token != 4 or tokens[place - 1] == 5:
+            words.append([])
+        words[-1].append(place)
+    return words
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_factors_by_loops(left):
+    rng = random.Random(1)
+    lines = [[rng.choice([4, 4, 5, 6, 7]) for _ in range(n)] for n in (6, 1, 0, 9)]
+    width = 1 + max(map(len, lines))
+    tokens = torch.tensor(
+        [[PAD] * (width - len(l) - 1) + [*l, EOS] if left else [*l, EOS] + [PAD] * (width - len(l) - 1) for l in lines]
+    )
+    torch.manual_seed(0)
+    scores = torch.randn(len(lines), width, width)
+    words = find_words(tokens, PAD, EOS, STARTS, ENDS)
+    parents = predicted_parents(scores, words)
+    pascal, ldd = pascal_factor(parents, words, 0.7), ldd_factor(parents, words)
+    for b, line in enumerate(lines):
+        start = width - len(line) - 1 if left else 0
+        found = words_by_loops(line)
+        for word in found:
+            row = [math.exp(float(scores[b, start + word[0], start + other[0]])) for other in found]
+            for i in word:
+                for j in range(len(line) + 1):  # </s> is a place, and no word
+                    density = sum(
+                        p / sum(row) * math.exp(-((j - sum(other) / len(other)) ** 2) / 1.4) / math.sqrt(1.4 * math.pi)
+                        for p, other in zip(row, found)
+                    )
+                    assert float(pascal[b, start + i, start + j]) == pytest.approx(density, abs=1e-6)
+                    chosen = next((p for p, other in zip(row, found) if j in other), 0.0)
+                    assert float(ldd[b, start + i, start + j]) == pytest.approx(chosen / sum(row), abs=1e-6)
+        end = start + len(line)
+        own = [math.exp(-((j - len(line)) ** 2) / 1.4) / math.sqrt(1.4 * math.pi) for j in range(len(line) + 1)]
+        assert torch.allclose(pascal[b, end, start : end + 1], torch.tensor(own), atol=1e-6)
+        assert ldd[b, end].eq(0).all() and ldd[b, :, end].eq(0).all()
+
+
+def test_word_marks_of_each_kind():
+    marks = word_marks(["hou@@", "se", "￭."], "subword_nmt")
+    assert [m.ends for m in marks] == [False, True, True] and not any(m.starts for m in marks)
+    marks = word_marks(["▁hou", "se", ".", "▁", "▁(", "10"], "sentencepiece")
+    assert [m.starts for m in marks] == [True, False, True, True, True, False]
+    assert [m.ends for m in marks] == [False, False, True, False, True, False]
+    assert word_marks(["a", "b"], None) == [(True, True)] * 2
+
+
+def build(name, head="supervised_heads", **options):
+    options = {"parent_layer": 0, "child_weight": 0.0, "lisa_layer": 0, **options}
+    return tiny_model("syntax_transformer", encoder_syntax=f"{head},{name}", **options)
+
+
+def encode(model, lines, left, syntax=False):
+    given = sample(lines, left, syntax=syntax)["net_input"]
+    out = model.encoder(given["src_tokens"], given["src_lengths"], given.get("src_syntax"))
+    padding = out["encoder_padding_mask"][0]
+    return [out["encoder_out"][0][~padding[b], b] for b in range(len(lines))]
+
+
+@pytest.mark.parametrize("head", ["supervised_heads", "lisa"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_parse_is_needed_at_inference_and_the_batch_does_not_matter(name, head):
+    model = build(name, head).eval()
+    assert not model.inference_needs and model.training_needs == {"tree"}
+    with torch.no_grad():
+        alone = [encode(model, [line], left=False)[0] for line in LINES]
+        for left in (False, True):
+            for one, other in zip(alone, encode(model, LINES, left)):
+                assert torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_layer_above_attends_by_the_head_below(name):
+    """Other scores of the parent head, and nothing else changed in its layer, are other states above."""
+    model = build(name).eval()
+    plain = tiny_model("syntax_transformer", encoder_syntax="supervised_heads", parent_layer=0, child_weight=0.0).eval()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    assert not torch.allclose(encode(model, LINES[:1], True)[0], encode(plain, LINES[:1], True)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_reaches_the_head_when_it_is_told_to(name):
+    def gradient(updates, **options):
+        model = build(name, **options)
+        model.set_num_updates(updates)
+        # The head's own attention is cut off, so that only the factor leads back to its queries.
+        attention = model.encoder.layers[0].self_attn
+        with torch.no_grad():
+            attention.v_proj.weight.zero_()
+            attention.v_proj.bias.zero_()
+            attention.q_proj.weight.mul_(5)
+        model(**sample(LINES, left=True)["net_input"])[0].square().sum().backward()
+        return float(attention.q_proj.weight.grad.abs().sum())
+
+    assert gradient(999) == gradient(10**6, parent_gradient_after=-1) == 0
+    assert gradient(1000) > 0 and gradient(0, parent_gradient_after=0) > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpointed_activations_give_the_same_gradients(name):
+    found = []
+    for checkpointed in (False, True):
+        model = build(name, checkpoint_activations=checkpointed, parent_gradient_after=0)
+        model(**sample(LINES, left=True)["net_input"])[0].square().sum().backward()
+        found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.allclose(g, found[1][n], atol=1e-5) for n, g in found[0].items())
+
+
+def test_the_given_parse_in_training_falls_away():
+    model = build("predicted_pascal", given_parse=1.0, given_parse_updates=10)
+    system = model.encoder.systems["predicted_pascal"]
+    states = []
+    for updates, training in ((0, True), (10, True), (0, False)):
+        model.train(training)
+        system.set_num_updates(updates)
+        with torch.no_grad():
+            states.append(encode(model, LINES, True, syntax=True))
+    given, later, inference = states
+    assert any(not torch.allclose(a, b, atol=1e-5) for a, b in zip(given, later))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(later, inference))
+
+
+def test_with_the_given_parse_it_is_pascal():
+    """With every sentence's own parse and no words of several pieces, the mixture is PASCAL's one Gaussian."""
+    lines = [random_line(random.Random(seed)) for seed in range(4)]
+    for line in lines:
+        line.pieces = [1] * len(line.heads)
+        line.tokens = [4 + t % 16 for t in range(len(line.heads))] + [EOS]
+    model = build("predicted_pascal", given_parse=1.0)
+    pascal = tiny_model(
+        "syntax_transformer", encoder_syntax="supervised_heads,pascal", parent_layer=0, pascal_layers="1"
+    )
+    pascal.load_state_dict(model.state_dict(), strict=False)
+    for one, other in zip(encode(model, lines, True, True), encode(pascal, lines, True, True)):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "names, options, said",
+    [
+        ("predicted_pascal", {}, "there are 0"),
+        ("supervised_heads,lisa,predicted_ldd", {"lisa_layer": 1, "lisa_head": 2, "parent_layer": 0}, "there are 2"),
+        ("supervised_heads,predicted_pascal", {"parent_layer": 0, "predicted_layers": "0"}, "is in layer 0"),
+        ("supervised_heads,predicted_pascal", {}, "encoder layer 2"),  # the parent head is in the top layer
+        ("supervised_heads,predicted_pascal", {"parent_layer": 0, "predicted_heads": 9}, "has 4 heads"),
+        ("supervised_heads,predicted_pascal", {"parent_layer": 0, "predicted_variance": 0.0}, "positive"),
+        ("supervised_heads,predicted_pascal", {"parent_layer": 0, "given_parse": 2.0}, "probability"),
+    ],
+)
+def test_options_that_cannot_be(names, options, said):
+    with pytest.raises(SyntaxDataError, match=said):
+        tiny_model("syntax_transformer", encoder_syntax=names, **options)
+
+
+def test_a_dropped_layer_leaves_the_layers_above_plain():
+    model = build("predicted_pascal", encoder_layerdrop=0.5)
+    torch.manual_seed(0)
+    for _ in range(8):
+        model(**sample(LINES, left=True)["net_input"])
+
+
+def test_words_are_found_from_the_tokens():
+    tokens = pad(LINES, left=True)
+    words = find_words(tokens, PAD, EOS, torch.ones(20).bool(), torch.ones(20).bool())
+    assert isinstance(words, Words) and words.begins.equal(words.real) and words.first.equal(words.middle.long())

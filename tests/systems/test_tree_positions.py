@@ -1,0 +1,243 @@
+"""Relative depth and structural positions: against loops over pairs, in both forms, and in any batch."""
+
+import math
+import random
+
+import pytest
+import torch
+from random_parses import Line, batch, pad, random_line
+from tiny_syntax import sample, tiny_model
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import HeadInputs
+from fairseq_syntax.model.heads import Step
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets
+from fairseq_syntax.systems.relative_depth import DepthTerm, RelativeDepth, piece_depth
+from fairseq_syntax.systems.structural_positions import StructuralPositions, sinusoids, structural_buckets
+
+LINES = [random_line(random.Random(seed), max_words=9) for seed in range(6)]
+SYSTEMS = [
+    ("relative_depth", {}),
+    ("relative_depth", {"depth_clip": 1, "depth_sequential": 3}),
+    ("structural_positions", {"structural_positions": "absolute"}),
+    ("structural_positions", {"structural_positions": "relative", "structural_clip": 2}),
+    ("structural_positions", {"structural_positions": "both"}),
+]
+
+
+def path_up(line: Line, word: int) -> list[int]:
+    """The word and all above it."""
+    path = [word]
+    while line.heads[path[-1]] != path[-1]:
+        path.append(line.heads[path[-1]])
+    return path
+
+
+def first_column(line: Line, width: int, left: bool) -> int:
+    return width - len(line.tokens) if left else 0
+
+
+# ------------------------------------------------------------------------------------------------- relative positions
+
+
+def attention_by_loops(q, k, v, bucket, keys, values, padding):
+    """Shaw's formulas, pair by pair, in float64: [B, H, T, d]."""
+    B, H, T, d = q.shape
+    q, k, v, keys, values = (x.double() for x in (q, k, v, keys, values))
+    out = torch.zeros(B, H, T, d, dtype=torch.float64)
+    for b in range(B):
+        places = [j for j in range(T) if not padding[b, j]]
+        for h in range(H):
+            for i in places:
+                e = [float(q[b, h, i] @ (k[b, h, j] + keys[bucket(b, i, j)])) for j in places]
+                top = max(e)
+                weights = [math.exp(x - top) for x in e]
+                for j, w in zip(places, weights):
+                    out[b, h, i] += w / sum(weights) * (v[b, h, j] + values[bucket(b, i, j)])
+    return out
+
+
+def attend_densely(term, q, k, v, padding):
+    given = HeadInputs(q, q, q, k, v)
+    scores = term.scores(q @ k.transpose(2, 3), given).masked_fill(padding[:, None, None, :], -math.inf)
+    weights = scores.softmax(dim=-1)
+    return weights @ v + term.output(weights, given)
+
+
+@pytest.fixture
+def heads():
+    """Queries, keys and values of three heads of four dimensions for the first lines, and where the padding is."""
+    lines = LINES[:3]
+    torch.manual_seed(0)
+    padding = pad(lines, left=True).eq(1)
+    return lines, padding, *torch.randn(3, 3, 3, padding.size(1), 4).unbind(0)
+
+
+@pytest.mark.parametrize("most", [1, 2, 20])
+def test_relative_depth_by_loops_in_both_forms(heads, most):
+    lines, padding, q, k, v = heads
+    embeddings = RelativeEmbeddings(2 * most + 1, 4)
+    step = Step.of(batch(lines, left=True))
+    term = DepthTerm(piece_depth(step), most, embeddings)
+
+    def bucket(b, i, j):
+        depth = []
+        for column in (i, j):
+            place = column - first_column(lines[b], padding.size(1), True)
+            words = lines[b].word_of_piece
+            depth.append(len(path_up(lines[b], words[place])) - 1 if place < len(words) else 0)
+        return max(-most, min(most, depth[1] - depth[0])) + most
+
+    expected = attention_by_loops(q, k, v, bucket, embeddings.keys, embeddings.values, padding)
+    real = ~padding[:, None, :, None]
+    for found in (attend_densely(term, q, k, v, padding), term.attend(q, k, v, padding)):
+        assert torch.allclose(found.double() * real, expected, atol=1e-5)
+
+
+def test_gradients_of_the_two_forms_agree(heads):
+    lines, padding, q, k, v = heads
+    embeddings = RelativeEmbeddings(5, 4)
+    term = DepthTerm(piece_depth(Step.of(batch(lines, left=True))), 2, embeddings)
+    weight = torch.randn(q.shape) * ~padding[:, None, :, None]
+    found = []
+    for form in (attend_densely, lambda term, *given: term.attend(*given)):
+        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+        (form(term, *inputs, padding) * weight).sum().backward()
+        found.append([*(x.grad for x in inputs), *(p.grad.clone() for p in embeddings.parameters())])
+        embeddings.zero_grad()
+    for dense, fast in zip(*found):
+        assert torch.allclose(dense, fast, atol=1e-5)
+
+
+def test_sequential_buckets_by_loops(heads):
+    _, padding, q, k, v = heads
+    embeddings = RelativeEmbeddings(5, 4)
+    term = RelativeTerm(distance_buckets(padding.size(1), 2, q.device), embeddings)
+    expected = attention_by_loops(
+        q, k, v, lambda b, i, j: max(-2, min(2, j - i)) + 2, embeddings.keys, embeddings.values, padding
+    )
+    real = ~padding[:, None, :, None]
+    assert torch.allclose(attend_densely(term, q, k, v, padding).double() * real, expected, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- distances in the tree
+
+
+def tree_bucket(line: Line, a: int | None, b: int | None, most: int) -> int:
+    """r from word a to word b by walking up; None is ``</s>``."""
+    if a == b:
+        return 0
+    if a is None or b is None:
+        return most if b is None else -most
+    up, down = path_up(line, a), path_up(line, b)
+    if b in up or a in down:
+        r = len(down) - len(up)
+    elif up[-1] != down[-1]:
+        r = most if a < b else -most
+    else:
+        common = next(word for word in up if word in down)
+        length = up.index(common) + down.index(common)
+        r = length if a < b else -length
+    return max(-most, min(most, r))
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("most", [1, 3, 16])
+def test_structural_distances_by_walking_up(most, left):
+    buckets = structural_buckets(batch(LINES, left), most) - most
+    assert buckets.abs().max() <= most
+    for b, line in enumerate(LINES):
+        start = first_column(line, buckets.size(1), left)
+        words = [*line.word_of_piece, None]
+        for i, one in enumerate(words):
+            for j, other in enumerate(words):
+                assert buckets[b, start + i, start + j] == tree_bucket(line, one, other, most), (line, one, other)
+
+
+def test_sinusoids_are_fairseqs():
+    from fairseq.modules import SinusoidalPositionalEmbedding
+
+    for dim in (8, 9):
+        expected = SinusoidalPositionalEmbedding.get_embedding(40, dim)
+        assert torch.allclose(sinusoids(torch.arange(40)[None], dim)[0], expected, atol=1e-6)
+
+
+def test_absolute_positions_are_the_fused_formula():
+    system = StructuralPositions(8, 4, "absolute", [0])
+    step = Step.of(batch(LINES, left=False))
+    sequence = torch.randn(*step.tokens.shape, 8)
+    found = system.positions(sequence, step)
+    table = sinusoids(torch.arange(10)[None], 8)[0]
+    for b, line in enumerate(LINES):
+        for place, word in enumerate([*line.word_of_piece, None]):
+            depth = 0 if word is None else len(path_up(line, word)) - 1
+            expected = torch.tanh(
+                system.absolute["depth"].weight @ table[depth] + system.absolute["sequence"].weight @ sequence[b, place]
+            )
+            assert torch.allclose(found[b, place], expected, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------- in a model
+
+
+def encode(model, lines, left):
+    given = sample(lines, left)["net_input"]
+    out = model.encoder(given["src_tokens"], given["src_lengths"], given["src_syntax"])
+    padding = out["encoder_padding_mask"][0]
+    return [out["encoder_out"][0][~padding[b], b] for b in range(len(lines))]
+
+
+@pytest.mark.parametrize("name, options", SYSTEMS)
+def test_a_sentence_does_not_depend_on_its_batch(name, options):
+    model = tiny_model("syntax_transformer", encoder_syntax=name, **options).eval()
+    with torch.no_grad():
+        alone = [encode(model, [line], left=False)[0] for line in LINES]
+        for left in (False, True):
+            for one, other in zip(alone, encode(model, LINES, left)):
+                assert torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, options", SYSTEMS)
+def test_the_parse_matters_and_everything_learns(name, options):
+    model = tiny_model("syntax_transformer", encoder_syntax=name, **options)
+    flat = [Line(l.pieces, [0] * len(l.heads), l.labels, l.tokens) for l in LINES]
+    model.eval()
+    assert any(not torch.allclose(a, b) for a, b in zip(encode(model, LINES, True), encode(model, flat, True)))
+    model.train()
+    model(**sample(LINES, left=True)["net_input"])[0].square().sum().backward()
+    for parameter in model.encoder.systems.parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name, options", SYSTEMS)
+def test_checkpointed_activations_and_half_precision(name, options):
+    gradients = []
+    for checkpointed in (False, True):
+        model = tiny_model("syntax_transformer", encoder_syntax=name, checkpoint_activations=checkpointed, **options)
+        model(**sample(LINES, left=True)["net_input"])[0].square().sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert len(gradients[0]) == len(gradients[1])
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*gradients))
+    half = tiny_model("syntax_transformer", encoder_syntax=name, **options).to(torch.bfloat16).eval()
+    assert all(x.dtype == torch.bfloat16 and x.isfinite().all() for x in encode(half, LINES, True))
+
+
+def test_it_combines_with_pascal_in_one_layer():
+    model = tiny_model("syntax_transformer", encoder_syntax="relative_depth,pascal", pascal_heads=2).eval()
+    with torch.no_grad():
+        for one, other in zip([encode(model, [l], False)[0] for l in LINES], encode(model, LINES, True)):
+            assert torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        lambda: RelativeDepth(4, [0], most=0),
+        lambda: RelativeDepth(4, [0], sequential=-1),
+        lambda: StructuralPositions(8, 4, "none", [0]),
+        lambda: StructuralPositions(8, 4, "both", [0], most=0),
+    ],
+)
+def test_options_that_cannot_be(system):
+    with pytest.raises(SyntaxDataError):
+        system()
