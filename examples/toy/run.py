@@ -3,7 +3,8 @@
 
     python examples/toy/run.py                     the plain Transformer against PASCAL
     python examples/toy/run.py --all               every system
-    python examples/toy/run.py --only PASCAL LDD   these rows
+    python examples/toy/run.py --only PASCAL DLAA  these rows
+    python examples/toy/run.py --seeds 1 2 3       with three seeds each
 
 Each corpus is generated, segmented and binarized, each system trained and made to translate the test set, by the
 commands that a user has. What is done already is not done again, unless its options have changed.
@@ -14,9 +15,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -25,7 +28,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout that is not installed too
 
-from systems import CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
+from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "valid", "test")
@@ -93,7 +96,8 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     root = runner.root / name
     stamp = root / "prepared.json"
     sources = b"".join((HERE / file).read_bytes() for file in ("grammar.py", "generate.py"))
-    key = [CORPORA[name], seed, PIECES, hashlib.sha256(sources).hexdigest()]
+    original, control = CONTROLS.get(name, (name, None))
+    key = [CORPORA[original], control, seed, PIECES, hashlib.sha256(sources).hexdigest()]
     if done_before(stamp, key):
         return root
     shutil.rmtree(root / "bin", ignore_errors=True)  # fairseq-preprocess does not replace dictionaries
@@ -101,8 +105,14 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     logs = root / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     corpus, pieces = root / "corpus", root / "pieces"
-    generate = [sys.executable, HERE / "generate.py", "--out", corpus, "--seed", seed, *CORPORA[name]]
+    generate = [sys.executable, HERE / "generate.py", "--out", corpus, "--seed", seed, *CORPORA[original]]
     runner.run(generate, logs / "generate.log")
+    if control:
+        for split in SPLITS:
+            parse, real = corpus / f"{split}.src.conllu", corpus / f"{split}.real.conllu"
+            parse.replace(real)
+            command = [*tool("fairseq-syntax"), "control", control, "--input", real, "--output", parse]
+            runner.run(command, logs / f"control.{split}.log")
     for lang, size in PIECES.items():
         parsed = (corpus / f"train.{lang}.conllu").exists()
         files = [corpus / f"{split}.{lang}{'.conllu' if parsed else ''}" for split in SPLITS]
@@ -118,8 +128,8 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
 
 
 def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int) -> dict:
-    """A row of the table: the system's scores and seconds."""
-    out = corpus / "".join(c if c.isalnum() else "_" for c in system.name)
+    """What one seed gives of a row of the table: the system's scores and seconds."""
+    out = corpus / "".join(c if c.isalnum() else "_" for c in system.name) / str(seed)
     stamp = out / "result.json"
     prepared = json.loads((corpus / "prepared.json").read_text(encoding="utf-8"))["key"]
     options = f"{system.model} {TRAINING} {CORPUS_TRAINING.get(system.corpus, '')} {system.options}"
@@ -134,15 +144,31 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
     common = [corpus / "bin", "--user-dir", user_dir(), "--task", "syntax_translation"]
     quiet = ["--no-progress-bar", "--no-epoch-checkpoints", "--save-dir", out]
     seconds = runner.run([*tool("fairseq-train"), *common, *train, *quiet], out / "train.log")
-    runner.say(f"{system.name}: trained in {seconds:.0f} s")
+    runner.say(f"{system.name}, seed {seed}: trained in {seconds:.0f} s")
     results = ["--path", out / "checkpoint_last.pt", "--results-path", out, "--gen-subset", "test"]
     more = runner.run([*tool("fairseq-generate"), *common, *results, *translate], out / "generate.log")
     row = {**score(out / "generate-test.txt", corpus / "corpus", system), "train_s": seconds, "translate_s": more}
     if system.tree:
         row["uas"] = attachment_score(runner, out, corpus / "corpus")
     stamp.write_text(json.dumps({"key": key, "row": row}), encoding="utf-8")
-    runner.say(f"{system.name}: {row['exact']:.1f} % of {row['ambiguous']} ambiguous sentences exact")
+    runner.say(f"{system.name}, seed {seed}: {row['exact']:.1f} % of {row['ambiguous']} ambiguous sentences exact")
     return row
+
+
+def over_seeds(rows: list[dict]) -> dict:
+    """One row of the table from those of its seeds: means, and the standard error of the exact match.
+
+    The test sentences are a sample, and so are the seeds: the error adds the variance of the mean over the sentences,
+    each with its mean over the seeds, and that of the mean over the seeds.
+    """
+    right = [statistics.fmean(of_seeds) for of_seeds in zip(*(row["right"] for row in rows))]
+    variance = statistics.variance(right) / len(right) if len(right) > 1 else 0.0
+    if len(rows) > 1:
+        variance += statistics.variance([row["exact"] / 100 for row in rows]) / len(rows)
+    merged = {name: value for name, value in rows[0].items() if name != "right"}
+    for name in ("exact", "unambiguous", "bleu", "train_s", "translate_s", *(["uas"] if "uas" in merged else [])):
+        merged[name] = statistics.fmean(row[name] for row in rows)
+    return {**merged, "exact_error": 100 * math.sqrt(variance), "seeds": len(rows)}
 
 
 def attachment_score(runner: Runner, out: Path, corpus: Path) -> float:
@@ -170,13 +196,15 @@ def score(output: Path, corpus: Path, system: System) -> dict:
     exact = [hypothesis == reference for hypothesis, reference in zip(hypotheses, references)]
     best = json.loads((corpus / "info.json").read_text(encoding="utf-8"))["best"][system.knows]
     count = sum(ambiguous)
+    right = [right for right, is_open in zip(exact, ambiguous) if is_open]
     return {
         "system": system.name,
         "corpus": system.corpus,
         "knows": system.knows,
         "possible": 100 * best["accuracy"],
         "error": 100 * best["error"],
-        "exact": 100 * sum(right for right, is_open in zip(exact, ambiguous) if is_open) / count,
+        "exact": 100 * sum(right) / count,
+        "right": [int(one) for one in right],
         "ambiguous": count,
         "unambiguous": 100 * sum(right for right, o in zip(exact, ambiguous) if not o) / max(len(exact) - count, 1),
         "bleu": corpus_bleu(hypotheses, [references]).score,
@@ -185,14 +213,15 @@ def score(output: Path, corpus: Path, system: System) -> dict:
 
 def table(rows: list[dict]) -> str:
     """The rows as aligned text."""
-    head = ("system", "corpus", "knows", "possible", "exact match", "unambiguous", "BLEU", "UAS", "training")
+    head = ("system", "corpus", "knows", "seeds", "possible", "exact match", "unambiguous", "BLEU", "UAS", "training")
     body = [
         (
             row["system"],
             row["corpus"],
             row["knows"],
+            str(row["seeds"]),
             f"{row['possible']:.1f} % ± {2 * row['error']:.1f}",
-            f"{row['exact']:.1f} %",
+            f"{row['exact']:.1f} % ± {2 * row['exact_error']:.1f}",
             f"{row['unambiguous']:.1f} %",
             f"{row['bleu']:.1f}",
             f"{row['uas']:.1f}" if "uas" in row else "",
@@ -219,11 +248,13 @@ def page(rows: list[dict], args: argparse.Namespace) -> str:
     metric = BLEU()
     metric.corpus_score(["a"], [["a"]])
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "fairseq-fixed", "sacrebleu"))
+    seeds = f"Corpora of seed {args.seed}, training with {', '.join(map(str, args.seeds))}"
     return (
         "# The toy table\n\nWritten by `examples/toy/run.py --table`. Exact match on the ambiguous test sentences, "
-        "and the best\nthat is possible with what a system knows (± two standard errors).\n\n"
+        "and the best\nthat is possible with what a system knows, both ± two standard errors: of what chance decides "
+        "in the test\nsentences, and of the measurement, over sentences and over seeds where there are several.\n\n"
         f"```\n{table(rows)}\n```\n\n"
-        f"Seed {args.seed}; {args.threads} thread a system, {args.jobs} at a time, {os.cpu_count()} CPUs, no GPU; "
+        f"{seeds}; {args.threads} thread a system, {args.jobs} at a time, {os.cpu_count()} CPUs, no GPU; "
         f"{versions};\nBLEU {metric.get_signature()}. The options of each row: `systems.py`.\n"
     )
 
@@ -239,9 +270,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/toy"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="systems trained at once (default: 2)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each of them (default: 1)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the corpora, and of training (default: 1)")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="train with each of these (default: --seed)")
     parser.add_argument("--table", type=Path, metavar="FILE", help="also write the table as Markdown")
     args = parser.parse_args()
+    args.seeds = list(dict.fromkeys(args.seeds or [args.seed]))
     systems = SYSTEMS if args.all else [s for s in SYSTEMS if s.name in args.only] if args.only else DEMO
     runner = Runner(args.out, args.threads)
     try:
@@ -250,7 +283,9 @@ def main() -> int:
             runner.say(f"making the corpus: {', '.join(corpora)}")
             roots = dict(zip(corpora, pool.map(lambda name: prepare(runner, name, args.seed), corpora)))
             runner.say(f"training {len(systems)} systems, {args.jobs} at a time, on {args.threads} thread each")
-            rows = list(pool.map(lambda s: train_and_translate(runner, s, roots[s.corpus], args.seed), systems))
+            cells = [(system, seed) for seed in args.seeds for system in systems]
+            found = list(pool.map(lambda c: train_and_translate(runner, c[0], roots[c[0].corpus], c[1]), cells))
+            rows = [over_seeds([row for (s, _), row in zip(cells, found) if s is system]) for system in systems]
     except StepError as error:
         print(error, file=sys.stderr)
         return 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # The corpora with a parser that errs, by its accuracy.
@@ -16,6 +16,14 @@ CORPORA: dict[str, list[str]] = {
     "homograph": ["--mode", "homograph"],
 }
 
+# The same corpora with control parses (fairseq-syntax control), in training and in test: corpus and control. These
+# controls say nothing of where a phrase attaches, so that a system can do with them what the text alone allows.
+CONTROLS: dict[str, tuple[str, str]] = {
+    f"{corpus}.{control}": (corpus, control)
+    for corpus in ("attachment", UNCERTAIN[0.8])
+    for control in ("linear", "random", "shuffled")
+}
+
 # What all systems are trained with. What the corpus asks for comes after, then what the system does; the last one wins.
 TRAINING = (
     "--dropout 0 --share-decoder-input-output-embed --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 "
@@ -23,7 +31,11 @@ TRAINING = (
     "--max-tokens 1024 --max-epoch 5"
 )
 CORPUS_TRAINING: dict[str, str] = {
-    **dict.fromkeys(UNCERTAIN.values(), "--max-epoch 10 --total-num-update 2200"),
+    **{
+        name: "--max-epoch 10 --total-num-update 2200"
+        for name in (*UNCERTAIN.values(), *CONTROLS)
+        if name.startswith("uncertain")
+    },
     "lexical": "--max-epoch 48 --total-num-update 870 --warmup-updates 100",
 }
 GENERATION = "--beam 1 --max-tokens 8000"
@@ -49,7 +61,7 @@ class System:
         knows: what it can know of a test sentence, and so how well it can do: ``text`` alone, or with it the best
             ``tree``, the parser's probabilities (``arcs``), the ``labels`` or the ``depth`` of the words in the true
             parse, or all of the true ``parse`` (of homographs: the tags of the translation)
-        corpus: a key of ``CORPORA``
+        corpus: a key of ``CORPORA`` or of ``CONTROLS``
         options: more of ``fairseq-train``
         generation: more of ``fairseq-generate``
         model: the sizes of the model
@@ -110,9 +122,14 @@ SYSTEMS = [
     System("GCN", "gcn_transformer", "parse"),
     System("relative depth", "relative_depth_transformer", "depth"),
     System("structural positions", "structural_positions_transformer", "parse"),
+    *[
+        System(f"PASCAL ({control})", "pascal_transformer", "text", f"attachment.{control}")
+        for control in ("linear", "random", "shuffled")
+    ],
     System("CSH+PSH (no parse)", "supervised_head_transformer", "text", options="--criterion supervised_head"),
     System("LISA (no parse)", "lisa_transformer", "text", options="--criterion lisa"),
     *[row for accuracy in UNCERTAIN for row in uncertain(accuracy)],
+    replace(ldd("UDD", "text", 0.8), name="UDD (0.8, random)", corpus=f"{UNCERTAIN[0.8]}.random"),
     System("plain (lexical)", "transformer", "text", "lexical"),
     System("PSH", "supervised_head_transformer", "text", "lexical", PSH, tree=True),
     System("CSH+PSH", "supervised_head_transformer", "text", "lexical", "--criterion supervised_head", tree=True),
@@ -132,6 +149,7 @@ SYSTEMS = [
     System("LSTM", "lstm", "text", options=LONGER, model=LSTM),
     System("local-p (LSTM)", "local_attention_lstm", "text", options=LONGER, model=LSTM),
     System("DLAA", "dlaa_lstm", "parse", options=DLAA, model=LSTM),
+    System("DLAA (random)", "dlaa_lstm", "text", "attachment.random", DLAA, model=LSTM),
     System("SDRNMT-1", "sdrnmt1_lstm", "parse", options=LONGER, model=LSTM),
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", options=LONGER, model=LSTM),
     System("SE-NMT", "senmt_lstm", "parse", options=SMALLER, model=SMALL_LSTM),

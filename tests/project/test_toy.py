@@ -280,7 +280,7 @@ def test_a_row_goes_through_the_whole_pipeline(tmp_path, in_process, monkeypatch
     system = systems.System("A row", "pascal_transformer", "parse", options=options, generation="--max-len-b 9")
     row = run.train_and_translate(runner, system, run.prepare(runner, "attachment", 1), 1)
     assert row["possible"] == 100 and 0 <= row["exact"] <= 100 and row["ambiguous"] > 20
-    line = run.table([row]).splitlines()[-1]
+    line = run.table([run.over_seeds([row])]).splitlines()[-1]
     assert line.startswith("A row") and "100.0 % ± 0.0" in line
     # Once more: nothing is run again. With other options, training is; with another corpus, everything.
     count = len(in_process)
@@ -308,6 +308,36 @@ def test_exact_match_counts_the_ambiguous_sentences(tmp_path):
     row = run.score(tmp_path / "out", tmp_path, systems.System("s", "a", "text"))
     assert row["ambiguous"] == 3 and row["exact"] == pytest.approx(200 / 3) and row["unambiguous"] == 100
     assert row["possible"] == 50 and row["error"] == 10
+    merged = run.over_seeds([{**row, "train_s": 1.0, "translate_s": 1.0}])
+    assert merged["exact_error"] == pytest.approx(100 * (1 / 9) ** 0.5)  # variance of 1, 1, 0 is 1/3, of its mean 1/9
+    assert merged["seeds"] == 1 and "right" not in merged and merged["exact"] == row["exact"]
+    assert "66.7 % ± 66.7" in run.table([merged])
+
+
+def test_the_error_over_seeds_holds_that_of_sentences_and_of_seeds():
+    """Two seeds that agree on every sentence, and two that differ in half of them the other way round."""
+    rest = {"unambiguous": 100.0, "bleu": 50.0, "train_s": 1.0, "translate_s": 1.0}
+    rows = [{"exact": 50.0, "right": [1, 1, 0, 0], **rest}] * 2
+    assert run.over_seeds(rows)["exact_error"] == pytest.approx(100 * (1 / 3 / 4) ** 0.5)
+    rows = [{"exact": 75.0, "right": [1, 1, 1, 0], **rest}, {"exact": 25.0, "right": [0, 0, 0, 1], **rest}]
+    merged = run.over_seeds(rows)
+    assert merged["exact"] == 50 and merged["seeds"] == 2
+    assert merged["exact_error"] == pytest.approx(
+        100 * (0.5**2 / 2 / 2) ** 0.5
+    )  # every sentence is right half the time
+
+
+def test_a_corpus_of_control_parses_is_its_corpus_with_other_trees(tmp_path, monkeypatch):
+    monkeypatch.setitem(run.CORPORA, "attachment", ["--train", "30", "--valid", "5", "--test", "20"])
+    monkeypatch.setattr(run, "PIECES", {"src": 90, "tgt": 120})
+    roots = [run.prepare(run.Runner(tmp_path, 1), name, 1) for name in ("attachment", "attachment.linear")]
+    real, linear = (list(read_conllu(root / "corpus/test.src.conllu")) for root in roots)
+    assert [text_of(line) for line in real] == [text_of(line) for line in linear]
+    assert [line.heads for line in real] != [line.heads for line in linear]
+    for line in linear:
+        assert all(head in (word, word - 1) for word, head in enumerate(line.heads))
+    infos = [json.loads((root / "corpus/info.json").read_text())["best"] for root in roots]
+    assert infos[0] == infos[1]
 
 
 def test_a_failed_command_shows_the_end_of_its_log(tmp_path):
@@ -320,4 +350,6 @@ def test_a_failed_command_shows_the_end_of_its_log(tmp_path):
 def test_every_row_can_be_asked_for():
     names = [system.name for system in systems.SYSTEMS]
     assert len(set(names)) == len(names) and systems.SYSTEMS[: len(systems.DEMO)] == systems.DEMO
-    assert {system.corpus for system in systems.SYSTEMS} <= set(systems.CORPORA)
+    assert {system.corpus for system in systems.SYSTEMS} <= {*systems.CORPORA, *systems.CONTROLS}
+    # these controls tell nothing: their rows are to stay at what the text allows
+    assert all(system.knows == "text" for system in systems.SYSTEMS if system.corpus in systems.CONTROLS)
