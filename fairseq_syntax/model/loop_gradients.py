@@ -102,13 +102,17 @@ class DeferredRows(Deferred):
         return _Sums.apply(weights.to(self.shared.dtype), self.shared, members, self.log, self.key())
 
     def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
-        # Every note is a sum of coefficient · vector into rows.
-        members, coefficient, vector = (torch.cat(part) for part in zip(*notes))
-        n, m = members.shape
-        source = torch.arange(n, device=members.device).repeat_interleave(m)
-        size = self.shared.size(0), n
+        # Every note is a sum of coefficient · vector into rows; they may differ in the number of rows that they read.
+        vector = torch.cat([note[2] for note in notes])
+        rows = torch.cat([members.flatten() for members, _, _ in notes])
+        coefficient = torch.cat([factor.flatten() for _, factor, _ in notes])
+        reads = torch.cat([members.new_full((members.size(0),), members.size(1)) for members, _, _ in notes])
+        source = torch.arange(len(vector), device=rows.device).repeat_interleave(reads)
         matrix = torch.sparse_coo_tensor(
-            torch.stack((members.flatten(), source)), coefficient.flatten().float(), size, check_invariants=False
+            torch.stack((rows, source)),
+            coefficient.float(),
+            (self.shared.size(0), len(vector)),
+            check_invariants=False,
         )
         return torch.sparse.mm(matrix, vector.float()).to(self.shared.dtype)
 

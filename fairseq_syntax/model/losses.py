@@ -23,11 +23,11 @@ def supervising(systems: Mapping[str, HeadSystem]) -> list[HeadSystem]:
     return [system for system in systems.values() if system.supervises()]
 
 
-def system_losses(model: Any, extra: Mapping[str, Any]) -> tuple[Tensor | float, dict[str, Tensor]]:
+def system_losses(model: Any, extra: Any) -> tuple[Tensor | float, dict[str, Tensor]]:
     """The sum of what the systems ask for.
 
     Args:
-        model: a ``syntax_transformer``; any other has no such loss
+        model: a ``syntax_transformer``, or an LSTM of this project; any other has no such loss
         extra: the second output of its forward
 
     Returns:
@@ -39,6 +39,7 @@ def system_losses(model: Any, extra: Mapping[str, Any]) -> tuple[Tensor | float,
     """
     total: Tensor | float = 0.0
     log: dict[str, Tensor] = {}
+    found: list[tuple[str, HeadLoss]] = []
     for system in supervising(getattr(getattr(model, "encoder", None), "systems", {})):
         step: Step = extra["encoder_step"]
         if step.syntax is None:
@@ -50,10 +51,13 @@ def system_losses(model: Any, extra: Mapping[str, Any]) -> tuple[Tensor | float,
             if part is None:
                 zero = step.padding.new_zeros((), dtype=torch.int64)
                 part = HeadLoss(zero, zero, zero, zero, zero)
-            else:
-                total = total + part.loss
-            for what in ("nll", "tokens", "correct", "words"):
-                log[f"{name}_{what}"] = getattr(part, what).detach()
+            found.append((name, part))
+    if isinstance(extra, Mapping):  # fairseq's LSTMs have the attention in this place, and ours their losses
+        found += extra.get("decoder_losses", {}).items()
+    for name, part in found:
+        total = total + part.loss
+        for what in ("nll", "tokens", "correct", "words"):
+            log[f"{name}_{what}"] = getattr(part, what).detach()
     return total, log
 
 

@@ -110,7 +110,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         prev_output_tokens: Tensor,
         encoder_out: Encoded,
         incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Any]:
         """Run the decoder.
 
         Args:
@@ -119,7 +119,8 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             incremental_state: the state of a search; once it is there, only the last token is read
 
         Returns:
-            features [N, T, C], and in evaluation the attention [N, T, S] where it is wanted, else None
+            features [N, T, C], and in evaluation the attention [N, T, S] where it is wanted; in training, where the
+            attention has losses, ``{"decoder_losses": …}`` (:mod:`.losses`); else None
         """
         if encoder_out.memory is None:
             memory = self.attention.remember(encoder_out)
@@ -163,7 +164,10 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         features = self.merge(torch.stack(outs, dim=0)).transpose(0, 1)
         if hasattr(self, "additional_fc") and self.adaptive_softmax is None:
             features = self.dropout_out_module(self.additional_fc(features))
-        return features, self.attention.over_source(reads, memory) if keep_reads else None
+        if keep_reads:
+            return features, self.attention.over_source(reads, memory)
+        losses = self.attention.losses(memory, prev_output_tokens.ne(self.embed_tokens.padding_idx))
+        return features, {"decoder_losses": losses} if losses else None
 
     def loop_weights(self) -> tuple[list[DeferredLinear], list[Tensor]]:
         """Of each cell, the weights of its input (in the first cell, of the input feed) and of its hidden state side by
@@ -303,9 +307,18 @@ class SyntaxLSTMModel(LSTMModel):
         src_lengths: Tensor,
         prev_output_tokens: Tensor,
         src_syntax: Mapping[str, Tensor] | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, T, V], and in evaluation the attention [B, T, S]; arguments as in the encoder and the decoder."""
+    ) -> tuple[Tensor, Any]:
+        """Logits [B, T, V], and what the decoder's features come with; arguments as in the encoder and the decoder."""
         return self.decoder(prev_output_tokens, encoder_out=self.encoder(src_tokens, src_lengths, src_syntax))
+
+
+class GuidedModel(SyntaxLSTMModel):
+    """A model whose attention predicts a position, and may have a guided start (:class:`.GuidedAttention`)."""
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Names of the losses that a criterion has to collect (:mod:`.losses`)."""
+        return ("position",) if self.decoder.attention.guided_updates else ()
 
 
 def build_embedding(dictionary, size: int, path: str | None) -> nn.Embedding:

@@ -7,8 +7,9 @@ the same function: ``s' W_a h = (W_a' s)' h`` gives the keys and ``W_c [c; h] = 
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, _ArgumentGroup
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +18,11 @@ from fairseq.models.lstm import AttentionLayer, Linear
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.heads import HeadLoss
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredRows, DeferredStates
+
+GUIDE_DEFAULTS = {"guided_updates": 0, "guide_weight": 1.0}
 
 
 @dataclass
@@ -86,6 +91,10 @@ class SourceAttention(nn.Module):
     def over_source(self, reads: list[Any], memory: Any) -> Tensor:
         """The weights of several steps as [N, steps, S], over right-padded columns of the source."""
         raise NotImplementedError
+
+    def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
+        """What this adds to the training loss, by name, once all steps are done; ``real`` [N, T] bool, not padding."""
+        return {}
 
 
 class GeneralAttention(SourceAttention):
@@ -172,6 +181,37 @@ class RowMemory:
     hidden_proj: DeferredLinear
 
 
+@dataclass
+class Guide:
+    """Whole sentences, for the first updates of a system that predicts a position in them.
+
+    Attributes:
+        members: [N, M] int64, the rows of the table that a sentence has
+        place: [N, M] float32, where in the sentence each of them is
+        bias: [N, M], −inf where there is no member
+        share: of global attention in what is read, between 0 and 1
+        weights: of each step so far, those of global attention, [N, M] without gradient
+        positions: of each step so far, the predicted positions [N]
+    """
+
+    members: Tensor
+    place: Tensor
+    bias: Tensor
+    share: float
+    weights: list[Tensor] = field(default_factory=list)
+    positions: list[Tensor] = field(default_factory=list)
+
+    def nll(self, sigma: float) -> Tensor:
+        """``Σ_s a_s (s − p)² / 2σ²`` [N, T] of global attention's weights a and the predicted position p.
+
+        Up to a constant, the cross entropy between where global attention looks and a Gaussian of width σ around p: it
+        is least where p is the mean of the places that are looked at.
+        """
+        weights, positions = torch.stack(self.weights, dim=1), torch.stack(self.positions, dim=1)
+        away = self.place[:, None] - positions[:, :, None]
+        return (weights * away.square()).sum(dim=2) / (2 * sigma**2)
+
+
 class RowAttention(GeneralAttention):
     """Attention over a few rows of a table that all sentences of the batch share."""
 
@@ -181,7 +221,13 @@ class RowAttention(GeneralAttention):
         return RowMemory(DeferredRows(keys), DeferredRows(values), DeferredLinear(of_hidden))
 
     def attend(
-        self, hidden: Tensor, table: RowMemory, members: Tensor, bias: Tensor, factor: Tensor | None = None
+        self,
+        hidden: Tensor,
+        table: RowMemory,
+        members: Tensor,
+        bias: Tensor,
+        factor: Tensor | None = None,
+        guide: Guide | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Read.
 
@@ -190,6 +236,7 @@ class RowAttention(GeneralAttention):
             members: [N, G, K] int64, rows of the table: G groups of at most K, each with a softmax of its own
             bias: [N, G, K], −inf where there is no member
             factor: broadcasts to [N, G, K]; multiplies the weights after the softmax. None: 1
+            guide: the whole sentences, of which a share is read (and their weights noted)
 
         Returns:
             õ [N, H], and the weights [N, G, K]
@@ -198,7 +245,13 @@ class RowAttention(GeneralAttention):
         weights = F.softmax(table.keys.dots(hidden, flat).view_as(members) + bias, dim=2, dtype=torch.float32)
         if factor is not None:
             weights = weights * factor
-        return torch.tanh(table.values.sums(weights.flatten(1), flat) + table.hidden_proj(hidden)), weights
+        read = weights.flatten(1)
+        if guide is not None:
+            whole = F.softmax(table.keys.dots(hidden, guide.members) + guide.bias, dim=1, dtype=torch.float32)
+            guide.weights.append(whole.detach())
+            read = torch.cat((read * (1 - guide.share), whole * guide.share), dim=1)
+            flat = torch.cat((flat, guide.members), dim=1)
+        return torch.tanh(table.values.sums(read, flat) + table.hidden_proj(hidden)), weights
 
 
 class PositionPredictor(nn.Module):
@@ -217,3 +270,66 @@ class PositionPredictor(nn.Module):
         """The function, [N, H] to [N] float32, for the steps of one pass over a loop."""
         hidden_proj, score = DeferredLinear(self.hidden_proj.weight), DeferredLinear(self.score.weight)
         return lambda hidden: torch.sigmoid(score(torch.tanh(hidden_proj(hidden))).squeeze(1).float())
+
+
+class GuidedAttention(RowAttention):
+    """Attention around a predicted position, with a guided start.
+
+    The translation loss alone trains the predictor slowly: its gradient is the difference of what two neighbouring
+    places are worth, and far from the right place neither is worth anything. So for the first updates the decoder reads
+    the whole sentence, with the keys and values that it has in any case, and the predictor learns the mean position of
+    that global attention (:meth:`Guide.nll`). In the second half of these updates the share of global attention in
+    what is read falls to 0. Afterwards, and in validation and search from the start, the model is the paper's.
+
+    Args:
+        hidden_size, source_size: of the decoder, and of the encoder's states
+        guided_updates: how many they are; 0: no guided start, as in the paper
+        guide_weight: of the predictor's loss beside the translation loss
+    """
+
+    def __init__(self, hidden_size: int, source_size: int, guided_updates: int = 0, guide_weight: float = 1.0) -> None:
+        super().__init__(hidden_size, source_size)
+        if guided_updates < 0:
+            raise SyntaxDataError(f"--guided-updates {guided_updates}: a number of updates is not negative")
+        if not guide_weight > 0:
+            raise SyntaxDataError(f"--guide-weight {guide_weight}: a weight is positive", hint="--guided-updates 0")
+        self.guided_updates, self.guide_weight, self.num_updates = guided_updates, guide_weight, 0
+
+    @staticmethod
+    def add_args(group: ArgumentParser | _ArgumentGroup) -> None:
+        """Add the options of the guided start."""
+        group.add_argument(
+            "--guided-updates",
+            type=int,
+            metavar="N",
+            help="for the first N updates read the whole sentence, in falling share, and teach the predictor the mean "
+            "position of that global attention; with --criterion supervised_head (default: 0, as in the paper)",
+        )
+        group.add_argument(
+            "--guide-weight", type=float, metavar="W", help="weight of the predictor's loss in these (default: 1)"
+        )
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq before each training step."""
+        self.num_updates = num_updates
+
+    def guided_share(self) -> float:
+        """Of global attention in what is read now: 1 in the first half of the guided updates, then falling to 0."""
+        if not self.training or self.num_updates >= self.guided_updates:
+            return 0.0
+        return min(1.0, 2 - 2 * self.num_updates / self.guided_updates)
+
+    @property
+    def guide_sigma(self) -> float:
+        """σ of the Gaussian around the position, in places."""
+        raise NotImplementedError
+
+    def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
+        """``position``, while there is a guide."""
+        guide: Guide | None = memory.guide
+        if guide is None:
+            return {}
+        nll = torch.where(real, guide.nll(self.guide_sigma), 0.0).sum()
+        tokens = real.sum()
+        zero = torch.zeros_like(tokens)
+        return {"position": HeadLoss(self.guide_weight * nll, nll, tokens, zero, zero)}

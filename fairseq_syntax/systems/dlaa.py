@@ -21,11 +21,13 @@ from torch import Tensor
 from fairseq_syntax.data.batch import exclusive_cumsum
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.gaussian import gaussian_window
-from fairseq_syntax.model.lstm import SyntaxLSTMModel
+from fairseq_syntax.model.lstm import GuidedModel
 from fairseq_syntax.model.lstm_attention import (
+    GUIDE_DEFAULTS,
     Encoded,
+    Guide,
+    GuidedAttention,
     PositionPredictor,
-    RowAttention,
     RowMemory,
     negative_infinity_at,
 )
@@ -48,6 +50,7 @@ class BlockMemory:
         first, last: [N] int64 and float32, of each row's sentence the first word (flat) and the last (within it)
         word_of_piece: [N, S] int64, flat word of each source token, −1 on ``</s>`` and padding
         pieces: [W] int64, pieces of each word
+        guide: all words of each row's sentence, in a guided start
     """
 
     words: RowMemory
@@ -58,6 +61,7 @@ class BlockMemory:
     last: Tensor
     word_of_piece: Tensor
     pieces: Tensor
+    guide: Guide | None = None
 
     def select(self, rows: Tensor) -> BlockMemory:
         """The memory of other rows; the blocks are shared."""
@@ -65,7 +69,7 @@ class BlockMemory:
         return replace(self, first=first, last=last, word_of_piece=word_of_piece)
 
 
-class BlockAttention(RowAttention):
+class BlockAttention(GuidedAttention):
     """Attention over the dependency block of the predicted position.
 
     Args:
@@ -76,6 +80,7 @@ class BlockAttention(RowAttention):
             without a gradient; ``gaussian``: the same block, its weights multiplied by Luong's Gaussian around the
             position
         sigma: of the Gaussian, in words
+        guided_updates, guide_weight: as in :class:`.GuidedAttention`
     """
 
     def __init__(
@@ -85,8 +90,10 @@ class BlockAttention(RowAttention):
         block_size: int = 10,
         alignment: str = "interpolate",
         sigma: float = 2.5,
+        guided_updates: int = 0,
+        guide_weight: float = 1.0,
     ) -> None:
-        super().__init__(hidden_size, source_size)
+        super().__init__(hidden_size, source_size, guided_updates, guide_weight)
         self.block_size, self.alignment, self.sigma = block_size, alignment, sigma
         self.position = PositionPredictor(hidden_size)
 
@@ -100,16 +107,33 @@ class BlockAttention(RowAttention):
         none = torch.full_like(members[:1], total) if total else members.new_full((1, members.size(1)), total)
         present = torch.cat((present, torch.arange(none.size(1), device=none.device)[None] == 0))
         length = syntax.counts[1]
+        first = torch.where(length > 0, exclusive_cumsum(length), total)
         return BlockMemory(
             words,
             self.position.for_loop(),
             torch.cat((members, none)),
             negative_infinity_at(~present, words.keys.shared),
-            torch.where(length > 0, exclusive_cumsum(length), total),
+            first,
             (length - 1).clamp(min=0).float(),
             syntax.word_of_piece,
             syntax.pieces,
+            self.whole_sentences(first, length, total, words.keys.shared),
         )
+
+    @property
+    def guide_sigma(self) -> float:
+        return self.sigma
+
+    def whole_sentences(self, first: Tensor, length: Tensor, total: int, like: Tensor) -> Guide | None:
+        """All words of sentences that begin with word ``first`` and have ``length`` words, [N] int64, of ``total``."""
+        share = self.guided_share()
+        if not share:
+            return None
+        place = torch.arange(max(1, int(length.max())), device=length.device).expand(length.size(0), -1)
+        # a sentence without words has the empty word, as its block has
+        absent = place >= length.clamp(min=1)[:, None]
+        members = (first[:, None] + place).masked_fill(absent, total)
+        return Guide(members, place.float(), negative_infinity_at(absent, like), share)
 
     def predict(self, hidden: Tensor, memory: BlockMemory) -> Tensor:
         """Equation 8 over words from 0 on: ``p_t = (S − 1) · sigmoid(v' tanh(W_p h_t))``. [N, H] to [N] float32."""
@@ -131,7 +155,9 @@ class BlockAttention(RowAttention):
         if self.alignment == "gaussian":
             distance = members - memory.first[:, None, None] - position[:, None, None]
             factor = gaussian_window(distance, self.sigma**2)
-        out, weights = self.attend(hidden, memory.words, members, bias, factor)
+        if memory.guide is not None:
+            memory.guide.positions.append(position)
+        out, weights = self.attend(hidden, memory.words, members, bias, factor, memory.guide)
         return out, (members, weights)
 
     def over_source(self, reads: list[tuple[Tensor, Tensor]], memory: BlockMemory) -> Tensor:
@@ -148,7 +174,7 @@ class BlockAttention(RowAttention):
 
 
 @register_model("dlaa_lstm")
-class DLAAModel(SyntaxLSTMModel):
+class DLAAModel(GuidedModel):
     """LSTM encoder and decoder with attention over dependency blocks."""
 
     training_needs = inference_needs = frozenset({"tree"})
@@ -171,6 +197,7 @@ class DLAAModel(SyntaxLSTMModel):
             metavar="S",
             help="standard deviation of the Gaussian, in words (default: a quarter of the block size)",
         )
+        GuidedAttention.add_args(group)
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> BlockAttention:
@@ -179,18 +206,27 @@ class DLAAModel(SyntaxLSTMModel):
         sigma = args.dlaa_block_size / 4 if args.dlaa_sigma is None else args.dlaa_sigma
         if sigma <= 0:
             raise SyntaxDataError(f"--dlaa-sigma {sigma}: a standard deviation is positive")
-        if args.dlaa_alignment == "hard":
+        if args.dlaa_alignment == "hard" and not args.guided_updates:
             logger.warning(
                 "--dlaa-alignment hard rounds the predicted position: the predictor gets no gradient and stays as it "
-                "was initialised"
+                "was initialised, unless --guided-updates trains it"
             )
-        return BlockAttention(hidden_size, source_size, args.dlaa_block_size, args.dlaa_alignment, sigma)
+        return BlockAttention(
+            hidden_size,
+            source_size,
+            args.dlaa_block_size,
+            args.dlaa_alignment,
+            sigma,
+            args.guided_updates,
+            args.guide_weight,
+        )
 
 
 @register_model_architecture("dlaa_lstm", "dlaa_lstm")
 def dlaa_lstm(args: Namespace) -> None:
     """The sizes of fairseq's ``lstm``."""
-    for option, default in (("dlaa_block_size", 10), ("dlaa_alignment", "interpolate"), ("dlaa_sigma", None)):
+    defaults = {"dlaa_block_size": 10, "dlaa_alignment": "interpolate", "dlaa_sigma": None, **GUIDE_DEFAULTS}
+    for option, default in defaults.items():
         if getattr(args, option, None) is None:
             setattr(args, option, default)
     base_architecture(args)

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.gaussian import gaussian_window
-from fairseq_syntax.model.lstm import SyntaxLSTMModel
+from fairseq_syntax.model.lstm import GuidedModel
 from fairseq_syntax.model.lstm_attention import (
+    GUIDE_DEFAULTS,
     Encoded,
+    Guide,
+    GuidedAttention,
     PositionPredictor,
-    RowAttention,
     RowMemory,
     negative_infinity_at,
 )
@@ -40,6 +42,7 @@ class WindowMemory:
         first: [N] int64, flat index of column 0 of each row's sentence
         length: [N] float32, tokens of each row's sentence, with ``</s>``
         columns: S
+        guide: all tokens of each row's sentence, in a guided start
     """
 
     tokens: RowMemory
@@ -47,13 +50,14 @@ class WindowMemory:
     first: Tensor
     length: Tensor
     columns: int
+    guide: Guide | None = None
 
     def select(self, rows: Tensor) -> WindowMemory:
         """The memory of other rows; keys and values are shared."""
         return replace(self, first=self.first.index_select(0, rows), length=self.length.index_select(0, rows))
 
 
-class WindowAttention(RowAttention):
+class WindowAttention(GuidedAttention):
     """Attention over the tokens at most ``window`` away from a position.
 
     Args:
@@ -62,10 +66,21 @@ class WindowAttention(RowAttention):
             ``predictive`` (local-p: the position is predicted, and the weights are multiplied by a Gaussian around it
             with σ = D/2)
         window: D
+        guided_updates, guide_weight: as in :class:`.GuidedAttention`
     """
 
-    def __init__(self, hidden_size: int, source_size: int, kind: str = "predictive", window: int = 5) -> None:
-        super().__init__(hidden_size, source_size)
+    def __init__(
+        self,
+        hidden_size: int,
+        source_size: int,
+        kind: str = "predictive",
+        window: int = 5,
+        guided_updates: int = 0,
+        guide_weight: float = 1.0,
+    ) -> None:
+        super().__init__(hidden_size, source_size, guided_updates, guide_weight)
+        if guided_updates and kind == "monotonic":
+            raise SyntaxDataError("--guided-updates: --local-attention monotonic predicts no position to be guided")
         self.kind, self.window = kind, window
         self.position = PositionPredictor(hidden_size) if kind == "predictive" else None
 
@@ -74,7 +89,16 @@ class WindowAttention(RowAttention):
         tokens = self.table(encoded.states.transpose(0, 1).flatten(0, 1))
         position = None if self.position is None else self.position.for_loop()
         first = torch.arange(rows, device=encoded.states.device) * columns
-        return WindowMemory(tokens, position, first, (~encoded.padding).sum(dim=0).float(), columns)
+        guide = None
+        if share := self.guided_share():
+            place = torch.arange(columns, device=first.device).expand(rows, -1)
+            bias = negative_infinity_at(encoded.padding.t(), tokens.keys.shared)
+            guide = Guide(first[:, None] + place, place.float(), bias, share)
+        return WindowMemory(tokens, position, first, (~encoded.padding).sum(dim=0).float(), columns, guide)
+
+    @property
+    def guide_sigma(self) -> float:
+        return self.window / 2
 
     def centre(self, hidden: Tensor, memory: WindowMemory, step: int) -> Tensor:
         """p_t, [N] float32: ``S · sigmoid(v' tanh(W_p h_t))`` (Luong's Equation 9), or the step."""
@@ -92,7 +116,10 @@ class WindowAttention(RowAttention):
         factor = gaussian_window(token - centre, (self.window / 2) ** 2)[:, None]
         members = (token.long() + memory.first[:, None])[:, None]
         bias = negative_infinity_at(outside, hidden)[:, None]
-        out, weights = self.attend(hidden, memory.tokens, members, bias, None if self.position is None else factor)
+        if memory.guide is not None:
+            memory.guide.positions.append(centre[:, 0])
+        gaussian = None if self.position is None else factor
+        out, weights = self.attend(hidden, memory.tokens, members, bias, gaussian, memory.guide)
         return out, (members, weights)
 
     def over_source(self, reads: list[tuple[Tensor, Tensor]], memory: WindowMemory) -> Tensor:
@@ -105,7 +132,7 @@ class WindowAttention(RowAttention):
 
 
 @register_model("local_attention_lstm")
-class LocalAttentionModel(SyntaxLSTMModel):
+class LocalAttentionModel(GuidedModel):
     """LSTM encoder and decoder with Luong's local attention."""
 
     @classmethod
@@ -119,6 +146,7 @@ class LocalAttentionModel(SyntaxLSTMModel):
             help="Luong's local-m, around the step, or local-p, around a predicted position (default: predictive)",
         )
         group.add_argument("--local-window", type=int, metavar="D", help="tokens to either side (default: 5)")
+        GuidedAttention.add_args(group)
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> WindowAttention:
@@ -126,13 +154,14 @@ class LocalAttentionModel(SyntaxLSTMModel):
             raise SyntaxDataError(
                 f"--local-window {args.local_window}: a window reaches at least one token to each side"
             )
-        return WindowAttention(hidden_size, source_size, args.local_attention, args.local_window)
+        guide = args.guided_updates, args.guide_weight
+        return WindowAttention(hidden_size, source_size, args.local_attention, args.local_window, *guide)
 
 
 @register_model_architecture("local_attention_lstm", "local_attention_lstm")
 def local_attention_lstm(args: Namespace) -> None:
     """The sizes of fairseq's ``lstm``."""
-    for option, default in (("local_attention", "predictive"), ("local_window", 5)):
+    for option, default in {"local_attention": "predictive", "local_window": 5, **GUIDE_DEFAULTS}.items():
         if getattr(args, option, None) is None:
             setattr(args, option, default)
     base_architecture(args)
