@@ -20,16 +20,20 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True)
 class SparseFactors:
-    """The non-zero entries of a factor tensor P `[B, H, T, T]`, every entry once, sorted by query.
+    """The non-zero entries of a factor tensor P `[B, H, T, T]`, grouped by query.
 
     A place (t, b, h) is flattened as `(t * B + b) * H + h`, which is the memory order of projections `[T, B, H * d]`.
+    There are as many entries and rows as were given, of which some may be void: how many there are is known on the
+    host, and no device has to be waited for. Void entries have a factor of 0; void rows, and the entries of heads that
+    do not exist, have the place `T * B * H`, one past the last.
 
     Attributes:
         size: (B, H, T)
-        query: [A] int64, the place of each entry's query, ascending
-        key: [A] int64, the place of its key: same sentence and head
+        query: [A] int64, the place of each entry's query
+        key: [A] int64, the place of its key: same sentence and head; any place where the entry is void
         factor: [A] float, P[b, h, query, key]
-        places: [R] int64, the places that have entries as query, ascending
+        void: [A] bool, True on entries that do not count
+        places: [R] int64, the places that have entries as query, and void ones
         row: [A] int64, index of each entry's query in `places`
         counts: [R] int64, number of entries of each row
     """
@@ -38,6 +42,7 @@ class SparseFactors:
     query: Tensor
     key: Tensor
     factor: Tensor
+    void: Tensor
     places: Tensor
     row: Tensor
     counts: Tensor
@@ -50,45 +55,66 @@ class SparseFactors:
 
         Args:
             size: (B, H, T)
-            batch, head, query, key: [A] int64 each, 0-based; query and key are columns of the padded batch
+            batch, head, query, key: [A] int64 each, 0-based; query and key are columns of the padded batch. An entry
+                whose head is negative is left out
             factor: [A] float
         """
         B, H, T = size
-        place = (query * B + batch) * H + head
+        nowhere = T * B * H
+        place = torch.where(head < 0, nowhere, (query * B + batch) * H + head)
         code, order = torch.sort(place * T + key, stable=True)
-        new = torch.ones_like(code, dtype=torch.bool)
-        new[1:] = code[1:] != code[:-1]
-        factor = factor[order]
-        chosen = order[new]
-        factor = factor.new_zeros(len(chosen)).index_add_(0, new.cumsum(0) - 1, factor)
-        place, key = place[chosen], (key[chosen] * B + batch[chosen]) * H + head[chosen]
-        places, row, counts = torch.unique_consecutive(place, return_inverse=True, return_counts=True)
-        return cls(size, place, key, factor, places, row, counts)
+        place, key = place[order], (key * B + batch)[order] * H + head[order].clamp(min=0)
+        first = _differs_from_before(code)
+        entry = first.cumsum(0) - 1
+        total = torch.zeros_like(factor).index_add_(0, entry, factor[order])
+        void = ~first | (place == nowhere)
+        row = _differs_from_before(place).cumsum(0) - 1
+        return cls(
+            size,
+            place,
+            key,
+            total[entry].masked_fill(void, 0),
+            void,
+            torch.full_like(place, nowhere).scatter_(0, row, place),
+            row,
+            torch.zeros_like(place).index_add_(0, row, (~void).long()),
+        )
 
     def for_every_head(self, heads: int) -> SparseFactors:
         """The same matrix for `heads` heads, from factors of one head."""
         B, H, T = self.size
         if H != 1:
             raise ValueError(f"factors of one head wanted, these have {H}")
-        device = self.query.device
-        head = torch.arange(heads, device=device)
-        places = (self.places[:, None] * heads + head).flatten()
-        counts = self.counts[:, None].expand(-1, heads).flatten()
-        row = torch.repeat_interleave(
-            torch.arange(len(places), device=device), counts, output_size=len(self.key) * heads
+        head = torch.arange(heads, device=self.query.device)
+
+        def spread(places: Tensor) -> Tensor:
+            return (places[:, None] * heads + head).flatten()
+
+        def copies(x: Tensor) -> Tensor:
+            return x[:, None].expand(-1, heads).flatten()
+
+        return SparseFactors(
+            (B, heads, T),
+            spread(self.query).clamp(max=T * B * heads),
+            spread(self.key),
+            copies(self.factor),
+            copies(self.void),
+            spread(self.places).clamp(max=T * B * heads),
+            spread(self.row),
+            copies(self.counts),
         )
-        # Each row is a copy of one of this object: the copy's entry minus its row's start, plus the original's start.
-        moved = (self.counts.cumsum(0) - self.counts)[:, None].expand(-1, heads).flatten() - (counts.cumsum(0) - counts)
-        entry = torch.arange(len(row), device=device) + moved[row]
-        key = self.key[entry] * heads + row % heads
-        return SparseFactors((B, heads, T), places[row], key, self.factor[entry], places, row, counts)
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The factor tensor P `[B, H, T, T]`."""
         B, H, T = self.size
-        out = self.factor.new_zeros((T * B * H, T), dtype=dtype)
-        out[self.query, self.key // (B * H)] = self.factor.to(dtype)
-        return out.view(T, B, H, T).permute(1, 2, 0, 3)
+        out = self.factor.new_zeros(((T * B * H + 1) * T,), dtype=dtype)
+        out.index_add_(0, self.query * T + self.key // (B * H), self.factor.to(dtype))
+        return out[: T * B * H * T].view(T, B, H, T).permute(1, 2, 0, 3)
+
+
+def _differs_from_before(x: Tensor) -> Tensor:
+    """[A] bool: True where an element of x [A] is another than the one before it, and on the first."""
+    return torch.cat([torch.ones_like(x[:1], dtype=torch.bool), x[1:] != x[:-1]])
 
 
 def sparse_factor_attention(
@@ -124,7 +150,7 @@ class _SparseFactorAttention(torch.autograd.Function):
     def forward(ctx, q, k, v, factors: SparseFactors, key_padding_mask):
         T, B, H, d = v.shape
         work = torch.promote_types(v.dtype, torch.float32)
-        row = factors.row
+        row, last = factors.row, T * B * H - 1
         if key_padding_mask is None:
             real = None
             n = torch.full((B,), T, device=v.device, dtype=work)
@@ -136,25 +162,28 @@ class _SparseFactorAttention(torch.autograd.Function):
         q_arc, k_arc, v_arc = None, None, _rows(v, factors.key, work)
         logit = p = factors.factor.to(work)
         if q is not None:
-            q_arc, k_arc = _rows(q, factors.query, work), _rows(k, factors.key, work)
+            q_arc, k_arc = _rows(q, factors.query.clamp(max=last), work), _rows(k, factors.key, work)
             logit = (q_arc * k_arc).sum(-1) * p
+        logit = logit.masked_fill(factors.void, float("-inf"))
 
         # A row all of whose keys have entries has no other key of logit 0: its largest logit may be negative, and the
         # subtraction below would cancel to nothing.
-        sentence = factors.places % (B * H)
+        sentence = factors.places % (B * H)  # of a void row some sentence's
         others = n[sentence // H] - factors.counts
         lowest = torch.zeros_like(others).masked_fill_(others <= 0, float("-inf"))
         m = lowest.scatter_reduce_(0, row, logit, "amax")
         e = torch.exp(logit - m.index_select(0, row))
         rest = torch.exp(-m).masked_fill_(others <= 0, 0)
         norm = torch.zeros_like(m).index_add_(0, row, e).addcmul_(rest, others)
-        excess = e - rest.index_select(0, row)
+        excess = (e - rest.index_select(0, row)).masked_fill_(factors.void, 0)
         numerator = total.reshape(B * H, d).index_select(0, sentence) * rest[:, None]
         numerator.index_add_(0, row, v_arc * excess[:, None])
         attended = numerator / norm[:, None]
 
-        out = (total / n[:, None, None]).to(v.dtype).expand(T, B, H, d).contiguous()
-        out.view(-1, d).index_copy_(0, factors.places, attended.to(v.dtype))
+        # One place more than there are, for void rows.
+        out = v.new_empty(T * B * H + 1, d)
+        out[:-1].view(T, B, H, d).copy_(total / n[:, None, None])
+        out = out.index_copy_(0, factors.places, attended.to(v.dtype))[:-1].view(T, B, H, d)
         ctx.save_for_backward(q_arc, k_arc, v_arc, n, real, sentence, p, e, excess, rest, norm, attended)
         ctx.factors = factors
         return out
@@ -166,7 +195,9 @@ class _SparseFactorAttention(torch.autograd.Function):
         factors, row = ctx.factors, ctx.factors.row
         T, B, H, d = grad.shape
         grad = grad.contiguous()
-        grad_row = _rows(grad, factors.places, e.dtype)
+        # A void row reads some place, and its correction below is exactly 0.
+        last = T * B * H - 1
+        grad_row = _rows(grad, factors.places.clamp(max=last), e.dtype)
 
         # Every value of a sentence gets the same share from a row, rest / norm (1 / n from a row without entries) ...
         share = grad.sum(0, dtype=e.dtype) / n[:, None, None]
@@ -185,7 +216,7 @@ class _SparseFactorAttention(torch.autograd.Function):
         grad_logit = (grad_arc * (v_arc - attended.index_select(0, row))).sum(-1) * e
         grad_score = (grad_logit * p)[:, None]
         grad_q, grad_k = (torch.zeros((T * B * H, d), dtype=e.dtype, device=grad.device) for _ in range(2))
-        grad_q.index_add_(0, factors.query, grad_score * k_arc)
+        grad_q.index_add_(0, factors.query.clamp(max=last), grad_score * k_arc)
         grad_k.index_add_(0, factors.key, grad_score * q_arc)
         grad_q, grad_k = (x.view(T, B, H, d).to(grad.dtype) for x in (grad_q, grad_k))
         return grad_q, grad_k, grad_v, None, None

@@ -58,11 +58,8 @@ def labelled_factors(syntax: SyntaxBatch, group_of_label: Tensor, root: int, gro
     word = syntax.word_of_piece
     to_itself = word[arcs.batch, arcs.dependent] == word[arcs.batch, arcs.head]
     group = group_of_label[arcs.label].masked_fill(to_itself, root)
-    batch, dependent, head, group, prob = (
-        x[group >= 0] for x in (arcs.batch, arcs.dependent, arcs.head, group, arcs.prob)
-    )
     B, T = syntax.size
-    return SparseFactors.of((B, groups, T), batch, group, dependent, head, prob)
+    return SparseFactors.of((B, groups, T), arcs.batch, group, arcs.dependent, arcs.head, arcs.prob)
 
 
 def unlabelled_factors(syntax: SyntaxBatch, heads: int, best: bool) -> SparseFactors:

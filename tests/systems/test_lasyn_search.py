@@ -206,16 +206,43 @@ def test_a_model_without_tag_names():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0, 8), st.integers(1, 4), st.integers(0, 3), st.integers(2, 6))
-def test_joint_candidates_equal_brute_force(seed, spread, beam, step, n_values):
-    """Marginals from flat to sharp, some words forbidden, posteriors from certain to even."""
+@given(
+    seed=st.integers(0, 10**6),
+    spread=st.floats(0, 8),
+    beam=st.integers(1, 4),
+    step=st.integers(0, 3),
+    n_values=st.integers(2, 6),
+    ahead=st.integers(1, 8),
+    block=st.integers(1, 400),
+)
+def test_joint_candidates_equal_brute_force(seed, spread, beam, step, n_values, ahead, block):
+    """Marginals from flat to sharp, some words forbidden, posteriors from certain to even; whatever is looked at first,
+    and however small the blocks of what remains."""
+    best, words, beams, expected, index, _ = joint_search(seed, spread, beam, step, n_values, ahead, block)
+    torch.testing.assert_close(best, expected)
+    if expected.unique().numel() == expected.numel():
+        assert torch.equal(beams * 12 + words, index)
+
+
+def test_a_joint_search_prunes_and_looks_on_where_it_must():
+    """The test above is of both: a sharp posterior ends the search at the first look, a flat marginal does not."""
+    *_, asked = joint_search(1, 8.0, 2, 1, 3, ahead=2, block=1)
+    assert asked == [3 * 8]  # 3 sentences, twice the 4 candidates, of 24
+    *_, asked = joint_search(1, 0.5, 2, 1, 6, ahead=1, block=1)
+    assert len(asked) > 2 and max(asked) <= 3 * 4
+
+
+def joint_search(seed, spread, beam, step, n_values, ahead, block):
+    """Scores, words and beams that are found; scores and indices by brute force; how many words it asked about."""
     make = torch.Generator().manual_seed(seed)
     n_sentences, n_words = 3, 12
+    asked = []
 
     class Posterior:
         table = torch.log_softmax(spread * torch.randn(n_sentences * beam, n_words, n_values, generator=make), dim=2)
 
         def log_posterior(self, rows, words):
+            asked.append(words.numel())
             return self.table[rows, words]
 
     class Dictionary:
@@ -233,10 +260,11 @@ def test_joint_candidates_equal_brute_force(seed, spread, beam, step, n_values):
     full = lprobs + Posterior.table.amax(dim=2).view(lprobs.shape)
     full = full[:, :1] if step == 0 else full + scores[:, :, step - 1, None]
     expected, index = full.reshape(n_sentences, -1).topk(min(2 * beam, full[0].numel() - 1))
-    best, words, beams = JointBeamSearch(Dictionary(), Posterior()).step(step, lprobs, scores)
-    torch.testing.assert_close(best, expected)
-    if expected.unique().numel() == expected.numel():
-        assert torch.equal(beams * n_words + words, index)
+    posterior = Posterior()
+    posterior.n_values = n_values
+    search = JointBeamSearch(Dictionary(), posterior)
+    search.ahead, search.block = ahead, block
+    return *search.step(step, lprobs, scores), expected, index, asked
 
 
 def test_constraints_of_fairseq_hold_in_a_joint_search():

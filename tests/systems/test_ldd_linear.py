@@ -101,7 +101,27 @@ def test_factors_of_one_place_are_summed_before_the_exponential():
     w = math.exp(2.0 * 0.75)
     out = sparse_factor_attention(q, k, v, twice)
     torch.testing.assert_close(out[0, 0, 1, 0].item(), (w + 110) / (w + 2))
-    assert twice.factor.tolist() == [0.75]
+    assert twice.factor.tolist() == [0.75, 0.0] and twice.void.tolist() == [False, True]
+
+
+def test_entries_of_no_head_are_left_out():
+    """Whatever their places and factors; in a sentence, too, each of whose keys has an entry."""
+    q, k, v, entries, _, mask = random_case(13, share=2.0, scale=30.0)
+    rng = random.Random(1)
+    others = [(b, -1, i, j, 5.0) for b, _, i, j, _ in rng.sample(entries, 20)]
+    mixed = entries + others
+    rng.shuffle(mixed)
+    expected = torch.tensor(by_loops(q, k, v, entries, mask.tolist()), dtype=torch.float64)
+    factors, without = collect(mixed, (4, 3, 7)), collect(entries, (4, 3, 7))
+    torch.testing.assert_close(factors.dense(), without.dense())
+    out, grads = gradients(lambda *x: sparse_factor_attention(*x, factors, mask), (q, k, v), 0)
+    torch.testing.assert_close(out, expected)
+    _, expected_grads = gradients(lambda *x: sparse_factor_attention(*x, without, mask), (q, k, v), 0)
+    for a, b in zip(grads, expected_grads):
+        torch.testing.assert_close(a, b)
+    nothing = collect(others, (4, 3, 7))
+    out, _ = gradients(lambda *x: sparse_factor_attention(*x, nothing, mask), (q, k, v), 0)
+    torch.testing.assert_close(out, torch.tensor(by_loops(q, k, v, [], mask.tolist()), dtype=torch.float64))
 
 
 def test_no_mask_is_no_padding():
@@ -203,8 +223,14 @@ def test_the_same_matrix_for_every_head():
     shared = collect(entries, (3, 1, 6)).for_every_head(H)
     copies = collect([(b, h, i, j, p) for b, _, i, j, p in entries for h in range(H)], (3, H, 6))
     assert shared.size == copies.size
-    for name in ("query", "key", "factor", "places", "row", "counts"):
-        torch.testing.assert_close(getattr(shared, name), getattr(copies, name))
+    torch.testing.assert_close(shared.dense(), copies.dense())
+    q, k, v = (torch.randn(3, H, 6, 4, dtype=torch.float64) for _ in range(3))
+    mask = padding_mask(lengths, 6, left=False)
+    found, expected = (
+        gradients(lambda *x, f=f: sparse_factor_attention(*x, f, mask), (q, k, v), 0) for f in (shared, copies)
+    )
+    for a, b in zip((found[0], *found[1]), (expected[0], *expected[1])):
+        torch.testing.assert_close(a, b)
     with pytest.raises(ValueError, match="one head"):
         shared.for_every_head(2)
 

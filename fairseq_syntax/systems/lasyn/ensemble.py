@@ -41,6 +41,7 @@ class LatentEnsemble(EnsembleModel):
         if any(m.decoder.latent_names != names for m in models):
             raise SyntaxDataError("the models of an ensemble have different latent values", hint="train them alike")
         self.latent_names: list[str] = names
+        self.n_values = len(names)
         self.end = names.index(END) if models[0].decoder.tags else None
         self.eos: int = models[0].decoder.dictionary.eos()
         self.templates: list[Template] | None = None
@@ -53,23 +54,31 @@ class LatentEnsemble(EnsembleModel):
         tokens = net_input["src_tokens"]
         self._tables = [m.decoder.tables() for m in self.models]
         self._moved: Tensor | None = None
+        self._rows = len(tokens)
         self._tags = torch.empty(len(tokens), 0, dtype=torch.long, device=tokens.device)
         self._marginal: list[Tensor] = []
         self._given: Tensor | None = None
         if self.templates is not None:
             # Column n has the value at position n, and the length is where </s> has to come.
             self._length = torch.tensor([len(t) for t in self.templates], device=tokens.device)
-            rows = [torch.tensor([*t, OPEN if self.end is None else self.end]) for t in self.templates]
-            self._given = torch.nn.utils.rnn.pad_sequence(rows, True, OPEN).to(tokens.device)
+            given = [[*t, OPEN if self.end is None else self.end] for t in self.templates]
+            # Known here, so that no step has to ask the device.
+            longest = max(map(len, given))
+            self._open = [any(n < len(t) and t[n] == OPEN for t in given) for n in range(longest)]
+            padded = [t + [OPEN] * (longest - len(t)) for t in given]
+            self._given = torch.tensor(padded, dtype=torch.long, device=tokens.device)
         return super().forward_encoder(net_input)
 
     def reorder_encoder_out(self, encoder_outs: list[Any], new_order: Tensor) -> list[Any]:
         """Move the rows of the search with those of the encoder."""
         if self._given is not None:
             self._given, self._length = self._given[new_order], self._length[new_order]
+        # Hypotheses of one sentence share its source, so that as long as there are as many rows as before, none of
+        # which has changed its sentence, there is nothing to move.
+        rows, self._rows = self._rows, len(new_order)
         self._tags = self._tags[new_order]
         self._moved = new_order
-        return super().reorder_encoder_out(encoder_outs, new_order)
+        return encoder_outs if rows == self._rows else super().reorder_encoder_out(encoder_outs, new_order)
 
     @torch.no_grad()
     def forward_decoder(
@@ -81,15 +90,14 @@ class LatentEnsemble(EnsembleModel):
         step = tokens.size(1) - 1
         hiddens, attention = self._decode(tokens, encoder_outs, incremental_states)
         given = None if self._given is None else self._given[:, step]
-        is_open = None if given is None else given.eq(OPEN)
-        if is_open is None or bool(is_open.any()):
+        if given is None or self._open[step]:
             pairs = [m.decoder.scores(h, t) for m, h, t in zip(self.models, hiddens, self._tables)]
             self._marginal, self._rest = [p[0] for p in pairs], [p[1] for p in pairs]
             scores = mean_log(self._marginal)
         if given is not None:
             values = given.clamp(min=0)
             exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)])
-            scores = torch.where(is_open[:, None], scores, exact) if bool(is_open.any()) else exact
+            scores = torch.where(given.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
         if temperature != 1.0:
             scores = torch.log_softmax(scores / temperature, dim=1)
@@ -108,7 +116,7 @@ class LatentEnsemble(EnsembleModel):
     def finished_tags(self, rows: Tensor) -> Tensor:
         """The latent values [N, T] of the hypotheses that end with ``</s>`` now, rows [N] of the last step."""
         given = None if self._given is None else self._given[rows, self._tags.size(1)]
-        last = self._best(rows, torch.full_like(rows, self.eos), given)
+        last = self._best(rows, torch.full_like(rows, self.eos), given, self._tags.size(1))
         return torch.cat([self._tags[rows], last[:, None]], dim=1)
 
     def _extend_tags(self, words: Tensor) -> None:
@@ -117,11 +125,11 @@ class LatentEnsemble(EnsembleModel):
         self._moved = None
         step = self._tags.size(1)
         given = None if self._given is None else self._given[:, step]
-        self._tags = torch.cat([self._tags, self._best(rows, words, given)[:, None]], dim=1)
+        self._tags = torch.cat([self._tags, self._best(rows, words, given, step)[:, None]], dim=1)
 
-    def _best(self, rows: Tensor, words: Tensor, given: Tensor | None) -> Tensor:
-        """The given values [R], and where there is none the most probable one of the words."""
-        if given is not None and not bool(given.eq(OPEN).any()):
+    def _best(self, rows: Tensor, words: Tensor, given: Tensor | None, step: int) -> Tensor:
+        """The given values [R] of a step, and where there is none the most probable one of the words."""
+        if given is not None and not self._open[step]:
             return given
         best = self.log_posterior(rows, words).argmax(dim=-1)
         return best if given is None else torch.where(given.eq(OPEN), best, given)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +12,13 @@ from torch import Tensor
 
 
 class Posterior(Protocol):
-    """What the search has to know of the last step."""
+    """What the search has to know of the last step.
+
+    Attributes:
+        n_values: Z
+    """
+
+    n_values: int
 
     def log_posterior(self, rows: Tensor, words: Tensor) -> Tensor:
         """log P(z | y) [..., Z] of words [...] at the ends of rows [...]."""
@@ -24,10 +32,19 @@ class JointBeamSearch(BeamSearch):
     whose marginal is not above the last candidate's joint score can be a candidate. Whatever fairseq has added to the
     marginals (penalties, constraints, a language model) is in the joint scores too.
 
+    Where word scores are so flat that many words remain, they are taken a block at a time, the highest marginals first,
+    until none can be a candidate: what is held at once are the marginals, and the values of one block.
+
     Args:
         tgt_dict: the dictionary
         posterior: the ensemble that made the marginals
+
+    Attributes:
+        ahead: how many times as many words as are wanted are looked at first
+        block: elements, of words by values, that a block may have beyond the first look
     """
+
+    ahead, block = 8, 1 << 20
 
     def __init__(self, tgt_dict: Any, posterior: Posterior) -> None:
         super().__init__(tgt_dict)
@@ -44,17 +61,40 @@ class JointBeamSearch(BeamSearch):
         n_best = min(candidate_multiple * beam, bound.size(1) - 1)
         first_row = torch.arange(n_sentences, device=bound.device)[:, None] * beam
 
-        def best_of(width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            marginal, index = bound.topk(width)
-            beams, words = index // n_words, index % n_words
-            joint = marginal + self._posterior[0].log_posterior(first_row + beams, words).amax(dim=-1)
-            best, place = joint.topk(n_best)
-            return best, words.gather(1, place), beams.gather(1, place), marginal[:, -1:]
+        def joint(marginal: Tensor, index: Tensor) -> Tensor:
+            rows, words = first_row + index // n_words, index % n_words
+            return marginal + self._posterior[0].log_posterior(rows, words).amax(dim=-1)
 
-        width = min(8 * n_best, bound.size(1))
-        *found, next_marginal = best_of(width)
-        worst = found[0][:, -1:]
-        if width < bound.size(1) and not bool((next_marginal <= worst).all()):
-            # All that can still be a candidate.
-            *found, _ = best_of(max(int((bound > worst).sum(dim=1).max()), n_best))
-        return found[0], found[1], found[2]
+        width = min(self.ahead * n_best, bound.size(1))
+        marginal, index = bound.topk(width)
+        best, place = joint(marginal, index).topk(n_best)
+        index = index.gather(1, place)
+        if width < bound.size(1) and bool((marginal[:, -1:] > best[:, -1:]).any()):
+            best, index = self._all(bound, best, joint)
+        return best, index % n_words, index // n_words
+
+    def _all(self, bound: Tensor, best: Tensor, joint: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """The best candidates, of all whose bound is above the worst of those found so far.
+
+        Args:
+            bound: [B, N], at least the joint score of each word of each beam
+            best: [B, K], joint scores of some candidates
+            joint: the joint scores of some of them, from their bounds and indices
+
+        Returns:
+            joint scores [B, K] and indices [B, K] into N
+        """
+        n_sentences, n_best = best.size()
+        remaining = max(int((bound > best[:, -1:]).sum(dim=1).max()), n_best)
+        marginal, order = bound.topk(remaining)
+        found, index = marginal.new_full(best.shape, -math.inf), order[:, :n_best]
+        # As many words as a block holds once their values are beside them, of which there are no more than this.
+        step = max(n_best, self.block // (n_sentences * self._posterior[0].n_values))
+        for start in range(0, remaining, step):
+            block = slice(start, start + step)
+            if bool((marginal[:, start] <= found[:, -1]).all()):
+                break
+            scores = torch.cat([found, joint(marginal[:, block], order[:, block])], dim=1)
+            found, place = scores.topk(n_best)
+            index = torch.cat([index, order[:, block]], dim=1).gather(1, place)
+        return found, index

@@ -126,6 +126,14 @@ def log_marginal(logits: Tensor, tag_logits: Tensor, log_prior: Tensor) -> Tenso
     return logits + log_matmul_exp(rest, tag_logits.t())
 
 
+def cannot_underflow(tag_logits: Tensor) -> Tensor:
+    """Whether no product of exponentials with these rows [Z, V] can be untrusted, [] bool; their maxima are 0.
+
+    Each sum has the term in which the other factor is 1, and this one is at least what is trusted.
+    """
+    return tag_logits.amin() > math.log(TRUSTED[tag_logits.dtype])
+
+
 class TagTables(NamedTuple):
     """What a search needs of the output layer and the latent values; it does not change from step to step."""
 
@@ -141,8 +149,7 @@ def tag_tables(weight: Tensor, embed: Tensor) -> TagTables:
     with full_precision(weight):
         logits = embed.to(dtype) @ weight.to(dtype).t()
     logits -= logits.amax(dim=1, keepdim=True)
-    safe = logits.min().item() > math.log(TRUSTED[dtype])
-    return TagTables(logits, logits.exp(), logits.t().contiguous(), safe)
+    return TagTables(logits, logits.exp(), logits.t().contiguous(), bool(cannot_underflow(logits)))
 
 
 def search_scores(logits: Tensor, log_prior: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
@@ -157,7 +164,7 @@ def search_scores(logits: Tensor, log_prior: Tensor, tables: TagTables) -> tuple
     if not tables.safe:
         rest = log_prior - log_matmul_exp(logits, tables.logits)
         return logits + log_matmul_exp(rest, tables.by_word), rest
-    # Each sum has the term in which one factor is 1 and the other is at least what is trusted: no maxima to subtract.
+    # No maxima to subtract.
     exps = logits.exp()
     with full_precision(logits):
         rest = log_prior - (exps @ tables.exp.t()).log_()
@@ -205,6 +212,9 @@ class _EMLossFunction(torch.autograd.Function):
         exp_tags = tags.exp()
         tag_sum = tags.sum(dim=1) if smoothing else None
         by_word = tags.t().contiguous()
+        # Asked once, where it saves asking every chunk for its pairs: the host waits for the device each time.
+        safe = bool(cannot_underflow(tags))
+        no_pairs = torch.empty(0, 2, dtype=torch.long, device=tags.device)
 
         loss, nll, gamma = [], torch.empty_like(log_prior[:, 0]), torch.empty_like(log_prior)
         if differentiate:
@@ -221,7 +231,7 @@ class _EMLossFunction(torch.autograd.Function):
             word_sum = exps.sum(dim=1, keepdim=True) if smoothing else None
             exps.exp_()
             product = exps @ exp_tags.t()
-            pairs = untrusted_pairs(product)
+            pairs = no_pairs if safe else untrusted_pairs(product)
             norm = product.log()
             if len(pairs):
                 logits = torch.mm(h, weight.t()).to(dtype)
@@ -251,7 +261,8 @@ class _EMLossFunction(torch.autograd.Function):
             # M-step (Equation 11), gamma held fixed. The weights of a smoothed target sum to one, so the derivative
             # by a normaliser is gamma, and that by A is sum_z gamma P(v | z) less the target.
             share = posterior / product
-            share[pairs[:, 0], pairs[:, 1]] = 0
+            if len(pairs):
+                share[pairs[:, 0], pairs[:, 1]] = 0
             grad_products.addmm_(share.t(), exps)
             grad_logits = exps.mul_(share @ exp_tags)
             for i, j in pair_batches(pairs, n_words):
