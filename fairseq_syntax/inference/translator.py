@@ -123,7 +123,7 @@ class Translator:
             sentences: raw text, CoNLL-U flattened by ``fairseq-syntax parse --one-line``, or parsed lines
 
         Raises:
-            SyntaxDataError: the model needs a parse, and there is no parser
+            SyntaxDataError: the model needs a parse, and there is no parser; or a sentence is too long for it
         """
         return [best[0].text for best in self.translations(sentences)]
 
@@ -138,6 +138,7 @@ class Translator:
         if not filled:
             return found
         tokens, lengths = self._input.encode([lines[i] for i in filled])
+        self._check_lengths(lengths)
         dataset = self._input.dataset(tokens, lengths)
         batches = self.task.get_batch_iterator(
             dataset, max_sentences=self.batch_size, max_positions=self._max_positions(), disable_iterator_cache=True
@@ -159,6 +160,11 @@ class Translator:
         segmenter = self.task.target_segmenter
         text = segmenter.decode(pieces) if segmenter else " ".join(pieces)
         return Translation(text, pieces, float(hypothesis["score"]))
+
+    def _check_lengths(self, lengths: Sequence[int]) -> None:
+        longest, most = max(lengths) - 1, self._max_positions()[0] - 1  # without </s>
+        if longest > most:
+            raise SyntaxDataError(f"a sentence has {longest} pieces, and the model takes {most}", hint="split it")
 
     def _max_positions(self) -> Any:
         return utils.resolve_max_positions(self.task.max_positions(), *(m.max_positions() for m in self.models))

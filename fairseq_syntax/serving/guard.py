@@ -101,8 +101,11 @@ class ImpatientProtocol(H11Protocol):
     uvicorn itself waits for a request's headers as long as the client likes.
     """
 
-    seconds = 15.0
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, seconds: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.seconds = seconds
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

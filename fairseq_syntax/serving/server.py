@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from functools import partial
+
 import uvicorn
 from fastapi import FastAPI
 
@@ -9,11 +12,14 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.serving.guard import ImpatientProtocol
 
 
-def serve(app: FastAPI, host: str, port: int, *, stop_seconds: float = 60.0) -> None:
-    """Answer requests until SIGTERM or SIGINT; then take no more, and answer what was accepted.
+def prepared(
+    app: FastAPI, host: str, port: int, *, request_seconds: float = 15.0, stop_seconds: float = 60.0
+) -> tuple[uvicorn.Server, socket.socket]:
+    """A server that is not yet running, and the socket that it is to be given.
 
     Args:
         host, port: where to listen; port 0 takes any that is free
+        request_seconds: after which a connection is closed whose request has not arrived whole
         stop_seconds: for the answers that are outstanding when it stops
 
     Raises:
@@ -23,7 +29,7 @@ def serve(app: FastAPI, host: str, port: int, *, stop_seconds: float = 60.0) -> 
         app,
         host=host,
         port=port,
-        http=ImpatientProtocol,
+        http=partial(ImpatientProtocol, seconds=request_seconds),  # type: ignore[arg-type]
         ws="none",
         log_level="warning",
         access_log=False,
@@ -34,6 +40,16 @@ def serve(app: FastAPI, host: str, port: int, *, stop_seconds: float = 60.0) -> 
         listening = config.bind_socket()
     except (SystemExit, OSError) as error:  # uvicorn says why, and exits
         raise SyntaxDataError(f"cannot listen on {host}:{port}", hint="choose another --port") from error
+    return uvicorn.Server(config), listening
+
+
+def serve(app: FastAPI, host: str, port: int) -> None:
+    """Answer requests until SIGTERM or SIGINT; then take no more, and answer what was accepted.
+
+    Raises:
+        SyntaxDataError: as :func:`prepared`
+    """
+    server, listening = prepared(app, host, port)
     place = f"[{host}]" if ":" in host else host
     print(f"http://{place}:{listening.getsockname()[1]}/", flush=True)
-    uvicorn.Server(config).run(sockets=[listening])
+    server.run(sockets=[listening])

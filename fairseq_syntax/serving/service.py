@@ -72,6 +72,10 @@ class Service:
         self._parsing.close()
         self._translating.close()
 
+    def waiting(self) -> int:
+        """What nobody works on yet, of what was accepted."""
+        return self._parsing.waiting() + self._translating.waiting()
+
     async def translate(self, request: FromText | FromTokens | FromConllu) -> TranslateAnswer:
         """Answer a request. When it is cancelled, what waits for it is dropped.
 
@@ -141,7 +145,7 @@ class Service:
         needing = [name for name in models if self.models[name].needs]
         if needing:
             raise SyntaxDataError(
-                f"there is no parser here, and {', '.join(needing)} cannot do without a parse: send CoNLL-U"
+                f"there is no parser here, and {', '.join(needing)} cannot do without a parse", hint="send CoNLL-U"
             )
         return sentence if isinstance(sentence, str) else without_parse(sentence)
 

@@ -1,0 +1,216 @@
+"""A server under load: many clients at a time against one that waits for each answer, every answer checked.
+
+``python -m bench serve/`` takes an untrained PASCAL model and sends parses. By hand, for longer, with a model and a
+parser of one's own::
+
+    python -m bench.serve --clients 200 --seconds 60 --model MODEL --model-dir PARSER --text corpus/test.src
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.corpus import LABELS, model, task
+from bench.harness import measure, record
+from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.text.conllu import ParsedLine, Token, format_conllu
+
+PAIRS = 3
+
+
+@dataclass
+class Load:
+    """What some clients saw: answers that were right, wrong and lost, and the seconds that each right one took."""
+
+    seconds: float
+    right: int = 0
+    wrong: list[Any] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Figures for a report."""
+        found = sorted(self.latencies)
+        return {
+            "answers": self.right,
+            "wrong": len(self.wrong),
+            "lost": len(self.lost),
+            "per_second": round(self.right / self.seconds, 2),
+            "p50_seconds": round(statistics.median(found), 3) if found else None,
+            "p95_seconds": round(found[int(0.95 * len(found))], 3) if found else None,
+        }
+
+
+async def load(port: int, requests: list[tuple[bytes, str]], clients: int, seconds: float) -> Load:
+    """Clients that send one request after another for some seconds, each on a connection of its own.
+
+    Args:
+        requests: body and the translation that is right
+    """
+    found = Load(seconds)
+    begin = time.perf_counter()
+
+    async def client(number: int) -> None:
+        rng = random.Random(number)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while time.perf_counter() - begin < seconds:
+            body, expected = rng.choice(requests)
+            sent = time.perf_counter()
+            length = f"content-length: {len(body)}"
+            head = ["POST /translate HTTP/1.1", "host: localhost", "content-type: application/json", length, "", ""]
+            writer.write("\r\n".join(head).encode() + body)
+            try:
+                status, answer = await _answer(reader)
+            except (OSError, asyncio.IncompleteReadError) as error:
+                found.lost.append(repr(error))
+                return
+            if status != 200:
+                found.lost.append(f"{status} {answer!r}")
+            elif (said := answer["translations"][0]["text"]) != expected:
+                found.wrong.append((said, expected))
+            else:
+                found.right += 1
+                found.latencies.append(time.perf_counter() - sent)
+        writer.close()
+
+    await asyncio.gather(*(client(i) for i in range(clients)))
+    found.seconds = time.perf_counter() - begin
+    return found
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    length = int(head.split("content-length:")[1].split("\r\n")[0])
+    return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+@contextmanager
+def server(path: str, *options: str) -> Iterator[tuple[int, int]]:
+    """``fairseq-syntax serve MODEL``; its port and process id. It must end by itself when it is told to."""
+    command = [sys.executable, "-m", "fairseq_syntax", "serve", f"model={path}", "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line.startswith("http"):
+            raise RuntimeError("the server does not start")
+        yield int(line.rstrip("/\n").rsplit(":", 1)[1]), process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def resident(pid: int) -> float:
+    """MB of memory that a process has (Linux)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def _untrained() -> str:
+    """A checkpoint of a PASCAL model of some size, whose translations have 29 pieces."""
+    sizes = [f"--{side}-{name}" for side in ("encoder", "decoder") for name in ("embed-dim=256", "ffn-embed-dim=1024")]
+    layers = ["--encoder-layers=3", "--decoder-layers=3", "--max-target-positions=30"]
+    built, args = model(task(), "pascal_transformer", *sizes, *layers)
+    path = os.path.join(tempfile.mkdtemp(prefix="bench-"), "model.pt")
+    torch.save({"args": args, "model": built.state_dict()}, path)
+    return path
+
+
+def _sentences(count: int) -> list[str]:
+    """Random words with random trees, in CoNLL-U."""
+    rng = random.Random(1)
+    lines = []
+    for _ in range(count):
+        n = max(2, round(rng.gauss(13, 3)))
+        words = [f"w{rng.randrange(6000)}" for _ in range(n)]
+        line = ParsedLine(words=words, heads=[0, *(rng.randrange(i) for i in range(1, n))], sentences=[(0, n)])
+        line.deprels, line.upos, line.xpos = [rng.choice(LABELS) for _ in words], ["T1"] * n, ["T1"] * n
+        line.tokens = [Token(word, True, i, i, i) for i, word in enumerate(words)]
+        lines.append(format_conllu(line, comments=False))
+    return lines
+
+
+def _requests(path: str, parser: str | None, text: list[str] | None) -> list[tuple[bytes, str]]:
+    """Bodies, and what the model says of them offline."""
+    from fairseq_syntax.text.conllu import parse_conllu_block
+
+    translator = Translator.load(path, parser_dir=parser, parser_lang="en" if parser else "")
+    if text is None:
+        sentences = _sentences(200)
+        said = translator.translate([parse_conllu_block(sentence) for sentence in sentences])
+        return [(json.dumps({"conllu": s}).encode(), t) for s, t in zip(sentences, said)]
+    said = translator.translate(text)
+    return [(json.dumps({"text": s}).encode(), t) for s, t in zip(text, said)]
+
+
+@measure("serve/throughput")
+def throughput() -> None:
+    """Answers a second for 64 clients at a time against one at a time."""
+    run(None, None, None, clients=64, seconds=8.0, pairs=PAIRS)
+
+
+def run(
+    path: str | None, parser: str | None, text: list[str] | None, *, clients: int, seconds: float, pairs: int
+) -> None:
+    """Measure and record; it ends the program where an answer was wrong or lost."""
+    path = path or _untrained()
+    requests = _requests(path, parser if text else None, text)
+    options = ["--model-dir", parser, "--lang", "en"] if parser and text else ["--parser", "none"]
+    ratios, many, one, memory = [], [], [], []
+    with server(path, *options, "--timeout", "120") as (port, pid):
+        asyncio.run(load(port, requests, 8, 3.0))  # warm
+        memory.append(resident(pid))
+        for _ in range(pairs):
+            one.append(asyncio.run(load(port, requests, 1, seconds)))
+            many.append(asyncio.run(load(port, requests, clients, seconds)))
+            memory.append(resident(pid))
+            ratios.append((many[-1].right / many[-1].seconds) / (one[-1].right / one[-1].seconds))
+    detail = {
+        "clients": clients,
+        "seconds": seconds,
+        "together": [found.summary() for found in many],
+        "one_by_one": [found.summary() for found in one],
+        "resident_mb": [round(m) for m in memory],
+        "input": "text, parsed by the server" if text else "CoNLL-U",
+    }
+    record("serve/throughput", ratios, unit="answers a second, many clients over one", detail=detail)
+    bad = [found for found in (*many, *one) if found.wrong or found.lost]
+    for found in bad:
+        print("wrong:", found.wrong[:3], "lost:", found.lost[:3])
+    if bad:
+        raise SystemExit("answers were wrong or lost")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--pairs", type=int, default=1)
+    parser.add_argument("--model", help="a checkpoint")
+    parser.add_argument("--model-dir", help="of the parser's models")
+    parser.add_argument("--text", type=Path, help="a sentence a line; without it, CoNLL-U is sent")
+    args = parser.parse_args()
+    text = args.text.read_text(encoding="utf-8").splitlines()[:200] if args.text else None
+    run(args.model, args.model_dir, text, clients=args.clients, seconds=args.seconds, pairs=args.pairs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
