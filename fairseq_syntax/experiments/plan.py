@@ -31,6 +31,7 @@
         sys: "{dir}/test.out"
         baseline: transformer
         metrics: [bleu, chrf]     # also src, tokenize, lowercase, resamples, trials, by_length, beer
+        parse: "{root}/test.en.conllu"      # of the source, for by: [depth, label=acl], here or in shares
         only: [transformer, pascal]
     values:                       # other numbers of each cell, out of JSON files that steps wrote
       UAS: {file: "{dir}/trees.json", key: "dev.uas", digits: 2}
@@ -42,7 +43,8 @@
       page: VERDICT.md            # from this file's folder
       baseline: transformer
       controls:                   # pascal.linear is pascal, trained and tested on this control
-        linear: each word hangs on the one before it
+        linear: each word attaches to the one before it
+      by: [longest-dependency]    # also in the intervals of these properties of the parse
 
 ``extends: OTHER.yaml`` takes over what another file of the same folder says: a key given here replaces the other's, and
 ``env`` and ``vars`` are merged.
@@ -94,6 +96,7 @@ class Test:
     ref: tuple[str, ...]
     sys: str
     src: str | None = None
+    parse: str | None = None
     only: tuple[str, ...] | None = None
     baseline: str | None = None
     options: Mapping = field(default_factory=dict)
@@ -121,11 +124,13 @@ class Keep:
 
 @dataclass(frozen=True)
 class Shares:
-    """How much of the gains is syntax: the page to write, and the controls, by name, in words."""
+    """How much of the gains is syntax: the page to write, the controls, by name, in words, and properties as in
+    ``fairseq-syntax score --by``."""
 
     page: Path
     baseline: str
     controls: Mapping[str, str]
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -299,7 +304,9 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         for text in texts + list(experiment.keep.files if experiment.keep else ()):
             experiment.fill(text, cell)
     for test in experiment.tests:
-        for text in (*test.ref, test.src or ""):
+        if test.parse is None and (test.options.get("by") or (experiment.shares and experiment.shares.by)):
+            raise reader.fail(f"results.{test.name} has no parse, and is to be told apart by properties of the parse")
+        for text in (*test.ref, test.src or "", test.parse or ""):
             experiment.fill(text, experiment.variables())
     return experiment
 
@@ -409,14 +416,17 @@ class _Reader:
         tests = []
         for name, raw in (self.mapping(value, "results") if value else {}).items():
             where = f"results.{name}"
-            raw = self.mapping(raw, where, {"ref", "sys"}, {"src", "baseline", "only"} | options)
+            raw = self.mapping(raw, where, {"ref", "sys"}, {"src", "parse", "baseline", "only"} | options)
             only = self.only(raw.get("only"), f"{where}.only", systems)
             baseline = raw.get("baseline")
             if baseline is not None and baseline not in (only or systems):
                 raise self.fail(f"{where}.baseline: no system is called {baseline}", ", ".join(only or systems))
             chosen = {key: item for key, item in raw.items() if key in options}
+            if "by" in chosen:
+                chosen["by"] = self.properties(chosen["by"], f"{where}.by")
             ref = self.texts(raw["ref"], f"{where}.ref")
-            tests.append(Test(str(name), ref, str(raw["sys"]), raw.get("src"), only, baseline, chosen))
+            sys, src, parse = str(raw["sys"]), raw.get("src"), raw.get("parse")
+            tests.append(Test(str(name), ref, sys, src, parse, only, baseline, chosen))
         return tests
 
     def values(self, value, systems) -> list[Value]:
@@ -449,7 +459,7 @@ class _Reader:
     def shares(self, value, systems) -> Shares | None:
         if value is None:
             return None
-        raw = self.mapping(value, "shares", {"page", "baseline", "controls"})
+        raw = self.mapping(value, "shares", {"page", "baseline", "controls"}, {"by"})
         if raw["baseline"] not in systems:
             raise self.fail(f"shares.baseline: no system is called {raw['baseline']}", ", ".join(systems))
         controls = self.strings(raw["controls"], "shares.controls")
@@ -460,4 +470,16 @@ class _Reader:
         for control in controls:
             if not any(system.endswith(f".{control}") for system in systems):
                 raise self.fail(f"shares.controls: no system is called SYSTEM.{control}", ", ".join(systems))
-        return Shares(self.path.parent / str(raw["page"]), str(raw["baseline"]), controls)
+        by = self.properties(raw.get("by", []), "shares.by")
+        return Shares(self.path.parent / str(raw["page"]), str(raw["baseline"]), controls, by)
+
+    def properties(self, value, where: str) -> tuple[str, ...]:
+        from fairseq_syntax.scoring.properties import Property
+
+        texts = self.texts(value, where)
+        for text in texts:
+            try:
+                Property.of(text)
+            except SyntaxDataError as error:
+                raise self.fail(f"{where}: {error.message}", error.hint) from None
+        return texts

@@ -6,7 +6,8 @@
 - ``{"kind": "step", "cell", "step", "command", "seconds", "attempts", "fingerprint"}``: a step that succeeded
 - ``{"kind": "value", "cell", "name", "value", "digits"}``: a number out of a step's JSON file
 - ``{"kind": "test", "test", "seeds", "fingerprint", "report"}``: what ``fairseq-syntax score`` says of a test set
-- ``{"kind": "shares", "test", "seeds", "fingerprint", "draws", "metrics"}``: :func:`.shares.measure` by metric
+- ``{"kind": "shares", "test", "seeds", "fingerprint", "draws", "metrics", "by"}``: what :func:`.shares.measure` and
+  :func:`.shares.measure_by` say of a test set, by metric
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Shares, Test, Value
@@ -28,6 +29,7 @@ from fairseq_syntax.scoring.tables import Table, number
 
 if TYPE_CHECKING:
     from fairseq_syntax.scoring.outputs import Translations
+    from fairseq_syntax.text.conllu import ParsedLine
 
 _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
              "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
@@ -129,10 +131,12 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
                 append(experiment.record, {**entry, "report": report})
             shares = experiment.shares
             if shares is not None and shares.baseline in seeds:
-                fingerprint = hashlib.sha256(f"{fingerprint}{DRAWS}{list(shares.controls)}".encode()).hexdigest()
+                fingerprint = hashlib.sha256(
+                    f"{fingerprint}{DRAWS}{list(shares.controls)}{shares.by}".encode()
+                ).hexdigest()
                 if last.get(("shares", test.name)) != fingerprint:
                     entry = {"kind": "shares", "test": test.name, "seeds": seeds, "fingerprint": fingerprint}
-                    entry |= {"draws": DRAWS, "metrics": _shares(experiment, shares, test, seeds)}
+                    entry |= {"draws": DRAWS, **_shares(experiment, shares, test, seeds)}
                     append(experiment.record, entry)
 
 
@@ -188,31 +192,49 @@ def _translations(experiment: Experiment, test: Test, seeds: dict[str, list[int]
     return found
 
 
-def _shares(experiment: Experiment, shares: Shares, test: Test, seeds: dict[str, list[int]]) -> dict[str, list]:
-    from fairseq_syntax.experiments.shares import measure
+def _parses(experiment: Experiment, test: Test, sentences: int) -> list[ParsedLine]:
+    from fairseq_syntax.scoring.report import read_parses
+
+    assert test.parse is not None  # checked when the file was read
+    return read_parses(experiment.workdir / experiment.fill(test.parse, experiment.variables()), sentences)
+
+
+def _shares(experiment: Experiment, shares: Shares, test: Test, seeds: dict[str, list[int]]) -> dict[str, Any]:
+    """``metrics``: of each metric what :func:`.shares.measure` says; ``by``: that in the intervals of properties."""
+    from fairseq_syntax.experiments.shares import measure, measure_by
     from fairseq_syntax.scoring.metrics import METRICS, Scorer
+    from fairseq_syntax.scoring.properties import Property
     from fairseq_syntax.scoring.report import Options
 
     options = Options(**test.options)
     references = _texts(experiment, test.ref)
     runs = {s: [run.lines for run in found] for s, found in _translations(experiment, test, seeds).items()}
-    metrics = {}
+    properties = [Property.of(text) for text in shares.by]
+    parses = _parses(experiment, test, len(references[0])) if properties else []
+    controls = list(shares.controls)
+    found: dict[str, Any] = {"metrics": {}, "by": {}}
     for key in options.metrics:
         if key in METRICS:
             scorer = Scorer(key, references, options.tokenize, options.lowercase)
             if scorer.higher_is_better:
-                metrics[scorer.name] = measure(scorer, runs, shares.baseline, list(shares.controls), draws=DRAWS)
-    return metrics
+                arguments = scorer, runs, shares.baseline, controls
+                found["metrics"][scorer.name] = measure(*arguments, draws=DRAWS)
+                found["by"][scorer.name] = measure_by(*arguments, parses, properties, draws=DRAWS)
+    return found
 
 
 def _report(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> dict:
+    from fairseq_syntax.scoring.properties import Property
     from fairseq_syntax.scoring.report import Options, System, evaluate
 
     references = _texts(experiment, test.ref)
     sources = _texts(experiment, [test.src])[0] if test.src else None
     systems = [System(name, runs) for name, runs in _translations(experiment, test, seeds).items()]
     baseline = test.baseline if test.baseline in seeds else None
-    return evaluate(systems, references, Options(**test.options), baseline=baseline, sources=sources)
+    options = Options(**test.options)
+    options.by = [Property.of(text) for text in options.by]
+    parses = _parses(experiment, test, len(references[0])) if options.by else None
+    return evaluate(systems, references, options, baseline=baseline, sources=sources, parses=parses)
 
 
 def _unfinished(seeds: Mapping[str, Sequence[int]], planned: Mapping[str, Sequence[int]]) -> str:

@@ -25,7 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_syntax.scoring.metrics import Scorer
+from fairseq_syntax.scoring.properties import Property, interval_label
 from fairseq_syntax.scoring.tables import Table, number
+from fairseq_syntax.text.conllu import ParsedLine
 
 Floats = NDArray[np.float64]
 
@@ -83,9 +85,8 @@ class Resampled:
                 size = len(statistics)
                 if counts is None:
                     counts = rng.multinomial(size, np.full(size, 1 / size), size=draws)
-                per_seed.append(
-                    _scores(scorer, np.concatenate((statistics.sum(0, keepdims=True), counts @ statistics)))
-                )
+                sums = np.concatenate((statistics.sum(0, keepdims=True), counts @ statistics))
+                per_seed.append(np.array([scorer.of_sums(row) for row in sums]))
             table = np.stack(per_seed)  # [seeds, 1 + draws]
             n = len(table)
             self.score[system] = float(table[:, 0].mean())
@@ -105,12 +106,6 @@ class Resampled:
         gains = self.scores[other] - base
         ratios = np.divide(self.scores[system] - base, gains, out=np.full_like(gains, np.inf), where=gains > 0)
         return _estimate(value, ratios)
-
-
-def _scores(scorer: Scorer, sums: Floats) -> Floats:
-    """The corpus score of each row of summed statistics [R, K]."""
-    compute = scorer.metric._aggregate_and_compute
-    return np.array([compute([row.tolist()]).score for row in sums])
 
 
 def _estimate(value: float, draws: Floats) -> Estimate:
@@ -163,6 +158,36 @@ def measure(
     return rows
 
 
+def measure_by(
+    scorer: Scorer,
+    runs: Mapping[str, Sequence[Sequence[str]]],
+    baseline: str,
+    controls: Sequence[str],
+    parses: Sequence[ParsedLine],
+    properties: Sequence[Property],
+    *,
+    draws: int = 1000,
+) -> list[dict[str, Any]]:
+    """:func:`measure` in the intervals of each property of the source's parse.
+
+    Args:
+        parses: of the source's lines
+
+    Returns:
+        ``{"property", "intervals"}``, and of each interval ``{"over", "to", "sentences", "rows"}``
+    """
+    found = []
+    for prop in properties:
+        intervals = []
+        for interval in prop.intervals(prop.values(parses)):
+            chosen = interval.lines.tolist()
+            entry = {"over": interval.over, "to": interval.to, "sentences": len(chosen)}
+            entry["rows"] = measure(scorer, runs, baseline, controls, draws=draws, subset=chosen)
+            intervals.append(entry)
+        found.append({"property": prop.name, "intervals": intervals})
+    return found
+
+
 def _plain(estimate: Estimate | None) -> list[float] | None:
     return None if estimate is None else [estimate.value, estimate.low, estimate.high]
 
@@ -184,6 +209,22 @@ def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> T
     if any(found["kept"] is None for row in rows for found in row["controls"].values()):
         notes.append("no share is given of a gain that may be 0")
     return Table(title, header, body, notes)
+
+
+def by_table(metric: str, found: Mapping[str, Any]) -> Table | None:
+    """One property of :func:`measure_by` as a table: gains, and what the parse adds to each control; None: no rows."""
+    header, rows = ["", *(interval_label(i["over"], i["to"]) for i in found["intervals"])], []
+    for place, row in enumerate(found["intervals"][0]["rows"]):
+        of_intervals = [interval["rows"][place] for interval in found["intervals"]]
+        rows.append([f"{row['system']}, gain", *(str(Estimate(*one["gain"])) for one in of_intervals)])
+        for control in row["controls"]:
+            cells = (str(Estimate(*one["controls"][control]["syntax"])) for one in of_intervals)
+            rows.append([f"{row['system']}, syntax against {control}", *cells])
+    if not rows:
+        return None
+    rows.insert(0, ["sentences", *(str(interval["sentences"]) for interval in found["intervals"])])
+    notes = ["in brackets: 95 % intervals over sentences, and over seeds where there are several"]
+    return Table(f"{metric} by {found['property']}", header, rows, notes)
 
 
 def percent(figures: Sequence[float]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment
-from fairseq_syntax.experiments.shares import Estimate, percent, share_table
+from fairseq_syntax.experiments.shares import Estimate, by_table, percent, share_table
 from fairseq_syntax.scoring.tables import Table
 
 _HOW_TO_READ = """\
@@ -18,9 +18,9 @@ the score with the control. **Kept** is the share of the gain that the control k
 
 Intervals hold 95 % of {draws} bootstrap draws, each of which takes other sentences (the same for all systems) and,
 where a system has several seeds, other seeds. An interval from one seed says nothing of how another seed would come
-out, and seeds alone can move a small model's score by half a point. *May be chance* means that the interval has 0 in
-it: the figures do not tell, and more seeds or more sentences might. No correction is made for the number of
-comparisons, and all of them share the runs of {baseline}."""
+out. *May be chance* means that the interval has 0 in it: the figures do not tell, and more seeds or more sentences
+might. No correction is made for the number of comparisons, and all of them share the runs of {baseline}. What holds
+for this corpus, this parser and models of this size need not hold for others."""
 
 
 def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> str:
@@ -49,10 +49,15 @@ def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -
     parts += ["## In words", _words(experiment, latest)]
     for name, entry in latest.items():
         parts.append(f"## {name}")
-        parts += [
-            share_table(metric, rows, f"Gains over {shares.baseline} in {metric}").render("markdown")
+        found = [
+            share_table(metric, rows, f"Gains over {shares.baseline} in {metric}")
             for metric, rows in entry["metrics"].items()
+            if rows
         ]
+        found += [
+            table for metric, of in entry["by"].items() for one in of if (table := by_table(metric, one)) is not None
+        ]
+        parts += [table.render("markdown") for table in found] or ["No system is finished but the baseline."]
     parts += ["## How to read this", _HOW_TO_READ.format(baseline=shares.baseline, controls=described, draws=draws)]
     return "\n\n".join(parts) + "\n"
 

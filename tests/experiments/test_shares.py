@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import sacrebleu
 from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import load
-from fairseq_syntax.experiments.shares import Estimate, Resampled, measure
+from fairseq_syntax.experiments.shares import Estimate, Resampled, by_table, measure, measure_by
 from fairseq_syntax.scoring.metrics import Scorer
+from fairseq_syntax.scoring.properties import Property
 
 WORDS = list("abcdefghijklm")
 REFERENCES = [" ".join(random.Random(n).choices(WORDS, k=12)) for n in range(30)]
@@ -86,6 +88,18 @@ def test_a_subset_of_the_sentences():
     assert found == pytest.approx(measure(scorer, part, "base", [], draws=5)[0]["gain"][0])
 
 
+def test_intervals_of_a_property():
+    """Each interval is measured as a test set of its own."""
+    systems = runs(base=0.4, S=0.1, S_linear=0.2)
+    parses = [Namespace(words=["w"] * (2 if n < 10 else 5)) for n in range(30)]
+    scorer = Scorer("chrf", [REFERENCES])
+    (found,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], draws=10)
+    assert [i["sentences"] for i in found["intervals"]] == [10, 20]
+    assert found["intervals"][0]["rows"] == measure(scorer, systems, "base", ["linear"], draws=10, subset=range(10))
+    table = by_table("chrF", found)
+    assert table.header == ["", "≤ 3", "> 3"] and len(table.rows) == 3
+
+
 def test_no_share_of_a_gain_that_may_be_nothing():
     systems = {"base": [noisy(0.3, 1)], "S": [noisy(0.3, 2)], "S.linear": [noisy(0.3, 3)]}
     row = measure(Scorer("bleu", [REFERENCES]), systems, "base", ["linear"], draws=100)[0]
@@ -94,7 +108,7 @@ def test_no_share_of_a_gain_that_may_be_nothing():
 
 # -- in an experiment ------------------------------------------------------------------------------------------------
 
-TEMPLATE = """
+TEMPLATE = r"""
 name: toy
 workdir: work
 record: toy.jsonl
@@ -106,7 +120,13 @@ systems:
   S.linear: {share: 2}
   T: {share: 4}
 prepare:
-  - {name: text, run: "for i in 1 2 3 4 5 6 7 8 9; do echo one two three four $i six seven eight; done > ref.txt"}
+  - name: text
+    run: |
+      for i in 1 2 3 4 5 6 7 8 9; do echo one two three four $i six seven eight; done > ref.txt
+      for i in 1 2 3 4 5 6 7 8 9; do
+        label=$([ $i -lt 5 ] && echo acl || echo obj)
+        echo; printf "1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n2\tb\t_\t_\t_\t_\t1\t$label\t_\t_\n"
+      done | tail -n +2 > ref.conllu
 steps:
   - name: train
     run: |
@@ -114,9 +134,11 @@ steps:
       sed "{seed}~{share}s/four/x/;3s/two/y/;$(({seed} + 4))s/seven/{share}/" ref.txt > {dir}/test.txt
     outputs: ["{dir}/test.txt"]
 results:
-  test: {ref: ref.txt, sys: "{dir}/test.txt", baseline: base, metrics: [bleu], resamples: 20, trials: 20}
+  test:
+    {ref: ref.txt, parse: ref.conllu, by: [depth], sys: "{dir}/test.txt", baseline: base, metrics: [bleu],
+     resamples: 20, trials: 20}
 keep: {folder: kept, files: ["{dir}/test.txt"]}
-shares: {page: VERDICT.md, baseline: base, controls: {linear: a chain}}
+shares: {page: VERDICT.md, baseline: base, controls: {linear: a chain}, by: [label=acl]}
 """
 
 
@@ -168,6 +190,8 @@ def test_the_page_is_written_from_the_record_alone(recipe):
     page = (recipe.parent / "VERDICT.md").read_text()
     assert "**S** against base" in page and "No control is planned for it." in page and "| T | 1, 2 | none |" in page
     assert "The parse against the control *linear*" in page and "*linear*, a chain" in page
+    assert "BLEU by label=acl" in page and "| sentences | 5 | 4 |" in page and "| S, syntax against linear |" in page
+    assert "BLEU by depth" in (recipe.parent / "TOY.md").read_text()
     record = [json.loads(line) for line in (recipe.parent / "toy.jsonl").read_text().splitlines()]
     assert [e["draws"] for e in record if e["kind"] == "shares"] == [1000]
     shutil.rmtree(recipe.parent / "work")
@@ -182,6 +206,9 @@ def test_the_page_is_written_from_the_record_alone(recipe):
         ("baseline: base, controls", "baseline: bass, controls", "no system is called bass"),
         ("{linear: a chain}", "{flat: a star}", r"no system is called SYSTEM.flat"),
         ("  S: {share: 1}\n", "", "S.linear is a twin of S, which is not there"),
+        ("by: [label=acl]", "by: [depths]", r"shares.by: there is no property 'depths'"),
+        ("by: [depth]", "by: [depths]", r"results.test.by: there is no property 'depths'"),
+        ("parse: ref.conllu, ", "", "results.test has no parse"),
         ("files: [", "wrong: [", "keep has no files"),
         ('files: ["{dir}/test.txt"]', "files: []", "keep.files is empty"),
         ('files: ["{dir}/test.txt"]', 'files: ["{dirr}/test.txt"]', "no variable dirr"),
