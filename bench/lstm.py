@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -58,12 +58,14 @@ def training(arch: str):
     return run, sum(s["ntokens"] for s in with_parse)
 
 
-@measure(*(f"train/{arch}" for arch in TRAINED))
-def train() -> None:
+def train(arch: str) -> None:
     """Training steps on sentences as long as image captions."""
     plain, tokens = training("lstm")
-    for arch in TRAINED:
-        compare(f"train/{arch}", training(arch)[0], plain, pairs=9, detail={"target_tokens": tokens})
+    compare(f"train/{arch}", training(arch)[0], plain, pairs=9, detail={"target_tokens": tokens})
+
+
+for arch in TRAINED:
+    measure(f"train/{arch}")(partial(train, arch))
 
 
 def searching(arch: str, words: int):

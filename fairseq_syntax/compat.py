@@ -1,16 +1,20 @@
-"""Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, and logging left as it was."""
+"""Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, logging left as it was, and its
+own models in an ensemble with ours.
+"""
 
 from __future__ import annotations
 
 import argparse
 import collections
+import inspect
 import logging
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -60,3 +64,19 @@ def allow_checkpoint_types() -> None:
             _TensorPlaceholder,
         ]
     )
+
+
+def ignore_syntax(model: nn.Module) -> None:
+    """Let a model of fairseq's own be in an ensemble with one of ours.
+
+    The search gives all encoders the same batch; one that knows no ``src_syntax`` is to go without it.
+    """
+    encoder = getattr(model, "encoder", None)
+    if encoder is None or "src_syntax" in inspect.signature(encoder.forward).parameters:
+        return
+    forward = encoder.forward_non_torchscript
+
+    def without_syntax(net_input: Mapping[str, Tensor]) -> typing.Any:
+        return forward({name: value for name, value in net_input.items() if name != "src_syntax"})
+
+    encoder.forward_non_torchscript = without_syntax

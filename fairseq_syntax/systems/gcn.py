@@ -213,7 +213,7 @@ class GCNEncoder(SyntaxLSTMEncoder):
         after: ``encoder`` or ``embeddings``
     """
 
-    def __init__(self, dictionary, needs: frozenset[str], gcn: SyntacticGCN, after: str, **options: Any) -> None:
+    def __init__(self, dictionary: Any, needs: frozenset[str], gcn: SyntacticGCN, after: str, **options: Any) -> None:
         super().__init__(dictionary, needs, **options)
         self.gcn, self.after = gcn, after
 
@@ -252,7 +252,7 @@ class GCNModel(SyntaxLSTMModel):
         return super().build_model(args, task)
 
     @classmethod
-    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+    def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
         after = getattr(args, "gcn_after", None) or "encoder"
         sizes = {
             "encoder": options["hidden_size"] * (1 + bool(options["bidirectional"])),

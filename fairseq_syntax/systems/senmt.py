@@ -35,7 +35,7 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         word_size: states of each of the two encoders over words
     """
 
-    def __init__(self, dictionary, needs: frozenset[str], word_size: int, embed_dim: int, **options: Any) -> None:
+    def __init__(self, dictionary: Any, needs: frozenset[str], word_size: int, embed_dim: int, **options: Any) -> None:
         super().__init__(dictionary, needs, embed_dim=embed_dim, **options)
         self.child_enriched, self.head_enriched = (
             LSTM(embed_dim, word_size, num_layers=self.num_layers, dropout=self.lstm.dropout) for _ in range(2)
@@ -91,7 +91,7 @@ class SENMTModel(SyntaxLSTMModel):
         )
 
     @classmethod
-    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+    def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
         if args.senmt_hidden_size < 1:
             raise SyntaxDataError(f"--senmt-hidden-size {args.senmt_hidden_size}: an encoder has at least one state")
         return ThreeEncoders(dictionary, cls.inference_needs, args.senmt_hidden_size, **options)

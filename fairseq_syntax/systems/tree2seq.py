@@ -129,7 +129,7 @@ class TreeEncoder(SyntaxLSTMEncoder):
         bottom_up: leave the way down out
     """
 
-    def __init__(self, dictionary, needs: frozenset[str], bottom_up: bool, **options: Any) -> None:
+    def __init__(self, dictionary: Any, needs: frozenset[str], bottom_up: bool, **options: Any) -> None:
         super().__init__(dictionary, needs, **options)
         self.up = ChildSumTreeLSTM(self.output_units)
         self.down = None if bottom_up else TopDownGRU(self.output_units)
@@ -221,7 +221,7 @@ class Tree2SeqModel(SyntaxLSTMModel):
         )
 
     @classmethod
-    def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
+    def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
         return TreeEncoder(dictionary, cls.inference_needs, args.tree2seq_bottom_up, **options)
 
     @classmethod

@@ -13,6 +13,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from fairseq_syntax.compat import ignore_syntax
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory, labels_path
@@ -104,6 +105,8 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         self._losses = getattr(model, "losses", ())
         inference_needs = getattr(model, "inference_needs", frozenset())
         self._need("source", inference_needs if from_checkpoint else self._training_needs)
+        if from_checkpoint:
+            ignore_syntax(model)
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
             self.tokenizer = SegmentationDecoder(self.target_segmenter)
         return model

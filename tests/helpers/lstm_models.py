@@ -149,6 +149,12 @@ def check_the_parse_matters(arch: str, **options) -> None:
     with pytest.raises(SyntaxDataError, match="without its parse"):
         loaded(**inputs)
 
+    # Processes that share a batch wait for the gradient of every parameter, whatever is in their part of it.
+    for batch in ([empty_line()] * 2, lines(3, count=2, max_words=1, max_sentences=1)):
+        m = model(arch, **options)
+        m(**net_input(batch))[0].sum().backward()
+        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in m.parameters())
+
 
 __all__ = [
     "EOS",

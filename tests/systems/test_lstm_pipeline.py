@@ -23,7 +23,11 @@ ARCHS = {
     "local_attention_lstm": ["--local-attention", "monotonic", "--local-window", 2],
     "sdrnmt1_lstm": ["--sdrnmt-channels", 8],
     "sdrnmt2_lstm": ["--sdrnmt-channels", 8, "--sdrnmt-weight", 0.7],
+    "senmt_lstm": [],
+    "tree2seq_lstm": [],
+    "gcn_lstm": [],
 }
+WITHOUT_TREES = ("dlaa_lstm", "local_attention_lstm")
 
 
 def hypotheses(output: str) -> dict[int, tuple[float, str]]:
@@ -54,4 +58,20 @@ def test_commands(arch, toy, tmp_path):
         assert one_by_one[n][0] == pytest.approx(score, abs=2e-4)
         assert aligned[n][0] == pytest.approx(score, abs=2e-4)
     # Lines 7 and 8 of the corpus differ in their parse alone; a block holds all words of so short a line anyway.
-    assert (abs(generated[7][0] - generated[8][0]) > 1e-5) == arch.startswith("sdrnmt")
+    assert (abs(generated[7][0] - generated[8][0]) > 1e-5) == (arch not in WITHOUT_TREES)
+
+
+def test_ensembles_with_fairseqs_own_lstm(toy, tmp_path):
+    """It takes the same batches, which have a parse; in either order, and in any batch."""
+    for arch in ("lstm", "tree2seq_lstm"):
+        toy_data.train(toy.data, tmp_path / arch, "--encoder-bidirectional", arch=arch, max_epoch=1, **LSTM)
+    task = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu", "--beam", 3]
+    plain, ours = (str(tmp_path / arch / "checkpoint_last.pt") for arch in ("lstm", "tree2seq_lstm"))
+    found = [
+        hypotheses(fairseq("generate", toy.data, *task, "--path", path, "--batch-size", size))
+        for path, size in ((f"{plain}:{ours}", 5), (f"{ours}:{plain}", 12), (ours, 5))
+    ]
+    for n, (score, text) in found[0].items():
+        assert found[1][n][1] == text
+        assert found[1][n][0] == pytest.approx(score, abs=2e-4)
+    assert any(abs(found[2][n][0] - score) > 1e-3 for n, (score, _) in found[0].items())

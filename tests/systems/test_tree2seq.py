@@ -122,14 +122,6 @@ def test_half_precision():
     check_half_precision(ARCH)
 
 
-def test_a_batch_without_a_second_level_trains_every_parameter():
-    """Processes that share a batch wait for the gradient of every parameter."""
-    for batch in ([empty_line()] * 2, lines(3, count=2, max_words=1, max_sentences=1)):
-        m = model(ARCH)
-        m(**net_input(batch))[0].sum().backward()
-        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in m.parameters())
-
-
 @pytest.mark.parametrize("bottom_up", [True, False])
 def test_the_parse_matters_and_everything_is_trained(bottom_up):
     check_the_parse_matters(ARCH, tree2seq_bottom_up=bottom_up)
