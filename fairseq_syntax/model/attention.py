@@ -20,7 +20,7 @@ class HeadInputs(NamedTuple):
 
     Attributes:
         x: [T, B, C], the input of the attention at the queries
-        memory: [S, B, C], its input at the keys
+        memory: [S, B, C], its input at the keys; in search it is ``x`` unless the term ``needs_memory``
         q: [B, h, T, d] of the term's heads, already divided by ``√d``
         k, v: [B, h, S, d] of the term's heads
         tensors: the term's own :attr:`ScoreTerm.tensors`
@@ -45,11 +45,13 @@ class ScoreTerm:
         without_dropout: its heads have no dropout on attention weights, so that :meth:`attend` may be used in training
         tensors: results of other layers that the term computes with and that take a gradient. They travel as arguments
             of the layer, for activation checkpointing to see them: use those of :class:`HeadInputs`, not these
+        needs_memory: in a decoder's search, keep the inputs of all steps for :attr:`HeadInputs.memory`
     """
 
     heads: slice = slice(None)
     without_dropout: bool = False
     tensors: tuple[Tensor, ...] = ()
+    needs_memory: bool = False
 
     def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
         """The dense reference form.
@@ -111,34 +113,45 @@ class SyntaxSelfAttention(MultiheadAttention):
         terms: Sequence[ScoreTerm] = (),
         observe: Sequence[int] = (),
         tensors: Sequence[Tensor] = (),
+        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend.
 
         Args:
             query: [T, B, C]
             key_padding_mask: [B, T], True on padding
-            attn_mask: [T, T] added to the scores, with no terms and nothing observed only
+            attn_mask: [T, T] added to the scores, with −inf where the future is masked
             terms: applied in turn to the scores of their heads
             observe: heads whose scores are wanted
             tensors: :attr:`ScoreTerm.tensors` of all terms, in turn
+            incremental_state: of a decoder's search: ``query`` is [1, B, C] and the keys are those of all steps
 
         Returns:
             [T, B, C], and the observed scores [B, len(observe), T, T] after the terms and before the mask, or None
         """
         if not terms and not observe:
             return super().forward(
-                query, query, query, key_padding_mask=key_padding_mask, need_weights=False, attn_mask=attn_mask
+                query,
+                query,
+                query,
+                key_padding_mask=key_padding_mask,
+                incremental_state=incremental_state,
+                need_weights=False,
+                attn_mask=attn_mask,
             )[0], None
-        if attn_mask is not None:
-            raise ValueError("an attention mask cannot be combined with score terms")
         v = self._split(self.v_proj(query))  # [B, H, T, d], as q and k
         if self.project_scores:
             q, k = self._split(self.q_proj(query) * self.scaling), self._split(self.k_proj(query))
         else:
             q = k = torch.zeros_like(v)
+        memory = query
+        if incremental_state is not None:
+            wanted = any(term.needs_memory for term in terms)
+            k, v, memory, key_padding_mask = self._with_past(k, v, query, key_padding_mask, incremental_state, wanted)
         drop = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
 
-        if not observe and len(terms) == 1 and (drop == 0.0 or terms[0].without_dropout):
+        alone = not observe and len(terms) == 1 and attn_mask is None and incremental_state is None
+        if alone and (drop == 0.0 or terms[0].without_dropout):
             attended = terms[0].attend(q, k, v, key_padding_mask)  # [B, H, T, d]
             if attended is not None:
                 return self._merge(attended), None
@@ -150,11 +163,13 @@ class SyntaxSelfAttention(MultiheadAttention):
             start, stop, _ = term.heads.indices(self.num_heads)
             own, tensors = tuple(tensors[: len(term.tensors)]), tensors[len(term.tensors) :]
             h = slice(start, stop)
-            given = HeadInputs(query, query, q[:, h], k[:, h], v[:, h], own)
+            given = HeadInputs(query, memory, q[:, h], k[:, h], v[:, h], own)
             inner.append((term, slice(start - dense.start, stop - dense.start), given))
         for term, h, given in inner:
             scores = torch.cat([scores[:, : h.start], term.scores(scores[:, h], given), scores[:, h.stop :]], dim=1)
         observed = scores[:, [i - dense.start for i in observe]] if observe else None
+        if attn_mask is not None:
+            scores = scores + attn_mask
         if key_padding_mask is not None:
             scores = scores.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
         # In float32 as fairseq does it: a half-precision softmax loses the small weights.
@@ -163,7 +178,35 @@ class SyntaxSelfAttention(MultiheadAttention):
         for term, h, given in inner:
             if (added := term.output(weights[:, h], given)) is not None:
                 out = torch.cat([out[:, : h.start], out[:, h] + added, out[:, h.stop :]], dim=1)
-        return self._merge(with_plain_heads(out, dense, q, k, v, key_padding_mask, drop)), observed
+        return self._merge(with_plain_heads(out, dense, q, k, v, key_padding_mask, drop, attn_mask)), observed
+
+    def _with_past(
+        self,
+        k: Tensor,
+        v: Tensor,
+        x: Tensor,
+        padding: Tensor | None,
+        incremental_state: dict[str, dict[str, Tensor | None]],
+        memory: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Keys and values [B, H, S, d], inputs [S, B, C] and padding [B, S] of all steps of a search; they are kept in
+        fairseq's own state, whose rows the search reorders.
+        """
+        saved = self._get_input_buffer(incremental_state)
+        x = x.transpose(0, 1)  # [B, T, C], as all that is kept begins with the rows of the search
+        if (past := saved.get("prev_key")) is not None:
+            k = torch.cat([past, k], dim=2)
+            v = torch.cat([saved["prev_value"], v], dim=2)  # type: ignore[list-item]
+            if memory:
+                x = torch.cat([saved["prev_input"], x], dim=1)  # type: ignore[list-item]
+        padding = self._append_prev_key_padding_mask(
+            padding, saved.get("prev_key_padding_mask"), len(k), k.size(2), static_kv=False
+        )
+        saved |= {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
+        if memory:
+            saved["prev_input"] = x
+        self._set_input_buffer(incremental_state, saved)
+        return k, v, x.transpose(0, 1), None if padding is None else padding.bool()
 
     def _split(self, x: Tensor) -> Tensor:
         """[T, B, C] to [B, H, T, d]."""
@@ -177,7 +220,14 @@ class SyntaxSelfAttention(MultiheadAttention):
 
 
 def with_plain_heads(
-    special: Tensor, heads: slice, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, drop: float = 0.0
+    special: Tensor,
+    heads: slice,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_padding_mask: Tensor | None,
+    drop: float = 0.0,
+    attn_mask: Tensor | None = None,
 ) -> Tensor:
     """Join some heads with the others, which take PyTorch's own attention.
 
@@ -186,12 +236,15 @@ def with_plain_heads(
         q, k, v: [B, H, T, d] of all heads; ``q`` is already divided by ``√d``
         key_padding_mask: [B, T], True on padding
         drop: probability to drop a weight of the others
+        attn_mask: [T, S] added to the scores of the others
 
     Returns:
         [B, H, T, d]
     """
     start, stop, _ = heads.indices(q.size(1))
-    mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
+    mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]  # [B, 1, 1, S]
+    if attn_mask is not None:
+        mask = attn_mask if mask is None else attn_mask.masked_fill(~mask, float("-inf"))  # [B, 1, T, S]
     parts = [special]
     for at, side in ((0, slice(0, start)), (len(parts) + 1, slice(stop, q.size(1)))):
         if side.start < side.stop:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -16,26 +16,23 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
-from fairseq_syntax.model.heads import HeadSystem, Step, check_claims
+from fairseq_syntax.model.heads import (
+    HeadSystem,
+    LayerPlan,
+    Step,
+    check_layers,
+    layers_of_this_step,
+    plan_layer,
+    terms_and_heads,
+)
 
 
 class EncoderSystem(HeadSystem):
     """One system's part in the encoder. A new system is one subclass in one file.
 
-    What it may do to attention heads is in :class:`~fairseq_syntax.model.heads.HeadSystem`; here is the rest.
+    Its options and what it may do to attention heads are in :class:`~fairseq_syntax.model.heads.HeadSystem`; here is
+    the rest. Labels are to be had by :func:`remember_labels` when it is built.
     """
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the system's options. Defaults belong to :meth:`from_args`, so that presets can set them."""
-
-    @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> EncoderSystem:
-        """Build the system from the options.
-
-        Labels are to be had by :func:`remember_labels` from the task.
-        """
-        raise NotImplementedError
 
     def embed(self, x: Tensor, step: Step) -> Tensor:
         """Change the token embeddings [B, T, C] before they are scaled and positions are added."""
@@ -166,17 +163,6 @@ class SyntaxEncoderLayer(TransformerEncoderLayerBase):
         return x, observed
 
 
-class _LayerPlan(NamedTuple):
-    """What happens in one layer: names of the systems with a part in it, and heads.
-
-    The systems that replace scores come first, then the others in the order of the option.
-    """
-
-    acting: list[str]
-    supervised: list[int]
-    read: list[int]
-
-
 class SyntaxTransformerEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder with syntax systems.
 
@@ -196,43 +182,22 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
     ) -> None:
         for system in systems.values():
             system.connect(systems)
-        for system in systems.values():
-            for layer in (*system.layers(), *(after for after in system.blocks() if after is not None)):
-                if not 0 <= layer < cfg.encoder.layers:
-                    raise SyntaxDataError(
-                        f"{system.name} acts on encoder layer {layer}, but the encoder has layers 0 to "
-                        f"{cfg.encoder.layers - 1}"
-                    )
+        check_layers("encoder", cfg.encoder.layers, systems.values())
         # The layers are built inside super().__init__, before a module can be registered.
         self._building = list(systems.values())
         # By number: which module a layer is does not say it, as FSDP wraps modules.
-        self._plans: list[_LayerPlan | None] = []
+        self._plans: list[LayerPlan | None] = []
         super().__init__(cfg, dictionary, embed_tokens)
         del self._building
         self.systems = nn.ModuleDict(systems)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The next layer, with the parts of the systems in it."""
-        index = len(self._plans)
-        acting = [s for s in self._building if index in s.layers()]
-        if not acting:
-            self._plans.append(None)
+        plan = plan_layer("encoder", len(self._plans), cfg.encoder.attention_heads, self._building)
+        self._plans.append(plan)
+        if plan is None:
             return super().build_encoder_layer(cfg)
-        heads = {s.attention_heads(index) for s in acting} - {None} or {cfg.encoder.attention_heads}
-        if len(heads) > 1:
-            raise SyntaxDataError(f"the systems of encoder layer {index} want {sorted(heads)} attention heads")
-        num_heads = heads.pop()
-        check_claims("encoder", index, num_heads, acting)
-        claims = {s.name: s.claims(index, num_heads) for s in acting}
-        places = [place for s in acting for place in s.supervises().values()]
-        self._plans.append(
-            _LayerPlan(
-                acting=sorted(claims, key=lambda name: not claims[name].replaces),
-                supervised=sorted({head for layer, head in places if layer == index}),
-                read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
-            )
-        )
-        layer: nn.Module = SyntaxEncoderLayer(cfg, num_heads, all(s.project_scores(index) for s in acting))
+        layer: nn.Module = SyntaxEncoderLayer(cfg, plan.num_heads, plan.project_scores)
         if cfg.checkpoint_activations:
             layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
         return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
@@ -284,7 +249,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         x = self._blocks(x, step, None)
 
         states = [x]
-        for number, layer in self._layers_of_this_step():
+        for number, layer in layers_of_this_step(self.layers, self.encoder_layerdrop if self.training else 0.0):
             if layer is not None:
                 x = self._run(number, layer, x, mask, step, observe)
             x = self._blocks(x, step, number)
@@ -316,20 +281,11 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         x = self.dropout_module(x)
         return x if self.quant_noise is None else self.quant_noise(x), embedded
 
-    def _layers_of_this_step(self) -> Iterator[tuple[int, nn.Module | None]]:
-        """The layers by number; None in place of those that ``--encoder-layerdrop`` leaves out of this step."""
-        layers = nn.ModuleList.__iter__(self.layers)  # a LayerDropModuleList would not say which ones it gives
-        p = self.encoder_layerdrop if self.training else 0.0
-        kept = torch.empty(len(self.layers)).uniform_().gt(p).tolist() if p else [True] * len(self.layers)
-        for number, (layer, stays) in enumerate(zip(layers, kept)):
-            yield number, layer if stays else None
-
     def _run(self, number: int, layer: nn.Module, x: Tensor, mask: Tensor | None, step: Step, observe: bool) -> Tensor:
         plan = self._plans[number]
         if plan is None:
             return layer(x, encoder_padding_mask=mask)
-        terms = [t for name in plan.acting if (t := self.systems[name].term(step, number)) is not None]
-        heads = sorted({*plan.read, *(plan.supervised if observe else ())})
+        terms, heads = terms_and_heads(plan, self.systems, step, number, observe)
         tensors = [tensor for term in terms for tensor in term.tensors]
         x, scores = layer(x, mask, *tensors, terms=terms, observe=heads)
         for i, head in enumerate(heads):

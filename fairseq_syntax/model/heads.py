@@ -19,15 +19,18 @@ anything      reads         allowed: likewise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.options import SystemConfig, add_options, read_options
 
 Place = tuple[int, int]  # (layer, head), both 0-based
 
@@ -74,7 +77,8 @@ class Step:
     Attributes:
         tokens: [B, T] int64
         padding: [B, T] bool, True on padding
-        syntax: the batch's parse in the columns of ``tokens``; None where it has none
+        syntax: the batch's parse in the columns of ``tokens``; None where it has none. In a decoder it is there for the
+            losses only, in the columns of the target: token t + 1 of the decoder's input is piece t of the target
         scores: [B, T, T] of each place that was observed so far, after all score terms and before the mask. A layer
             that ``--encoder-layerdrop`` left out of this step is not among them.
     """
@@ -97,18 +101,44 @@ class Step:
         return cls(syntax.tokens, syntax.padding, syntax)
 
 
+System = TypeVar("System", bound="HeadSystem")
+
+
 class HeadSystem(nn.Module):
     """One system's part in the self-attention of the encoder or the decoder.
 
     Attributes:
         name: the word by which the option selects it
+        config: its options
         training_needs, inference_needs: what the batch must bring of the parse of its side, of ``"tree"`` (1-best) and
             ``"arcs"`` (the parser's distribution)
     """
 
     name: ClassVar[str]
+    config: ClassVar[type[SystemConfig]] = SystemConfig
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the options of :attr:`config` to the command line."""
+        add_options(parser, cls.config)
+
+    @classmethod
+    def from_args(cls: type[System], args: Namespace, task: Any) -> System:
+        """Build the system from all options of a model."""
+        return cls.from_config(read_options(cls.config, args), args, task)
+
+    @classmethod
+    def from_config(cls: type[System], config: Any, args: Namespace, task: Any) -> System:
+        """Build the system.
+
+        Args:
+            config: its options, of the type :attr:`config`
+            args: those of the model; what is noted in them is saved in the checkpoint
+            task: the fairseq task
+        """
+        return cls()
 
     # -- said once, when the model is built --------------------------------------------------------------------------
 
@@ -156,6 +186,74 @@ class HeadSystem(nn.Module):
             step: with its syntax
         """
         raise NotImplementedError
+
+
+class LayerPlan(NamedTuple):
+    """What happens in one layer: names of the systems with a part in it, and heads.
+
+    The systems that replace scores come first, then the others in the order of the option.
+    """
+
+    num_heads: int
+    project_scores: bool
+    acting: list[str]
+    supervised: list[int]
+    read: list[int]
+
+
+def plan_layer(side: str, layer: int, num_heads: int, systems: Iterable[HeadSystem]) -> LayerPlan | None:
+    """The plan of a layer, or None where no system has a part in its self-attention.
+
+    Args:
+        side: ``encoder`` or ``decoder``
+        num_heads: of the layer, where no system sets it
+
+    Raises:
+        SyntaxDataError: the systems cannot share the layer
+    """
+    acting = [s for s in systems if layer in s.layers()]
+    if not acting:
+        return None
+    heads = {s.attention_heads(layer) for s in acting} - {None} or {num_heads}
+    if len(heads) > 1:
+        raise SyntaxDataError(f"the systems of {side} layer {layer} want {sorted(heads)} attention heads")  # type: ignore[type-var]
+    num_heads = heads.pop()  # type: ignore[assignment]
+    check_claims(side, layer, num_heads, acting)
+    claims = {s.name: s.claims(layer, num_heads) for s in acting}
+    places = [place for s in acting for place in s.supervises().values()]
+    return LayerPlan(
+        num_heads=num_heads,
+        project_scores=all(s.project_scores(layer) for s in acting),
+        acting=sorted(claims, key=lambda name: not claims[name].replaces),
+        supervised=sorted({head for at, head in places if at == layer}),
+        read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
+    )
+
+
+def check_layers(side: str, total: int, systems: Iterable[HeadSystem]) -> None:
+    """Refuse systems that act on layers that are not there."""
+    for system in systems:
+        for layer in system.layers():
+            if not 0 <= layer < total:
+                raise SyntaxDataError(
+                    f"{system.name} acts on {side} layer {layer}, but the {side} has layers 0 to {total - 1}"
+                )
+
+
+def layers_of_this_step(layers: nn.ModuleList, drop: float) -> Iterator[tuple[int, nn.Module | None]]:
+    """Layers by number; None in place of those that are left out, each with probability ``drop``, as fairseq draws."""
+    kept = torch.empty(len(layers)).uniform_().gt(drop).tolist() if drop else [True] * len(layers)
+    # A LayerDropModuleList would not say which ones it gives.
+    for number, (layer, stays) in enumerate(zip(nn.ModuleList.__iter__(layers), kept)):
+        yield number, layer if stays else None
+
+
+def terms_and_heads(
+    plan: LayerPlan, systems: Any, step: Step, layer: int, observe: bool
+) -> tuple[list[ScoreTerm], list[int]]:
+    """The terms of a layer in this step, and the heads whose scores are wanted."""
+    terms = [t for name in plan.acting if (t := systems[name].term(step, layer)) is not None]
+    return terms, sorted({*plan.read, *(plan.supervised if observe else ())})
 
 
 def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSystem]) -> None:

@@ -7,28 +7,40 @@ one that does not for a model whose systems have losses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import HeadLoss, HeadSystem, Step
 
 
-def supervising(systems: Mapping[str, HeadSystem]) -> list[HeadSystem]:
-    """Those of the systems that have losses."""
-    return [system for system in systems.values() if system.supervises()]
+def _supervised_steps(
+    model: Any, extra: Mapping[str, Any], sample: Mapping[str, Any]
+) -> Iterator[tuple[HeadSystem, Step]]:
+    """The systems that have losses, with the step of their side."""
+    for side in ("encoder", "decoder"):
+        systems = getattr(getattr(model, side, None), "systems", {})
+        for system in systems.values():
+            if not system.supervises():
+                continue
+            step = extra[f"{side}_step"]
+            if side == "decoder" and step.syntax is None and sample.get("tgt_syntax") is not None:
+                step.syntax = SyntaxBatch(sample["tgt_syntax"], sample["target"], model.decoder.padding_idx)
+            yield system, step
 
 
-def system_losses(model: Any, extra: Any) -> tuple[Tensor | float, dict[str, Tensor]]:
+def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Tensor | float, dict[str, Tensor]]:
     """The sum of what the systems ask for.
 
     Args:
         model: a ``syntax_transformer``, or an LSTM of this project; any other has no such loss
         extra: the second output of its forward
+        sample: fairseq's batch, for the target's syntax
 
     Returns:
         the loss to add (0.0 where no system asks for one) and entries for the logging output, the same entries in
@@ -40,8 +52,7 @@ def system_losses(model: Any, extra: Any) -> tuple[Tensor | float, dict[str, Ten
     total: Tensor | float = 0.0
     log: dict[str, Tensor] = {}
     found: list[tuple[str, HeadLoss]] = []
-    for system in supervising(getattr(getattr(model, "encoder", None), "systems", {})):
-        step: Step = extra["encoder_step"]
+    for system, step in _supervised_steps(model, extra, sample):
         if step.syntax is None:
             raise SyntaxDataError(
                 f"{system.name} learns from the parse, and this batch has none", hint="use --task syntax_translation"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerModel
@@ -16,48 +16,8 @@ from fairseq.models.transformer.transformer_legacy import base_architecture, tin
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
-
-
-class DecoderSystem:
-    """One system's part in the decoder: how to build the decoder, and its options.
-
-    Attributes:
-        name: the word by which ``--decoder-syntax`` selects it
-        training_needs: what the batch must bring of the target's syntax (``"tree"``) in training
-    """
-
-    name: ClassVar[str]
-    training_needs: ClassVar[frozenset[str]] = frozenset()
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the system's options."""
-
-    @classmethod
-    def prepare(cls, args: Namespace, task: Any) -> None:
-        """Check the options and note in ``args`` what :meth:`build` needs of the task; ``args`` is saved."""
-
-    @classmethod
-    def build(cls, cfg: TransformerConfig, tgt_dict, embed_tokens: nn.Embedding) -> TransformerDecoderBase:
-        """Build the decoder."""
-        raise NotImplementedError
-
-
-DECODER_SYSTEMS: dict[str, type[DecoderSystem]] = {}
-
-
-def register_decoder_system(name: str) -> Callable[[type[DecoderSystem]], type[DecoderSystem]]:
-    """Make a system available to ``--decoder-syntax`` under ``name``."""
-
-    def register(cls: type[DecoderSystem]) -> type[DecoderSystem]:
-        if name in DECODER_SYSTEMS:
-            raise ValueError(f"two decoder systems are called {name!r}")
-        cls.name = name
-        DECODER_SYSTEMS[name] = cls
-        return cls
-
-    return register
 
 
 @register_model("syntax_transformer")
@@ -75,8 +35,8 @@ class SyntaxTransformerModel(TransformerModel):
         )
         parser.add_argument(
             "--decoder-syntax",
-            metavar="NAME",
-            help=f"decoder system, one of: {', '.join(sorted(DECODER_SYSTEMS))} (default: none)",
+            metavar="NAMES",
+            help=f"decoder systems, separated by commas, of: {', '.join(sorted(DECODER_SYSTEMS))} (default: none)",
         )
         for system in (*ENCODER_SYSTEMS.values(), *DECODER_SYSTEMS.values()):
             system.add_args(parser.add_argument_group(f"{system.name} (syntax system)"))  # type: ignore[arg-type]
@@ -85,30 +45,27 @@ class SyntaxTransformerModel(TransformerModel):
     def build_model(cls, args: Namespace, task: Any) -> SyntaxTransformerModel:
         """Build the model; the systems see the task's label inventories."""
         syntax_architecture(args)
-        names = [n.strip() for n in (args.encoder_syntax or "").split(",") if n.strip()]
-        _check_names("--encoder-syntax", names, ENCODER_SYSTEMS)
-        cls._systems = {name: ENCODER_SYSTEMS[name].from_args(args, task) for name in names}
-        if args.decoder_syntax:
-            _check_names("--decoder-syntax", [args.decoder_syntax], DECODER_SYSTEMS)
-            DECODER_SYSTEMS[args.decoder_syntax].prepare(args, task)
+        encoder = _chosen("--encoder-syntax", args.encoder_syntax, ENCODER_SYSTEMS, args, task)
+        decoder = _chosen("--decoder-syntax", args.decoder_syntax, DECODER_SYSTEMS, args, task)
+        cfg = TransformerConfig.from_namespace(args)  # of this build alone; fairseq hands it on to the two below
+        cfg.systems = (encoder, decoder)
         try:
-            return super().build_model(args, task)
+            return super().build_model(cfg, task)
         finally:
-            del cls._systems
+            del cfg.systems
 
     @classmethod
-    def build_encoder(cls, args, src_dict, embed_tokens: nn.Embedding) -> SyntaxTransformerEncoder:
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> SyntaxTransformerEncoder:
         """Build the encoder with the systems of this model."""
-        return SyntaxTransformerEncoder(TransformerConfig.from_namespace(args), src_dict, embed_tokens, cls._systems)
+        return SyntaxTransformerEncoder(cfg, src_dict, embed_tokens, cfg.systems[0])
 
     @classmethod
-    def build_decoder(cls, args, tgt_dict, embed_tokens: nn.Embedding) -> TransformerDecoderBase:
-        """Build the decoder, plain or of the chosen system."""
-        if args.decoder_syntax:
-            return DECODER_SYSTEMS[args.decoder_syntax].build(
-                TransformerConfig.from_namespace(args), tgt_dict, embed_tokens
-            )
-        return super().build_decoder(args, tgt_dict, embed_tokens)
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> TransformerDecoderBase:
+        """Build the decoder, fairseq's own or with the systems of this model."""
+        systems = cfg.systems[1]
+        if not systems:
+            return super().build_decoder(cfg, tgt_dict, embed_tokens)
+        return build_decoder(cfg, tgt_dict, embed_tokens, systems)
 
     @property
     def training_needs(self) -> frozenset[str]:
@@ -121,9 +78,15 @@ class SyntaxTransformerModel(TransformerModel):
         return self.encoder.inference_needs
 
     @property
+    def target_training_needs(self) -> frozenset[str]:
+        """What training needs of the target's syntax, for the decoder's systems."""
+        return getattr(self.decoder, "training_needs", frozenset())
+
+    @property
     def losses(self) -> tuple[str, ...]:
         """Names of the losses of the systems, which a criterion has to collect (:mod:`.losses`)."""
-        return tuple(name for system in self.encoder.systems.values() for name in system.supervises())
+        sides = (self.encoder.systems, getattr(self.decoder, "systems", {}))
+        return tuple(name for systems in sides for system in systems.values() for name in system.supervises())
 
     def forward(  # type: ignore[override]
         self,
@@ -139,8 +102,8 @@ class SyntaxTransformerModel(TransformerModel):
         """fairseq's forward with the batch's syntax.
 
         Returns:
-            logits [B, T', V], and ``extra``, in which ``encoder_step`` is the encoder's
-            :class:`~fairseq_syntax.model.heads.Step`
+            logits [B, T', V], and ``extra``, in which ``encoder_step`` and, where systems have a part in the
+            decoder, ``decoder_step`` are each side's :class:`~fairseq_syntax.model.heads.Step`
         """
         encoder_out = self.encoder(
             src_tokens,
@@ -161,12 +124,15 @@ class SyntaxTransformerModel(TransformerModel):
         return logits, {**extra, "encoder_step": encoder_out["step"]}
 
 
-def _check_names(option: str, names: list[str], known: Mapping[str, Any]) -> None:
+def _chosen(option: str, text: str | None, known: Mapping[str, Any], args: Namespace, task: Any) -> dict[str, Any]:
+    """The systems that an option names, built, in its order."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
         if name not in known:
             raise SyntaxDataError(f"{option} {name}: no such system", hint=f"known: {', '.join(sorted(known))}")
     if len(set(names)) < len(names):
         raise SyntaxDataError(f"{option} {','.join(names)}: a system is named twice")
+    return {name: known[name].from_args(args, task) for name in names}
 
 
 def syntax_architecture(args: Namespace) -> None:

@@ -8,8 +8,10 @@ its scores are multiplied by the parser's probability that the query modifies th
 from __future__ import annotations
 
 import logging
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.heads import HeadClaims, Step
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.model.transformer import register_presets
 
@@ -132,6 +135,22 @@ class UniformTerm(ScoreTerm):
 # -- the system --------------------------------------------------------------------------------------------------------
 
 
+@dataclass
+class LddConfig(SystemConfig):
+    """The options of LDD."""
+
+    ldd_variant: str = option("LDD", f"one of {', '.join(VARIANTS)}")
+    ldd_label_groups: str = option(
+        "ud", "which labels each head reads: ud, stanford or the name of a file; a layer has one head a group"
+    )
+    ldd_layers: str = option("0", "encoder layers, from 0, with commas; -1 is the top one")
+    ldd_form: str = option(
+        "auto",
+        "how to compute it: linear (time linear in the length; leaves out attention dropout in these layers), dense, "
+        "or auto, which takes the faster one where there is no attention dropout, and dense where there is",
+    )
+
+
 @register_encoder_system("ldd")
 class Ldd(EncoderSystem):
     """The first encoder layer, or others, with dependency distributions, in the seven variants of Table 1.
@@ -146,6 +165,8 @@ class Ldd(EncoderSystem):
         layers: 0-based
         form: ``linear``, ``dense`` or ``auto``, where attention weights are not dropped
     """
+
+    config = LddConfig
 
     def __init__(
         self,
@@ -167,52 +188,26 @@ class Ldd(EncoderSystem):
         self.register_buffer("group_of_label", torch.tensor(groups.table(labels)), persistent=False)
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--ldd-variant", type=str.upper, metavar="NAME", help=f"one of {', '.join(VARIANTS)} (default: LDD)"
-        )
-        parser.add_argument(
-            "--ldd-label-groups",
-            metavar="FILE",
-            help="which labels each head reads: ud, stanford or a file (default: ud); a layer has one head a group",
-        )
-        parser.add_argument("--ldd-layers", metavar="LIST", help="encoder layers, 0-based, with commas (default: 0)")
-        parser.add_argument(
-            "--ldd-form",
-            metavar="FORM",
-            help="how to compute it: linear (time linear in the length; leaves out attention dropout in these layers), "
-            "dense, or auto (default), which takes the faster one where there is no attention dropout, and dense where "
-            "there is",
-        )
-
-    @classmethod
-    def from_args(cls, args: Namespace, task) -> Ldd:
-        def option(name, default):
-            value = getattr(args, name, None)
-            return default if value is None else value
-
+    def from_config(cls, config: LddConfig, args: Namespace, task: Any) -> Ldd:
         labels = remember_labels(args, task, "deprel")
         # The groups go into the checkpoint, which must not depend on a file elsewhere.
         text = getattr(args, "ldd_label_groups_text", None)
         if text is not None:
             groups = parse_label_groups(text, "the checkpoint's label groups")
         else:
-            groups = read_label_groups(option("ldd_label_groups", "ud"))
+            groups = read_label_groups(config.ldd_label_groups)
             args.ldd_label_groups_text = groups.to_text()
         if args.encoder_embed_dim % len(groups):
             raise SyntaxDataError(
                 f"{len(groups)} label groups make {len(groups)} heads, which do not divide "
                 f"--encoder-embed-dim {args.encoder_embed_dim}"
             )
-        try:
-            layers = [int(i) for i in str(option("ldd_layers", "0")).split(",")]
-        except ValueError as e:
-            raise SyntaxDataError(f"--ldd-layers {args.ldd_layers}: not a list of numbers") from e
-        variant = option("ldd_variant", "LDD").upper()
+        layers = layer_numbers("--ldd-layers", config.ldd_layers, args.encoder_layers)
+        variant = config.ldd_variant.upper()
         if variant in LABELLED:
             coverage = groups.check(labels[1:])  # the first label stands for unknown ones
             logger.info("labels of %s: %s", groups.source, coverage)
-        return cls(labels, groups, variant, layers, option("ldd_form", "auto"))
+        return cls(labels, groups, variant, layers, config.ldd_form)
 
     def layers(self) -> Sequence[int]:
         return self._layers

@@ -7,8 +7,9 @@ subwords and translation by Bugliarello and Okazaki (2020), appendix A.
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Place, Step
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion, attachment, parent_nll
 
@@ -81,6 +83,21 @@ class GoldTerm(BiaffineTerm):
         return torch.where(self._real[:, None, :, None], gold[:, None], predicted)
 
 
+@dataclass
+class LisaConfig(SystemConfig):
+    """The options of LISA."""
+
+    lisa_layer: int = option(-1, "encoder layer, from 0; -1 is the top one")
+    lisa_head: int = option(0, "which of its heads")
+    lisa_dim: int | None = option(None, "size of its queries and keys", "that of the other heads")
+    lisa_weight: float = option(1.0, "weight of the parents' loss")
+    lisa_gold: bool = option(
+        False,
+        "at inference attend to the parents of a given parse; also by --model-overrides {'lisa_gold':True}",
+        "",
+    )
+
+
 @register_encoder_system("lisa")
 class Lisa(EncoderSystem):
     """One bi-affine head.
@@ -93,6 +110,7 @@ class Lisa(EncoderSystem):
         gold: at inference attend to the given parents, not the predicted ones (an upper bound)
     """
 
+    config = LisaConfig
     training_needs = frozenset({"tree"})
 
     def __init__(
@@ -109,39 +127,12 @@ class Lisa(EncoderSystem):
             self.inference_needs = frozenset({"tree"})
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--lisa-layer", type=int, metavar="N", help="encoder layer; -1 is the top one (default: -1)"
-        )
-        parser.add_argument("--lisa-head", type=int, metavar="N", help="which of its heads (default: 0)")
-        parser.add_argument(
-            "--lisa-dim", type=int, metavar="D", help="size of its queries and keys (default: that of the other heads)"
-        )
-        parser.add_argument("--lisa-weight", type=float, metavar="W", help="weight of the parents' loss (default: 1)")
-        parser.add_argument(
-            "--lisa-gold",
-            action="store_true",
-            default=None,
-            help="at inference attend to the parents of a given parse; also by --model-overrides {'lisa_gold':True}",
-        )
-
-    @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> Lisa:
-        def option(name: str, default):
-            value = getattr(args, f"lisa_{name}", None)
-            return default if value is None else value
-
-        layer, head = option("layer", -1), option("head", 0)
-        if head < 0:
-            raise SyntaxDataError(f"--lisa-head {head}: heads are numbered from 0")
-        return cls(
-            args.encoder_embed_dim,
-            layer + args.encoder_layers if layer < 0 else layer,
-            head,
-            option("dim", args.encoder_embed_dim // args.encoder_attention_heads),
-            option("weight", 1.0),
-            option("gold", False),
-        )
+    def from_config(cls, config: LisaConfig, args: Namespace, task: Any) -> Lisa:
+        if config.lisa_head < 0:
+            raise SyntaxDataError(f"--lisa-head {config.lisa_head}: heads are numbered from 0")
+        (layer,) = layer_numbers("--lisa-layer", str(config.lisa_layer), args.encoder_layers)
+        dim = args.encoder_embed_dim // args.encoder_attention_heads if config.lisa_dim is None else config.lisa_dim
+        return cls(args.encoder_embed_dim, layer, config.lisa_head, dim, config.lisa_weight, config.lisa_gold)
 
     def layers(self) -> Sequence[int]:
         return (self.layer,)

@@ -7,9 +7,11 @@ The scores of some heads of a layer are multiplied by a Gaussian around the midd
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ from fairseq_syntax.model.dense_factors import dense_factor_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.gaussian import gaussian_window
 from fairseq_syntax.model.heads import HeadClaims, Step
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.transformer import register_presets
 
 
@@ -49,7 +52,7 @@ class ParentTerm(ScoreTerm):
     """Equation 2: ``N = S ⊙ D`` on the first heads, or ``S + D``.
 
     Args:
-        num_heads: h_P, the number of heads scaled
+        num_heads: h_P, the number of heads scaled; None is all of them
         parent: [B, T] float, the middle position of each token's parent
         position: [B, T], each place's own position, counted from the same origin
         factor: the elementwise function (parent, position) → d
@@ -60,7 +63,7 @@ class ParentTerm(ScoreTerm):
 
     def __init__(
         self,
-        num_heads: int,
+        num_heads: int | None,
         parent: Tensor,
         position: Tensor,
         factor: Callable[[Tensor, Tensor], Tensor],
@@ -112,12 +115,27 @@ def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
     return torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
 
 
+@dataclass
+class PascalConfig(SystemConfig):
+    """The options of PASCAL."""
+
+    pascal_heads: int | None = option(None, "parent-scaled heads of a layer, the first ones", "all")
+    pascal_layers: str = option("0", "encoder layers that have them, from 0, with commas; -1 is the top one")
+    pascal_variance: float = option(1.0, "variance of the Gaussian")
+    parent_ignoring: float = option(0.0, "probability to ignore a token's parent in training")
+    parent_only: bool = option(False, "a one-hot factor in place of the Gaussian", "")
+    pascal_add: bool = option(False, "add the factor in place of multiplying by it", "")
+    pascal_fused: bool = option(
+        False, "compute the heads in FlexAttention, on a GPU and with no dropout on attention weights", ""
+    )
+
+
 @register_encoder_system("pascal")
 class Pascal(EncoderSystem):
     """Parent-scaled heads in chosen layers of the encoder.
 
     Args:
-        heads: h_P, the number of heads scaled, the first ones of each layer
+        heads: h_P, the number of heads scaled, the first ones of each layer; None is all of them
         layers: l_s, the layers, 0-based
         variance: σ²
         ignore: q, the probability in training that a token's row of D is left out (parent ignoring)
@@ -126,11 +144,12 @@ class Pascal(EncoderSystem):
         fused: use FlexAttention where no attention weights are dropped
     """
 
+    config = PascalConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     def __init__(
         self,
-        heads: int,
+        heads: int | None = None,
         layers: Sequence[int] = (0,),
         variance: float = 1.0,
         ignore: float = 0.0,
@@ -139,6 +158,8 @@ class Pascal(EncoderSystem):
         fused: bool = False,
     ) -> None:
         super().__init__()
+        if heads is not None and heads < 1:
+            raise SyntaxDataError(f"--pascal-heads {heads}: a positive number is wanted")
         if variance <= 0:
             raise SyntaxDataError(f"--pascal-variance {variance}: a variance is positive")
         if not 0 <= ignore <= 1:
@@ -148,58 +169,22 @@ class Pascal(EncoderSystem):
         self.factor = one_hot if parent_only else partial(gaussian, variance=variance)
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        parser.add_argument("--pascal-heads", type=int, metavar="N", help="parent-scaled heads (default: all)")
-        parser.add_argument(
-            "--pascal-layers", metavar="LIST", help="encoder layers that have them, 0-based, with commas (default: 0)"
-        )
-        parser.add_argument("--pascal-variance", type=float, metavar="V", help="variance of the Gaussian (default: 1)")
-        parser.add_argument(
-            "--parent-ignoring", type=float, metavar="Q", help="probability to ignore a token's parent (default: 0)"
-        )
-        parser.add_argument(
-            "--parent-only", action="store_true", default=None, help="a one-hot factor in place of the Gaussian"
-        )
-        parser.add_argument(
-            "--pascal-add", action="store_true", default=None, help="add the factor in place of multiplying by it"
-        )
-        parser.add_argument(
-            "--pascal-fused",
-            action="store_true",
-            default=None,
-            help="compute the heads in FlexAttention, on a GPU and with no dropout on attention weights",
-        )
-
-    @classmethod
-    def from_args(cls, args: Namespace, task) -> Pascal:
-        def option(name, default):
-            value = getattr(args, name, None)
-            return default if value is None else value
-
-        heads = option("pascal_heads", args.encoder_attention_heads)
-        if not 1 <= heads <= args.encoder_attention_heads:
-            raise SyntaxDataError(
-                f"--pascal-heads {heads}: the encoder's layers have {args.encoder_attention_heads} heads"
-            )
-        try:
-            layers = [int(i) for i in str(option("pascal_layers", "0")).split(",")]
-        except ValueError as e:
-            raise SyntaxDataError(f"--pascal-layers {args.pascal_layers}: not a list of numbers") from e
+    def from_config(cls, config: PascalConfig, args: Namespace, task: Any) -> Pascal:
         return cls(
-            heads,
-            layers,
-            option("pascal_variance", 1.0),
-            option("parent_ignoring", 0.0),
-            option("parent_only", False),
-            option("pascal_add", False),
-            option("pascal_fused", False),
+            config.pascal_heads,
+            layer_numbers("--pascal-layers", config.pascal_layers, args.encoder_layers),
+            config.pascal_variance,
+            config.parent_ignoring,
+            config.parent_only,
+            config.pascal_add,
+            config.pascal_fused,
         )
 
     def layers(self) -> Sequence[int]:
         return self._layers
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
-        return HeadClaims(scales=frozenset(range(self.num_heads)))
+        return HeadClaims(scales=frozenset(range(self.num_heads or num_heads)))
 
     def term(self, step: Step, layer: int) -> ParentTerm:
         syntax = step.syntax

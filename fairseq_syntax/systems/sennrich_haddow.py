@@ -6,8 +6,9 @@ Okazaki (2020), appendix A: the dependency label's embedding, of size 10, replac
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,9 +18,15 @@ from fairseq_syntax.data.labels import COLUMNS
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.heads import Step
+from fairseq_syntax.model.options import SystemConfig, option
 from fairseq_syntax.model.transformer import register_presets
 
-DEFAULT_FEATURES = "deprel:10"
+
+@dataclass
+class LabelEmbeddingConfig(SystemConfig):
+    """The options of label embeddings."""
+
+    label_features: str = option("deprel:10", f"COLUMN:DIMENSIONS with commas, columns of {', '.join(COLUMNS)}")
 
 
 @register_encoder_system("sennrich_haddow")
@@ -34,6 +41,7 @@ class LabelEmbedding(EncoderSystem):
         num_labels: size of each column's inventory
     """
 
+    config = LabelEmbeddingConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     def __init__(self, embed_dim: int, features: Mapping[str, int], num_labels: Mapping[str, int]) -> None:
@@ -50,16 +58,8 @@ class LabelEmbedding(EncoderSystem):
             nn.init.normal_(embedding.weight, std=embed_dim**-0.5)
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--label-features",
-            metavar="LIST",
-            help=f"COLUMN:DIMENSIONS with commas, columns of {', '.join(COLUMNS)} (default: {DEFAULT_FEATURES})",
-        )
-
-    @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> LabelEmbedding:
-        features = parse_features(getattr(args, "label_features", None) or DEFAULT_FEATURES)
+    def from_config(cls, config: LabelEmbeddingConfig, args: Namespace, task: Any) -> LabelEmbedding:
+        features = parse_features(config.label_features)
         sizes = {column: len(remember_labels(args, task, column)) for column in features}
         return cls(args.encoder_embed_dim, features, sizes)
 

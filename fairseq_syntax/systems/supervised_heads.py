@@ -7,8 +7,9 @@ attend as ever; only their scores are read in training, so that at inference the
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadLoss, Place, Step
 from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.transformer import register_presets
 
 # ------------------------------------------------------------------------------------ 3.1 syntax representation
@@ -130,6 +132,18 @@ def attachment(scores: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------ the system
 
 
+@dataclass
+class SupervisedHeadsConfig(SystemConfig):
+    """The options of supervised heads."""
+
+    child_head: int = option(0, "head that learns the child matrix")
+    child_layer: int = option(-1, "its encoder layer, from 0; -1 is the top one")
+    child_weight: float = option(0.5, "weight of its loss; 0 turns it off")
+    parent_head: int = option(1, "head that learns the parent matrix")
+    parent_layer: int = option(-1, "its encoder layer, from 0; -1 is the top one")
+    parent_weight: float = option(0.5, "weight of its loss; 0 turns it off")
+
+
 @register_encoder_system("supervised_heads")
 class SupervisedHeads(EncoderSystem):
     """A child head and a parent head.
@@ -139,44 +153,32 @@ class SupervisedHeads(EncoderSystem):
         child_weight, parent_weight: λ of each; a head of weight 0 is not supervised
     """
 
+    config = SupervisedHeadsConfig
+
     def __init__(
         self, child: tuple[int, int], parent: tuple[int, int], child_weight: float = 0.5, parent_weight: float = 0.5
     ) -> None:
         super().__init__()
-        for option, weight in (("--child-weight", child_weight), ("--parent-weight", parent_weight)):
+        for name, weight in (("--child-weight", child_weight), ("--parent-weight", parent_weight)):
             if not (weight >= 0 and math.isfinite(weight)):
-                raise SyntaxDataError(f"{option} {weight}: a weight is a number of at least 0")
+                raise SyntaxDataError(f"{name} {weight}: a weight is a number of at least 0")
         self.child, self.parent = child, parent
         self.child_weight, self.parent_weight = child_weight, parent_weight
         if child_weight or parent_weight:
             self.training_needs = frozenset({"tree"})
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        for head, default in (("child", 0), ("parent", 1)):
-            parser.add_argument(
-                f"--{head}-head", type=int, metavar="N", help=f"head that learns the {head} matrix (default: {default})"
-            )
-            parser.add_argument(
-                f"--{head}-layer", type=int, metavar="N", help="its encoder layer; -1 is the top one (default: -1)"
-            )
-            parser.add_argument(
-                f"--{head}-weight", type=float, metavar="W", help="weight of its loss; 0 turns it off (default: 0.5)"
-            )
-
-    @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> SupervisedHeads:
-        def option(name: str, default):
-            value = getattr(args, name, None)
-            return default if value is None else value
-
+    def from_config(cls, config: SupervisedHeadsConfig, args: Namespace, task: Any) -> SupervisedHeads:
         places = []
-        for name, default in (("child", 0), ("parent", 1)):
-            layer, head = option(f"{name}_layer", -1), option(f"{name}_head", default)
+        for name, at, head in (
+            ("child", config.child_layer, config.child_head),
+            ("parent", config.parent_layer, config.parent_head),
+        ):
             if head < 0:
                 raise SyntaxDataError(f"--{name}-head {head}: heads are numbered from 0")
-            places.append((layer + args.encoder_layers if layer < 0 else layer, head))
-        return cls(places[0], places[1], option("child_weight", 0.5), option("parent_weight", 0.5))
+            (layer,) = layer_numbers(f"--{name}-layer", str(at), args.encoder_layers)
+            places.append((layer, head))
+        return cls(places[0], places[1], config.child_weight, config.parent_weight)
 
     def layers(self) -> Sequence[int]:
         return sorted({layer for layer, _ in self.supervises().values()})
@@ -220,7 +222,7 @@ class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
         net_output = model(**sample["net_input"])
         loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
-        syntax_loss, syntax_log = system_losses(model, net_output[1])
+        syntax_loss, syntax_log = system_losses(model, net_output[1], sample)
         logging_output = {
             "translation_loss": loss.data,
             "nll_loss": nll_loss.data,

@@ -62,6 +62,7 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._training_needs: frozenset[str] = frozenset()
+        self._target_needs: frozenset[str] = frozenset()
         self._losses: tuple[str, ...] = ()
         self._input = InteractiveInput(self)
 
@@ -104,9 +105,12 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         self._training_needs = getattr(model, "training_needs", frozenset())
         self._losses = getattr(model, "losses", ())
         inference_needs = getattr(model, "inference_needs", frozenset())
+        self._target_needs = getattr(model, "target_training_needs", frozenset())
         self._need("source", inference_needs if from_checkpoint else self._training_needs)
         if from_checkpoint:
             ignore_syntax(model)
+        elif self._target_needs:
+            self._need("target", self._target_needs)
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
             self.tokenizer = SegmentationDecoder(self.target_segmenter)
         return model
@@ -126,6 +130,7 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
             )
         # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.
         self._need("source", self._training_needs)
+        self._need("target", self._target_needs)
         for side in ("source", "target"):
             self._need(side, getattr(criterion, f"{side}_needs", frozenset()))
         return criterion

@@ -3,22 +3,24 @@
 import itertools
 import math
 import random
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from random_parses import random_line
+from random_parses import Line, flat, random_line
 from tiny_syntax import dictionary, sample, tiny_model
 from torch import nn
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.decoder import DecoderSystem, build_decoder
 from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
-from fairseq_syntax.model.heads import HeadClaims, Step
+from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Step
 from fairseq_syntax.model.losses import system_losses
-from fairseq_syntax.systems.pascal import Pascal
+from fairseq_syntax.model.options import add_options, read_options
+from fairseq_syntax.systems.pascal import Pascal, PascalConfig
 from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
 
@@ -203,6 +205,122 @@ def test_blocks_run_after_embeddings_and_layers_and_with_layerdrop_too(left):
     torch.testing.assert_close(encoder(tokens)["encoder_out"][0], skipped)
 
 
+# ------------------------------------------------------------------------------------------------------- in a decoder
+
+
+class Believer(DecoderSystem):
+    """A test system: head 1 of each decoder layer scores by its inputs, and learns to look at the token before."""
+
+    name = "believer"
+    training_needs = frozenset({"tree"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16) / 4)
+
+    def layers(self):
+        return (0, 1)
+
+    def claims(self, layer, num_heads):
+        return HeadClaims(replaces=frozenset({1}))
+
+    def supervises(self):
+        return {"before": (1, 1)}
+
+    def term(self, step, layer):
+        return BelieverTerm(self.weight)
+
+    def loss(self, name, scores, step):
+        future = torch.ones_like(scores[0]).triu(1).bool()
+        at = torch.arange(scores.size(1)).sub(1).clamp(min=0)
+        nll = -scores.masked_fill(future, -math.inf).log_softmax(-1)[:, torch.arange(len(at)), at]
+        real = step.tokens.ne(1)
+        nll = nll.masked_fill(~real, 0).sum()
+        zero = torch.zeros_like(nll)
+        return HeadLoss(2 * nll, nll, real.sum(), zero, zero)
+
+
+class BelieverTerm(ScoreTerm):
+    heads = slice(1, 2)
+    needs_memory = True
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def scores(self, scores, given: HeadInputs):
+        return torch.einsum("tbc,cd,sbd->bts", given.x, self.weight, given.memory)[:, None]
+
+    def output(self, weights, given):
+        return weights.square().sum(-1, keepdim=True).expand(-1, -1, -1, 4)
+
+
+def model_with_decoder(system, arch="syntax_transformer", **options):
+    """A tiny model whose decoder is built anew with one more system."""
+    model = tiny_model(arch, decoder_layers=2, **options)
+    systems = {**getattr(model.decoder, "systems", {}), system.name: system}
+    torch.manual_seed(3)
+    cfg = model.decoder.cfg
+    model.decoder = build_decoder(cfg, model.decoder.dictionary, model.decoder.embed_tokens, systems)
+    return model.eval()
+
+
+@pytest.mark.parametrize("arch", ["syntax_transformer", "lasyn_transformer"])
+def test_a_search_says_what_the_whole_target_says(arch):
+    """Step by step, with rows of the beam exchanged on the way, as all at once; beside latent tags too."""
+    torch.manual_seed(0)
+    model = model_with_decoder(Believer(), arch, **({"latent_values": 3} if arch == "lasyn_transformer" else {}))
+    model.double()
+    net_input = sample([line for line in LINES[:2] for _ in range(2)], True, syntax=False)["net_input"]  # a beam of 2
+    net_input["prev_output_tokens"][1::2, 1:] = torch.randint(4, 20, (2, 4))
+    with torch.no_grad():
+        whole, extra = model(**net_input)
+        assert extra["decoder_step"].scores.keys() == {(1, 1)}
+        encoder_out = model.encoder(net_input["src_tokens"], net_input["src_lengths"])
+        order, state, tokens = torch.arange(4), {}, net_input["prev_output_tokens"]
+        for t in range(tokens.size(1)):
+            step, _ = model.decoder(tokens[order][:, : t + 1], encoder_out, incremental_state=state)
+            torch.testing.assert_close(step[:, -1], whole[order, t])
+            change = torch.tensor([1, 0, 3, 2])
+            model.decoder.reorder_incremental_state_scripting(state, change)
+            order = order[change]
+
+
+def test_a_plain_head_beside_it_and_the_future_are_as_ever():
+    """By fairseq's own decoder where no term changes anything; and no token sees those after it."""
+
+    class Idle(Believer):
+        def claims(self, layer, num_heads):
+            return HeadClaims()
+
+        def term(self, step, layer):
+            return ScoreTerm()
+
+    model = model_with_decoder(Idle())
+    plain = tiny_model("transformer", decoder_layers=2).eval()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if "systems" not in k})
+    net_input = sample(LINES, True, syntax=False)["net_input"]
+    torch.testing.assert_close(model(**net_input)[0], plain(**net_input)[0])
+    model = model_with_decoder(Believer())
+    before = model(**net_input)[0]
+    net_input["prev_output_tokens"][:, 3] += 1
+    after = model(**net_input)[0]
+    torch.testing.assert_close(before[:, :3], after[:, :3])
+    assert not torch.allclose(before[:, 3:], after[:, 3:])
+
+
+def test_losses_of_a_decoder_are_collected_and_need_the_targets_parse():
+    model = model_with_decoder(Believer())
+    batched = sample(LINES, True)
+    assert model.losses == ("before",) and model.target_training_needs == {"tree"}
+    with pytest.raises(SyntaxDataError, match="believer learns from the parse"):
+        criterion()(model, batched)
+    batched["tgt_syntax"] = flat([Line([1] * 4, [0] * 4, [(1, 1, 1)] * 4, row.tolist()) for row in batched["target"]])
+    loss, _, log = criterion()(model, batched)
+    torch.testing.assert_close(loss, log["translation_loss"] + 2 * log["before_nll"])
+    loss.backward()
+    assert model.decoder.systems["believer"].weight.grad.abs().sum() > 0
+
+
 # ------------------------------------------------------------------------------------------------------- their losses
 
 
@@ -263,9 +381,35 @@ def test_layers_left_out_are_fairseqs_own_choice():
 def test_a_model_without_such_systems_has_no_such_loss():
     model = tiny_model("pascal_transformer")
     batched = sample(LINES, True)
-    assert model.losses == () and system_losses(model, model(**batched["net_input"])[1]) == (0.0, {})
+    assert model.losses == () and system_losses(model, model(**batched["net_input"])[1], batched) == (0.0, {})
     assert combined("lisa,supervised_heads", lisa_head=3).losses == ("lisa", "child", "parent")
     assert isinstance(model.encoder.systems["pascal"], Pascal)
+
+
+@pytest.mark.parametrize("layers", ["-1", "1", "0,-1"])
+def test_all_heads_of_a_layer_are_those_that_another_system_gives_it(layers):
+    groups = {"ldd_label_groups_text": "root: root\na: a\nb: b c\nd: d\n", "ldd_variant": "UDP", "ldd_layers": layers}
+    model = combined("ldd,pascal", encoder_attention_heads=2, pascal_layers=layers, **groups)
+    numbers = sorted({int(i) % 2 for i in layers.split(",")})
+    assert [i for i, layer in enumerate(model.encoder.layers) if layer.self_attn.num_heads == 4] == numbers
+    step = model.encoder(**{k: v for k, v in sample(LINES, True)["net_input"].items() if k.startswith("src")})["step"]
+    claims = model.encoder.systems["pascal"].claims(1, 4)
+    assert claims.scales == {0, 1, 2, 3}
+    assert model.encoder.systems["pascal"].term(step, 1).heads.indices(4)[:2] == (0, 4)
+
+
+def test_options_are_of_their_types_wherever_they_come_from():
+    assert read_options(PascalConfig, Namespace()) == PascalConfig()
+    assert read_options(PascalConfig, Namespace(pascal_heads=None, pascal_layers=1)) == PascalConfig(pascal_layers="1")
+    with pytest.raises(SyntaxDataError, match="--pascal-variance wide: a value of type float is wanted"):
+        read_options(PascalConfig, Namespace(pascal_variance="wide"))
+    parser = ArgumentParser()
+    add_options(parser, PascalConfig)
+    assert vars(parser.parse_args([])) == {
+        "pascal_heads": None, "pascal_layers": None, "pascal_variance": None, "parent_ignoring": None,
+        "parent_only": False, "pascal_add": False, "pascal_fused": False}  # fmt: skip
+    assert parser.parse_args(["--pascal-heads", "2", "--pascal-add"]).pascal_heads == 2
+    assert "with commas; -1 is the top one (default: 0)" in " ".join(parser.format_help().split())
 
 
 @pytest.mark.parametrize("arch", ["lisa_transformer", "supervised_head_transformer", "pascal_transformer"])

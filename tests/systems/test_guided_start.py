@@ -118,9 +118,9 @@ def test_a_step_and_its_loss_against_loops(kind, updates):
 def test_the_loss_is_a_sum_over_sentences_and_trains_the_predictor(kind):
     m = training(build(kind, guided_updates=8), 0)
     ls = [*lines(4), empty_line()]
-    whole, log = system_losses(m, m(**net_input(ls))[1])
+    whole, log = system_losses(m, m(**net_input(ls))[1], {})
     assert log["position_tokens"] == 7 * len(ls)
-    alone = sum(system_losses(m, m(**net_input([line]))[1])[0] for line in ls)
+    alone = sum(system_losses(m, m(**net_input([line]))[1], {})[0] for line in ls)
     torch.testing.assert_close(whole, alone, atol=1e-4, rtol=1e-4)
     whole.backward()
     attention = m.decoder.attention

@@ -99,13 +99,13 @@ def test_gold_parents_take_the_place_of_predicted_ones_at_inference(left):
     batched["net_input"]["src_syntax"] = flat(other)
     changed = model(**batched["net_input"])[0]
     assert not torch.allclose(changed[0], logits[0]) and torch.equal(changed[1:], logits[1:])
-    loss, log = system_losses(model, model(**batched["net_input"])[1])
+    loss, log = system_losses(model, model(**batched["net_input"])[1], batched)
     assert loss == 0 and log == dict.fromkeys(("lisa_nll", "lisa_tokens", "lisa_correct", "lisa_words"), 0)
     with pytest.raises(SyntaxDataError, match="without its parse"):
         model(**sample(LINES, left, syntax=False)["net_input"])
     # Training goes on with its own predictions, and learns from them.
     model.train()
-    assert system_losses(model, model(**batched["net_input"])[1])[1]["lisa_nll"] > 0
+    assert system_losses(model, model(**batched["net_input"])[1], batched)[1]["lisa_nll"] > 0
 
 
 def test_gold_in_half_precision_is_finite():

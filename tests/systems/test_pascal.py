@@ -466,10 +466,10 @@ def test_print_alignment_is_an_error():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"pascal_heads": 0}, "--pascal-heads 0: the encoder's layers have 4 heads"),
-        ({"pascal_heads": 5}, "--pascal-heads 5"),
-        ({"pascal_layers": "2"}, "acts on encoder layer 2, but the encoder has layers 0 to 1"),
-        ({"pascal_layers": "-1"}, "acts on encoder layer -1"),
+        ({"pascal_heads": 0}, "--pascal-heads 0"),
+        ({"pascal_heads": 5}, "pascal wants head 4 of encoder layer 0, which has heads 0 to 3"),
+        ({"pascal_layers": "2"}, "--pascal-layers 2: there are layers 0 to 1"),
+        ({"pascal_layers": "-3"}, "--pascal-layers -3"),
         ({"pascal_layers": "first"}, "--pascal-layers first: not a list of numbers"),
         ({"pascal_variance": 0.0}, "--pascal-variance 0.0: a variance is positive"),
         ({"pascal_variance": -1.0}, "--pascal-variance -1.0"),

@@ -219,7 +219,7 @@ def test_syntax_losses_reach_the_queries_and_keys_of_their_heads_only():
     model = tiny_model("supervised_head_transformer", child_head=2, child_weight=1.0, parent_weight=0.0)
     batched = sample(SENTENCES, left=True)
     extra = model(**batched["net_input"])[1]
-    loss, _ = system_losses(model, extra)
+    loss, _ = system_losses(model, extra, batched)
     loss.backward()
     attention = model.encoder.layers[1].self_attn
     for projection in (attention.q_proj, attention.k_proj):
@@ -238,13 +238,13 @@ def test_a_batch_says_what_its_sentences_say_alone(combination, left):
     model.eval()
     batched = sample(SENTENCES, left)
     logits, extra = model(**batched["net_input"])
-    _, together = system_losses(model, extra)
+    _, together = system_losses(model, extra, batched)
     alone: dict = {}
     for b, line in enumerate(SENTENCES):
         one = sample([line], left)
         logits_of_one, extra = model(**one["net_input"])
         torch.testing.assert_close(logits[b], logits_of_one[0], rtol=1e-4, atol=1e-5)
-        for name, value in system_losses(model, extra)[1].items():
+        for name, value in system_losses(model, extra, one)[1].items():
             alone[name] = alone.get(name, 0) + value
     assert together.keys() == alone.keys()
     for name, value in together.items():
@@ -316,7 +316,7 @@ def test_with_a_decoder_of_its_own_criterion():
     batched = sample(SENTENCES, True)
     loss, _, log = em(model, batched)
     extra = model(**batched["net_input"])[1]
-    syntax_loss, _ = system_losses(model, extra)
+    syntax_loss, _ = system_losses(model, extra, batched)
     system = model.encoder.systems["supervised_heads"]
     system.child_weight = system.parent_weight = 0.0
     torch.testing.assert_close(loss, em(model, batched)[0] + syntax_loss)

@@ -15,7 +15,7 @@ comes K times in :mod:`.batches`, and search in :mod:`.search`.
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,15 +26,17 @@ from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
-from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
+from fairseq.models.transformer import TransformerConfig
 from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder, register_decoder_system
 from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
-from fairseq_syntax.model.transformer import DecoderSystem, register_decoder_system, register_presets
+from fairseq_syntax.model.options import SystemConfig, option
+from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.lasyn.softmax import TagTables, em_loss, log_marginal, search_scores, tag_tables
 
 END = "</s>"  # the name of the latent value of </s>, which is value 0; label i of the inventory is value i
@@ -43,7 +45,7 @@ UNKNOWN = -1  # where a latent value is wanted and the parse has none
 # ----------------------------------------------------------------------------------- 2.1 model: the hybrid decoder
 
 
-class LaSynDecoder(TransformerDecoderBase):
+class LaSynDecoder(SyntaxTransformerDecoder):
     """A Transformer decoder with a latent value per position.
 
     As a fairseq decoder its output is the log-probability of the words with the latent values summed out (5), so that
@@ -53,6 +55,7 @@ class LaSynDecoder(TransformerDecoderBase):
         cfg, dictionary, embed_tokens: as in fairseq
         latent_names: the names of the latent values
         tags: ``upos`` or ``xpos``, the label column that the values are taken from; None without a column
+        systems: the decoder's systems by name
     """
 
     def __init__(
@@ -62,10 +65,11 @@ class LaSynDecoder(TransformerDecoderBase):
         embed_tokens: nn.Embedding,
         latent_names: Sequence[str],
         tags: str | None,
+        systems: Mapping[str, DecoderSystem],
     ) -> None:
         if cfg.adaptive_softmax_cutoff is not None:
             raise SyntaxDataError("--adaptive-softmax-cutoff: lasyn has one output layer for all words")
-        super().__init__(cfg, dictionary, embed_tokens)
+        super().__init__(cfg, dictionary, embed_tokens, systems)
         self.latent_names, self.tags = list(latent_names), tags
         self.num_updates = 0
         size, values = self.output_embed_dim, len(self.latent_names)
@@ -155,46 +159,65 @@ def check_tags(decoder: LaSynDecoder, task: Any) -> None:
         )
 
 
+@dataclass
+class LaSynConfig(SystemConfig):
+    """The options of the decoder."""
+
+    tags: str | None = option(None, "column of the target's parse that has the tags, upos or xpos", "upos")
+    latent_values: int | None = option(
+        None, "this many latent values without names, for training without tags (--tag-weight 0)", ""
+    )
+
+
 @register_decoder_system("lasyn")
 class LaSyn(DecoderSystem):
-    """Options of the decoder and what it takes from the data."""
+    """What the decoder takes from the options and from the data.
+
+    Args:
+        latent_names: the names of the latent values
+        tags: the column that they are taken from; None without a column
+    """
+
+    config = LaSynConfig
+
+    def __init__(self, latent_names: Sequence[str], tags: str | None) -> None:
+        super().__init__()
+        self.latent_names, self.tags = list(latent_names), tags
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--tags", choices=["upos", "xpos"], help="column of the target's parse that has the tags (default: upos)"
+    def from_config(cls, config: LaSynConfig, args: Namespace, task: Any) -> "LaSyn":
+        if not getattr(args, "latent_names", None):  # else from a checkpoint
+            args.latent_names, args.tags = latent_names(config, task)
+        return cls(args.latent_names, args.tags)
+
+    def decoder(
+        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
+    ) -> LaSynDecoder:
+        return LaSynDecoder(cfg, dictionary, embed_tokens, self.latent_names, self.tags, systems)
+
+
+def latent_names(config: LaSynConfig, task: Any) -> tuple[list[str], str | None]:
+    """The names of the latent values, and the label column they are taken from.
+
+    Raises:
+        SyntaxDataError: an option is out of range, or the target's parse has no tags
+    """
+    if config.latent_values is not None:
+        if config.latent_values < 1:
+            raise SyntaxDataError(f"--latent-values {config.latent_values}: wanted a positive number")
+        return [str(i) for i in range(config.latent_values)], None
+    tags = config.tags or "upos"
+    if tags not in ("upos", "xpos"):
+        raise SyntaxDataError(f"--tags {tags}: no such column", hint="upos or xpos")
+    labels = task.target_labels[tags]
+    if len(labels) < 2:
+        raise SyntaxDataError(
+            f"the target's parse has no {tags.upper()} tags",
+            path=labels_path(task.data_dir, task.cfg.target_lang),
+            hint="parse the target with a tagger and binarize again, choose the other column with --tags, "
+            "or train without tags: --latent-values Z --tag-weight 0",
         )
-        parser.add_argument(
-            "--latent-values",
-            type=int,
-            metavar="Z",
-            help="this many latent values without names, for training without tags (--tag-weight 0)",
-        )
-
-    @classmethod
-    def prepare(cls, args: Namespace, task: Any) -> None:
-        if getattr(args, "latent_names", None):
-            return  # from a checkpoint
-        args.tags = getattr(args, "tags", None) or "upos"
-        values = getattr(args, "latent_values", None)
-        if values is not None:
-            if values < 1:
-                raise SyntaxDataError(f"--latent-values {values}: wanted a positive number")
-            args.latent_names, args.tags = [str(i) for i in range(values)], None
-            return
-        labels = task.target_labels[args.tags]
-        if len(labels) < 2:
-            raise SyntaxDataError(
-                f"the target's parse has no {args.tags.upper()} tags",
-                path=labels_path(task.data_dir, task.cfg.target_lang),
-                hint="parse the target with a tagger and binarize again, choose the other column with --tags, "
-                "or train without tags: --latent-values Z --tag-weight 0",
-            )
-        args.latent_names = [END, *labels[1:]]
-
-    @classmethod
-    def build(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding) -> LaSynDecoder:
-        return LaSynDecoder(cfg, tgt_dict, embed_tokens, cfg.latent_names, cfg.tags)
+    return [END, *labels[1:]], tags
 
 
 # ------------------------------------------------------------------------------------ 2.3, 2.4 training: criterion
@@ -292,7 +315,7 @@ class LaSynEMCriterion(FairseqCriterion):
             log["tag_loss"] = tag_loss.data
             log["tag_total"] = tags.ne(UNKNOWN).sum()
             log["tag_correct"] = log_prior.argmax(dim=1).eq(tags).sum()
-        head_loss, head_log = system_losses(model, extra)
+        head_loss, head_log = system_losses(model, extra, sample)
         loss = loss + head_loss
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
 

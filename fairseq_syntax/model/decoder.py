@@ -1,0 +1,291 @@
+"""A Transformer decoder that takes syntax systems: heads of its self-attention, and another output layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fairseq.distributed import fsdp_wrap
+from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from torch import Tensor, nn
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
+from fairseq_syntax.model.heads import (
+    HeadSystem,
+    LayerPlan,
+    Step,
+    check_layers,
+    layers_of_this_step,
+    plan_layer,
+    terms_and_heads,
+)
+
+IncrementalState = dict[str, dict[str, Tensor | None]]
+
+
+class DecoderSystem(HeadSystem):
+    """One system's part in the decoder: in its self-attention as in an encoder's, or as a decoder of its own.
+
+    Its ``training_needs`` are of the target's parse. A term sees each query and the keys before it: all at once in
+    training, one query a step in search, where ``HeadInputs.memory`` is kept for terms that want it
+    (:attr:`~fairseq_syntax.model.attention.ScoreTerm.needs_memory`).
+    """
+
+    def decoder(
+        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
+    ) -> SyntaxTransformerDecoder | None:
+        """The decoder, where the system brings its own; one system of a model may."""
+        return None
+
+
+DECODER_SYSTEMS: dict[str, type[DecoderSystem]] = {}
+
+
+def register_decoder_system(name: str) -> Callable[[type[DecoderSystem]], type[DecoderSystem]]:
+    """Make a system available to ``--decoder-syntax`` under ``name``."""
+
+    def register(cls: type[DecoderSystem]) -> type[DecoderSystem]:
+        if name in DECODER_SYSTEMS:
+            raise ValueError(f"two decoder systems are called {name!r}")
+        cls.name = name
+        DECODER_SYSTEMS[name] = cls
+        return cls
+
+    return register
+
+
+def build_decoder(
+    cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
+) -> SyntaxTransformerDecoder:
+    """The decoder that the systems make together.
+
+    Raises:
+        SyntaxDataError: they cannot be combined
+    """
+    own = {
+        name: decoder for name, s in systems.items() if (decoder := s.decoder(cfg, dictionary, embed_tokens, systems))
+    }
+    if len(own) > 1:
+        raise SyntaxDataError(f"--decoder-syntax: {' and '.join(own)} each bring a decoder of their own")
+    return next(iter(own.values()), None) or SyntaxTransformerDecoder(cfg, dictionary, embed_tokens, systems)
+
+
+class SyntaxDecoderLayer(TransformerDecoderLayerBase):
+    """fairseq's decoder layer, with a self-attention that takes score terms.
+
+    Args:
+        num_heads, project_scores: as in :class:`SyntaxSelfAttention`
+
+    Raises:
+        SyntaxDataError: an option of fairseq's that this layer does not have
+    """
+
+    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool, num_heads: int, project_scores: bool) -> None:
+        for option in ("scale_attn", "scale_heads", "scale_fc", "scale_resids", "cross_self_attention"):
+            if getattr(cfg, option, False):
+                name = option.replace("_", "-")
+                raise SyntaxDataError(f"--{name} cannot be combined with systems in the decoder's self-attention")
+        self._attention_options = (num_heads, project_scores)
+        super().__init__(cfg, no_encoder_attn)
+
+    def build_self_attention(
+        self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
+    ) -> SyntaxSelfAttention:
+        """The self-attention of this layer."""
+        num_heads, project_scores = self._attention_options
+        return SyntaxSelfAttention(
+            embed_dim,
+            num_heads,
+            project_scores=project_scores,
+            dropout=cfg.attention_dropout,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+        )
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        *tensors: Tensor,
+        encoder_out: Tensor | None,
+        encoder_padding_mask: Tensor | None,
+        incremental_state: IncrementalState | None = None,
+        self_attn_mask: Tensor | None = None,
+        self_attn_padding_mask: Tensor | None = None,
+        need_attn: bool = False,
+        terms: Sequence[ScoreTerm] = (),
+        observe: Sequence[int] = (),
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """[T, B, C] to [T, B, C]; attention over the source by head; observed scores of the self-attention."""
+        residual = x
+        if self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+        x, observed = self.self_attn(
+            x,
+            self_attn_padding_mask,
+            self_attn_mask,
+            terms=terms,
+            observe=observe,
+            tensors=tensors,
+            incremental_state=incremental_state,
+        )
+        x = self.residual_connection(self.dropout_module(x), residual)
+        if not self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+
+        attention = None
+        if self.encoder_attn is not None and encoder_out is not None:
+            residual = x
+            if self.normalize_before:
+                x = self.encoder_attn_layer_norm(x)
+            x, attention = self.encoder_attn(
+                query=x,
+                key=encoder_out,
+                value=encoder_out,
+                key_padding_mask=encoder_padding_mask,
+                incremental_state=incremental_state,
+                static_kv=True,
+                need_weights=need_attn or (not self.training and self.need_attn),
+                need_head_weights=need_attn,
+            )
+            x = self.residual_connection(self.dropout_module(x), residual)
+            if not self.normalize_before:
+                x = self.encoder_attn_layer_norm(x)
+
+        residual = x
+        if self.normalize_before:
+            x = self.final_layer_norm(x)
+        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
+        x = self.residual_connection(self.dropout_module(self.fc2(x)), residual)
+        if not self.normalize_before:
+            x = self.final_layer_norm(x)
+        return x, attention, observed
+
+
+class SyntaxTransformerDecoder(TransformerDecoderBase):
+    """fairseq's Transformer decoder with syntax systems.
+
+    Layers in whose self-attention no system has a part are fairseq's own, and so is a decoder of such layers only.
+
+    Args:
+        cfg: the Transformer's configuration
+        dictionary, embed_tokens: as in fairseq
+        systems: the systems by name, applied in this order
+
+    Raises:
+        SyntaxDataError: the systems cannot be combined (:mod:`fairseq_syntax.model.heads`)
+    """
+
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
+    ) -> None:
+        for system in systems.values():
+            system.connect(systems)
+        check_layers("decoder", cfg.decoder.layers, systems.values())
+        # The layers are built inside super().__init__, before a module can be registered.
+        self._building = list(systems.values())
+        self._plans: list[LayerPlan | None] = []
+        super().__init__(cfg, dictionary, embed_tokens)
+        del self._building
+        self.systems = nn.ModuleDict(systems)
+        if any(self._plans) and cfg.base_layers:
+            raise SyntaxDataError("--base-layers cannot be combined with systems in the decoder's self-attention")
+
+    def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
+        """The next layer, with the parts of the systems in it."""
+        plan = plan_layer("decoder", len(self._plans), cfg.decoder.attention_heads, self._building)
+        self._plans.append(plan)
+        if plan is None:
+            return super().build_decoder_layer(cfg, no_encoder_attn)
+        layer: nn.Module = SyntaxDecoderLayer(cfg, no_encoder_attn, plan.num_heads, plan.project_scores)
+        if cfg.checkpoint_activations:
+            layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+        return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+    @property
+    def training_needs(self) -> frozenset[str]:
+        """What the systems need of the target's syntax in training."""
+        return frozenset().union(*(s.training_needs for s in self.systems.values()))
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Mapping[str, Any] | None,
+        incremental_state: IncrementalState | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """fairseq's features [B, T, C] and extras; ``decoder_step`` is the :class:`Step` where systems have a part."""
+        if not any(self._plans):
+            return super().extract_features(
+                prev_output_tokens,
+                encoder_out,
+                incremental_state,
+                full_context_alignment,
+                alignment_layer,
+                alignment_heads,
+            )
+        alignment_layer = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        step = Step(prev_output_tokens, prev_output_tokens.eq(self.padding_idx))
+        x = self._embed(prev_output_tokens, incremental_state)  # [T, B, C], of the last token only in search
+        source, source_padding = _source(encoder_out)
+        shared = {
+            "encoder_out": source,
+            "encoder_padding_mask": source_padding,
+            "incremental_state": incremental_state,
+            "self_attn_padding_mask": step.padding[:, -len(x) :] if step.padding[:, -len(x) :].any() else None,
+        }
+        if incremental_state is None and not full_context_alignment:
+            shared["self_attn_mask"] = self.buffered_future_mask(x)
+        attention, states = None, [x]
+        for number, layer in layers_of_this_step(self.layers, self.decoder_layerdrop if self.training else 0.0):
+            if layer is None:
+                continue
+            wanted, plan = number == alignment_layer, self._plans[number]
+            if plan is None:
+                x, over_source, _ = layer(x, need_attn=wanted, need_head_weights=wanted, **shared)
+            else:
+                terms, heads = terms_and_heads(plan, self.systems, step, number, incremental_state is None)
+                tensors = [tensor for term in terms for tensor in term.tensors]
+                x, over_source, scores = layer(x, *tensors, need_attn=wanted, terms=terms, observe=heads, **shared)
+                for i, head in enumerate(heads):
+                    step.scores[number, head] = scores[:, i]
+            states.append(x)
+            if wanted and over_source is not None:
+                attention = over_source.float().to(x)[:alignment_heads].mean(dim=0)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)  # [B, T, C]
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, {"attn": [attention], "inner_states": states, "decoder_step": step}
+
+    def _embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
+        """Embedded tokens [T, B, C], as fairseq embeds them."""
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            tokens = tokens[:, -1:]
+            positions = None if positions is None else positions[:, -1:]
+        x = self.embed_scale * self.embed_tokens(tokens)  # [B, T, C]
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x).transpose(0, 1)
+
+
+def _source(encoder_out: Mapping[str, Any] | None) -> tuple[Tensor | None, Tensor | None]:
+    """The encoder's states [S, B, C] and their padding [B, S]."""
+    if encoder_out is None:
+        return None, None
+    states, padding = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
+    return states[0] if states else None, padding[0] if padding else None
