@@ -191,7 +191,7 @@ class Guide:
         bias: [N, M], −inf where there is no member
         share: of global attention in what is read, between 0 and 1
         weights: of each step so far, those of global attention, [N, M] without gradient
-        positions: of each step so far, the predicted positions [N]
+        positions: of each step so far, the predicted positions [N], with a gradient for the predictor alone
     """
 
     members: Tensor
@@ -278,8 +278,10 @@ class GuidedAttention(RowAttention):
     The translation loss alone trains the predictor slowly: its gradient is the difference of what two neighbouring
     places are worth, and far from the right place neither is worth anything. So for the first updates the decoder reads
     the whole sentence, with the keys and values that it has in any case, and the predictor learns the mean position of
-    that global attention (:meth:`Guide.nll`). In the second half of these updates the share of global attention in
-    what is read falls to 0. Afterwards, and in validation and search from the start, the model is the paper's.
+    that global attention (:meth:`Guide.nll`). This loss trains the predictor alone: if it trained the decoder's states
+    too, attention would settle on one place, which is easy to predict. In the second half of these updates the share
+    of global attention in what is read falls to 0. Afterwards, and in validation and search from the start, the model
+    is the paper's.
 
     Args:
         hidden_size, source_size: of the decoder, and of the encoder's states

@@ -156,7 +156,7 @@ class BlockAttention(GuidedAttention):
             distance = members - memory.first[:, None, None] - position[:, None, None]
             factor = gaussian_window(distance, self.sigma**2)
         if memory.guide is not None:
-            memory.guide.positions.append(position)
+            memory.guide.positions.append(self.predict(hidden.detach(), memory))
         out, weights = self.attend(hidden, memory.words, members, bias, factor, memory.guide)
         return out, (members, weights)
 

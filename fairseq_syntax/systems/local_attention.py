@@ -117,7 +117,7 @@ class WindowAttention(GuidedAttention):
         members = (token.long() + memory.first[:, None])[:, None]
         bias = negative_infinity_at(outside, hidden)[:, None]
         if memory.guide is not None:
-            memory.guide.positions.append(centre[:, 0])
+            memory.guide.positions.append(self.centre(hidden.detach(), memory, step))
         gaussian = None if self.position is None else factor
         out, weights = self.attend(hidden, memory.tokens, members, bias, gaussian, memory.guide)
         return out, (members, weights)
