@@ -7,7 +7,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from bench.harness import compare, measure
 from bench.pascal import train_epoch
 from bench.supervised import training_steps
-from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion
+from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 
 
 @measure("train/relative_depth_transformer", "train/structural_positions_transformer")

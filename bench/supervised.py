@@ -10,8 +10,7 @@ from fairseq.utils import move_to_cuda
 from bench import corpus
 from bench.harness import compare, device, measure
 from bench.pascal import SIZE
-from fairseq_syntax.systems.lisa import LisaCriterion
-from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion
+from fairseq_syntax.criterions.supervised_head import LisaCriterion, SupervisedHeadCriterion
 
 
 def batches(task, split: str, count: int, max_tokens: int) -> list[dict]:

@@ -17,7 +17,7 @@ def register() -> None:
 
     with compat.unchanged_logging():
         compat.allow_checkpoint_types()
-        from fairseq_syntax import systems, tasks  # noqa: F401
+        from fairseq_syntax import criterions, systems, tasks  # noqa: F401
         from fairseq_syntax.data import preprocess
 
         preprocess.install()

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -24,7 +22,7 @@ from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion, attachment, parent_nll
+from fairseq_syntax.systems.supervised_heads import attachment, parent_nll
 
 
 class Biaffine(nn.Module):
@@ -164,15 +162,6 @@ class Lisa(EncoderSystem):
         tokens = syntax.real.sum()
         correct, words = (torch.zeros_like(tokens),) * 2 if self.training else attachment(scores, syntax)
         return HeadLoss(self.weight * nll, nll, tokens, correct, words)
-
-
-@register_criterion("lisa", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
-class LisaCriterion(SupervisedHeadCriterion):
-    """Label-smoothed cross entropy and the parents' cross entropy: ``log p(translation) + log p(parents)``.
-
-    Logs ``translation_loss`` and ``lisa_loss`` and, in validation, ``lisa_uas``.  It is ``supervised_head`` by another
-    name: either takes what the systems of the encoder ask for.
-    """
 
 
 register_presets("lisa_transformer", encoder_syntax="lisa")

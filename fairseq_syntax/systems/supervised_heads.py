@@ -13,19 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fairseq.criterions import register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import (
-    LabelSmoothedCrossEntropyCriterion,
-    LabelSmoothedCrossEntropyCriterionConfig,
-)
-from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadLoss, Place, Step
-from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.transformer import register_presets
 
@@ -203,48 +196,6 @@ class SupervisedHeads(EncoderSystem):
             if not self.training:
                 correct, words = attachment(scores, syntax)
         return HeadLoss(weight * nll, nll, tokens, correct, words)
-
-
-# ------------------------------------------------------------------------------------ the objective, equation 9
-
-
-@register_criterion("supervised_head", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
-class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
-    """Label-smoothed cross entropy (smoothing is 0 unless ``--label-smoothing`` is given) and the systems' losses.
-
-    Logs, in bits per token as fairseq does, ``translation_loss``, ``child_loss`` and ``parent_loss`` and, in
-    validation, ``parent_uas``: the percentage of words whose parent has the highest score, before repair to a tree.
-    """
-
-    takes_system_losses = True
-
-    def forward(self, model, sample, reduce=True):
-        net_output = model(**sample["net_input"])
-        loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
-        sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
-        syntax_loss, syntax_log = system_losses(model, net_output[1], sample)
-        logging_output = {
-            "translation_loss": loss.data,
-            "nll_loss": nll_loss.data,
-            "ntokens": sample["ntokens"],
-            "nsentences": sample["target"].size(0),
-            "sample_size": sample_size,
-            **syntax_log,
-        }
-        loss = loss + syntax_loss
-        logging_output["loss"] = loss.data
-        if self.report_accuracy:
-            n_correct, total = self.compute_accuracy(model, net_output, sample)
-            logging_output.update(n_correct=n_correct.data, total=total.data)
-        return loss, sample_size, logging_output
-
-    @classmethod
-    def reduce_metrics(cls, logging_outputs) -> None:
-        super().reduce_metrics(logging_outputs)
-        sample_size = sum(log["sample_size"] for log in logging_outputs)
-        translation = sum(log["translation_loss"] for log in logging_outputs)
-        metrics.log_scalar("translation_loss", translation / sample_size / math.log(2), sample_size, round=3)
-        reduce_head_metrics(logging_outputs)
 
 
 register_presets("supervised_head_transformer", encoder_syntax="supervised_heads")

@@ -13,6 +13,7 @@ from random_parses import Line, flat, random_line
 from tiny_syntax import dictionary, sample, tiny_model
 from torch import nn
 
+from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.decoder import DecoderSystem, build_decoder
@@ -21,7 +22,6 @@ from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.model.options import add_options, read_options
 from fairseq_syntax.systems.pascal import Pascal, PascalConfig
-from fairseq_syntax.systems.supervised_heads import SupervisedHeadCriterion
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
 
 LINES = [random_line(random.Random(seed)) for seed in range(4)]

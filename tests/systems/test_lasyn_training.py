@@ -17,11 +17,12 @@ from tiny_syntax import tiny_model, tiny_task
 from toy_data import train_in_two_processes
 
 import fairseq_syntax
+from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.diversity import training_bigrams
 from fairseq_syntax.systems.lasyn.batches import RepeatedBatchIterator, repeat_groups
 from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, edit_distance, neighbours, random_variation
-from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynEMCriterion
+from fairseq_syntax.systems.lasyn.model import UNKNOWN
 
 USER_DIR = str(Path(fairseq_syntax.__file__).parent)
 TAGS = ["DET", "NOUN", "VERB"]

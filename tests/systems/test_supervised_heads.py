@@ -12,12 +12,12 @@ from fairseq.logging import metrics
 from random_parses import Line, batch, pad, random_line
 from tiny_syntax import dictionary, sample, tiny_model
 
+from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
+from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.losses import system_losses
-from fairseq_syntax.systems.lasyn.model import LaSynEMCriterion
 from fairseq_syntax.systems.supervised_heads import (
-    SupervisedHeadCriterion,
     SupervisedHeads,
     attachment,
     child_matrix,

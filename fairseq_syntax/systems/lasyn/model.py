@@ -14,30 +14,22 @@ comes K times in :mod:`.batches`, and search in :mod:`.search`.
 
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
-import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from fairseq import utils
-from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.dataclass import FairseqDataclass
-from fairseq.logging import metrics
 from fairseq.models.transformer import TransformerConfig
-from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder, register_decoder_system
-from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
 from fairseq_syntax.model.options import SystemConfig, option
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.lasyn.softmax import TagTables, em_loss, log_marginal, search_scores, tag_tables
+from fairseq_syntax.systems.lasyn.softmax import TagTables, log_marginal, search_scores, tag_tables
 
 END = "</s>"  # the name of the latent value of </s>, which is value 0; label i of the inventory is value i
 UNKNOWN = -1  # where a latent value is wanted and the parse has none
@@ -218,145 +210,6 @@ def latent_names(config: LaSynConfig, task: Any) -> tuple[list[str], str | None]
             "or train without tags: --latent-values Z --tag-weight 0",
         )
     return [END, *labels[1:]], tags
-
-
-# ------------------------------------------------------------------------------------ 2.3, 2.4 training: criterion
-
-
-@dataclass
-class LaSynEMConfig(FairseqDataclass):
-    """Options of the criterion."""
-
-    em_steps: int = field(
-        default=1, metadata={"help": "K: optimizer steps on each batch, each with its own E-step (Algorithm 1)"}
-    )
-    tag_weight: float = field(
-        default=1.0, metadata={"help": "lambda: weight of the tag loss (Equation 12); 0 leaves the values latent"}
-    )
-    observed_updates: int = field(
-        default=0,
-        metadata={
-            "help": "for so many updates the posterior of a word with a tag is that tag, as EM has it where a variable "
-            "is seen; the paper's algorithm, 0, need not find out which of two tags goes with which word"
-        },
-    )
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "epsilon for label smoothing of P(y | z), 0 means no label smoothing"}
-    )
-    sentence_avg: bool = II("optimization.sentence_avg")
-    update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
-
-
-@register_criterion("lasyn_em", dataclass=LaSynEMConfig)
-class LaSynEMCriterion(FairseqCriterion):
-    """Regularised neural expectation maximisation (Equation 12).
-
-    The loss is minus the lower bound (8), tight after its E-step, plus lambda times the tag loss. Logged, in bits per
-    token: ``nll_loss`` of the words with the tags summed out, and its ``ppl``, which compare with a plain
-    Transformer's; ``tag_loss``; and ``tag_accuracy``, the percentage of tags that P(z) predicts before seeing the word.
-
-    Attributes:
-        batch_repeats: K; the task repeats every group of batches that makes one update that often
-        batch_groups: batches per update, by epoch, as ``--update-freq``
-        target_needs: what the batch must bring of the target's syntax
-    """
-
-    takes_system_losses = True
-
-    def __init__(
-        self,
-        task: Any,
-        em_steps: int,
-        tag_weight: float,
-        label_smoothing: float,
-        sentence_avg: bool,
-        update_freq: Sequence[int],
-        observed_updates: int = 0,
-    ) -> None:
-        super().__init__(task)
-        if em_steps < 1:
-            raise SyntaxDataError(f"--em-steps {em_steps}: wanted a positive number")
-        self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
-        self.batch_repeats, self.batch_groups = em_steps, list(update_freq)
-        self._checked: LaSynDecoder | None = None
-        self.observed_updates = observed_updates
-        self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
-
-    def forward(self, model, sample, reduce=True):
-        """Returns the loss, the sample size that it is divided by, and what is logged."""
-        decoder, target = model.decoder, sample["target"]
-        if not isinstance(decoder, LaSynDecoder):
-            raise SyntaxDataError("--criterion lasyn_em trains lasyn models", hint="use --arch lasyn_transformer")
-        features, extra = model(**sample["net_input"], features_only=True)
-        real = target.ne(self.padding_idx)
-        hidden, words = features[real], target[real]
-        log_prior = decoder.log_prior(hidden)
-        tags = self._tags(decoder, sample)[real] if self.target_needs else None
-        em = em_loss(
-            hidden,
-            decoder.output_projection.weight,
-            decoder.tag_embedding.weight,
-            log_prior,
-            words,
-            self.smoothing,
-            observed=tags if self.training and decoder.num_updates < self.observed_updates else None,
-        )
-        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
-        log = {
-            "nll_loss": em.nll.sum(),
-            "ntokens": sample["ntokens"],
-            "nsentences": target.size(0),
-            "sample_size": sample_size,
-        }
-        loss = em.loss
-        if self.tag_weight:
-            tag_loss = F.nll_loss(log_prior, tags, ignore_index=UNKNOWN, reduction="sum")
-            loss = loss + self.tag_weight * tag_loss
-            log["tag_loss"] = tag_loss.data
-            log["tag_total"] = tags.ne(UNKNOWN).sum()
-            log["tag_correct"] = log_prior.argmax(dim=1).eq(tags).sum()
-        head_loss, head_log = system_losses(model, extra, sample)
-        loss = loss + head_loss
-        return loss, sample_size, {"loss": loss.data, **log, **head_log}
-
-    def _tags(self, decoder: LaSynDecoder, sample: Mapping[str, Any]) -> Tensor:
-        if self._checked is not decoder:
-            check_tags(decoder, self.task)
-            self._checked = decoder
-        if "tgt_syntax" not in sample:
-            raise SyntaxDataError(
-                "the tag loss needs the target's parse, and this batch has none",
-                hint="use --task syntax_translation on data with a parsed target, or set --tag-weight 0",
-            )
-        tags = decoder.target_values(sample["target"], sample["tgt_syntax"])
-        if self.training and not tags.gt(0).any() and sample["tgt_syntax"]["pieces"].numel():
-            raise SyntaxDataError(
-                f"no word of this batch has a {decoder.tags.upper()} tag",
-                hint="parse the target with a tagger and binarize again",
-            )
-        return tags
-
-    @classmethod
-    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Sum over workers and batches."""
-
-        def total(key: str) -> Any:
-            return sum(log.get(key, 0) for log in logging_outputs)
-
-        size, tokens = total("sample_size"), total("ntokens")
-        metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=3)
-        metrics.log_scalar("nll_loss", total("nll_loss") / tokens / math.log(2), tokens, round=3)
-        metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg))
-        tags = total("tag_total")
-        if tags > 0:
-            metrics.log_scalar("tag_loss", total("tag_loss") / tags / math.log(2), tags, round=3)
-            metrics.log_scalar("tag_accuracy", 100.0 * total("tag_correct") / tags, tags, round=2)
-        reduce_head_metrics(logging_outputs)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """True: every entry is a sum over the batch."""
-        return True
 
 
 register_presets("lasyn_transformer", decoder_syntax="lasyn")

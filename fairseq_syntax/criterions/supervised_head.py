@@ -1,0 +1,62 @@
+"""Cross entropy and what the systems of the model add to it (Equation 9 of Wang et al. 2019; LISA)."""
+
+from __future__ import annotations
+
+import math
+
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from fairseq.logging import metrics
+
+from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
+
+
+@register_criterion("supervised_head", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
+class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
+    """Label-smoothed cross entropy (smoothing is 0 unless ``--label-smoothing`` is given) and the systems' losses.
+
+    Logs, in bits per token as fairseq does, ``translation_loss``, ``child_loss`` and ``parent_loss`` and, in
+    validation, ``parent_uas``: the percentage of words whose parent has the highest score, before repair to a tree.
+    """
+
+    takes_system_losses = True
+
+    def forward(self, model, sample, reduce=True):
+        net_output = model(**sample["net_input"])
+        loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
+        sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
+        syntax_loss, syntax_log = system_losses(model, net_output[1], sample)
+        logging_output = {
+            "translation_loss": loss.data,
+            "nll_loss": nll_loss.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "sample_size": sample_size,
+            **syntax_log,
+        }
+        loss = loss + syntax_loss
+        logging_output["loss"] = loss.data
+        if self.report_accuracy:
+            n_correct, total = self.compute_accuracy(model, net_output, sample)
+            logging_output.update(n_correct=n_correct.data, total=total.data)
+        return loss, sample_size, logging_output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs) -> None:
+        super().reduce_metrics(logging_outputs)
+        sample_size = sum(log["sample_size"] for log in logging_outputs)
+        translation = sum(log["translation_loss"] for log in logging_outputs)
+        metrics.log_scalar("translation_loss", translation / sample_size / math.log(2), sample_size, round=3)
+        reduce_head_metrics(logging_outputs)
+
+
+@register_criterion("lisa", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
+class LisaCriterion(SupervisedHeadCriterion):
+    """Label-smoothed cross entropy and the parents' cross entropy: ``log p(translation) + log p(parents)``.
+
+    Logs ``translation_loss`` and ``lisa_loss`` and, in validation, ``lisa_uas``.  It is ``supervised_head`` by another
+    name: either takes what the systems of the encoder ask for.
+    """
