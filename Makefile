@@ -16,7 +16,7 @@ TORCH_OPTIONS := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 export CUDA
 
-.PHONY: help demo test test-fast check format matrix release bench clean
+.PHONY: help demo test test-fast check format matrix release bench gpu clean
 
 help:
 	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
@@ -27,6 +27,7 @@ help:
 	@echo "make matrix     the fast tests on every Python of PYTHONS that is there, each in .venv-PYTHON"
 	@echo "make release    wheel and source distribution, each installed and tried in an environment of its own"
 	@echo "make bench      install, then the measurements; ONLY=train/ for a part"
+	@echo "make gpu        the tests and measures that need a GPU, and their record; MULTI30K=1 trains on Multi30k, too"
 	@echo "make clean      remove .venv and what the programs wrote"
 	@echo
 	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)"
@@ -64,6 +65,9 @@ release: $(VENV)/.package
 
 bench: $(VENV)/.package
 	$(BIN)/python -m bench $(ONLY)
+
+gpu: $(VENV)/.package
+	$(BIN)/python tools/gpu.py $(if $(MULTI30K),--multi30k)
 
 clean:
 	rm -rf $(VENV) .venv-python3.* build dist *.egg-info runs .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -15,6 +15,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_syntax.data.batch import places_of, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
@@ -86,10 +87,11 @@ class LaSynEMCriterion(FairseqCriterion):
         if not isinstance(decoder, LaSynDecoder):
             raise SyntaxDataError("--criterion lasyn_em trains lasyn models", hint="use --arch lasyn_transformer")
         features, extra = model(**sample["net_input"], features_only=True)
-        real = target.ne(self.padding_idx)
-        hidden, words = features[real], target[real]
+        # Their number is known, so that no device has to be waited for.
+        real = places_of(target.ne(self.padding_idx), sample["ntokens"])
+        hidden, words = features.flatten(0, 1)[real], target.flatten()[real]
         log_prior = decoder.log_prior(hidden)
-        tags = self._tags(decoder, sample)[real] if self.target_needs else None
+        tags = self._tags(decoder, sample).flatten()[real] if self.target_needs else None
         em = em_loss(
             hidden,
             decoder.output_projection.weight,
@@ -118,7 +120,8 @@ class LaSynEMCriterion(FairseqCriterion):
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
 
     def _tags(self, decoder: LaSynDecoder, sample: Mapping[str, Any]) -> Tensor:
-        if self._checked is not decoder:
+        first = self._checked is not decoder
+        if first:
             check_tags(decoder, self.task)
             self._checked = decoder
         if "tgt_syntax" not in sample:
@@ -127,9 +130,10 @@ class LaSynEMCriterion(FairseqCriterion):
                 hint="use --task syntax_translation on data with a parsed target, or set --tag-weight 0",
             )
         tags = decoder.target_values(sample["target"], sample["tgt_syntax"])
-        if self.training and not tags.gt(0).any() and sample["tgt_syntax"]["pieces"].numel():
+        # Of the first batch only: the host waits for the device.
+        if first and self.training and not tags.gt(0).any() and unpack(sample["tgt_syntax"])["pieces"].numel():
             raise SyntaxDataError(
-                f"no word of this batch has a {decoder.tags.upper()} tag",
+                f"no word of the first batch has a {decoder.tags.upper()} tag",
                 hint="parse the target with a tagger and binarize again",
             )
         return tags

@@ -10,6 +10,9 @@ The loader ships word-level facts only, concatenated over the sentences of the b
     n_piece_arcs    int     arcs between pieces; known on the host, so that the device need not wait for their number
     n_tree_arcs     int     the same for the 1-best tree
 
+A batch's dictionary has them packed (:func:`pack`): one tensor, which goes to a device in one copy, and beside it what
+only the host needs to know. :class:`SyntaxBatch` takes either.
+
 Each model takes its own view from :class:`SyntaxBatch`. Views are made by gathers over padded [B, T] grids, where T
 counts columns of ``src_tokens`` (pieces, ``</s>`` and padding, on either side), so that no view depends on the padding
 side or on the other sentences. Columns are 0-based.
@@ -17,12 +20,16 @@ side or on the other sentences. Columns are 0-based.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+Made = TypeVar("Made")
 
 HEAD, DEPREL, UPOS, XPOS = range(4)
 WORD_ROWS = ("head", "deprel", "upos", "xpos")
@@ -38,20 +45,70 @@ class PieceArcs(NamedTuple):
     prob: Tensor  # float32
 
 
+def pack(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of a batch as one tensor.
+
+    fairseq pins what a batch has in host memory and copies it to the GPU without waiting, tensor by tensor; and halves
+    what is float32 with ``--fp16``, which the bytes of a probability must not be.
+
+    Args:
+        flat: NumPy arrays of int32 and float32, and integers, by the names in the module docstring
+
+    Returns:
+        ``packed`` [N] int32: the bytes of all arrays in turn; ``layout``: their names and shapes;
+        ``host_counts``: the array ``counts``, which stays on the host; and the integers
+    """
+    arrays = {name: value for name, value in flat.items() if isinstance(value, np.ndarray)}
+    if wrong := [name for name, a in arrays.items() if a.dtype not in (np.int32, np.float32)]:
+        raise ValueError(f"arrays of four bytes an element wanted: {wrong[0]} has {arrays[wrong[0]].dtype}")
+    parts = [np.ascontiguousarray(a).reshape(-1).view(np.int32) for a in arrays.values()]
+    return {
+        "packed": torch.from_numpy(np.concatenate(parts)),
+        "layout": {name: tuple(a.shape) for name, a in arrays.items()},
+        "host_counts": flat["counts"],
+        **{name: value for name, value in flat.items() if name not in arrays},
+    }
+
+
+def unpack(flat: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was packed, as views; anything else as it is."""
+    if "packed" not in flat:
+        return flat
+    layout = flat["layout"]
+    parts = flat["packed"].split([math.prod(shape) for shape in layout.values()])
+    arrays = {name: part.view(shape) for part, (name, shape) in zip(parts, layout.items())}
+    if "probs" in arrays:
+        arrays["probs"] = arrays["probs"].view(torch.float32)
+    return {**{name: value for name, value in flat.items() if name not in ("packed", "layout")}, **arrays}
+
+
+def has_arcs(flat: Mapping[str, Any]) -> bool:
+    """Whether a batch brings the parser's distributions."""
+    return "arcs" in flat.get("layout", flat)
+
+
 class SyntaxBatch:
     """Views of a batch's syntax.
 
     Args:
-        flat: the tensors described in the module docstring, on the device of ``tokens``
+        flat: the tensors described in the module docstring, or a batch's dictionary, on the device of ``tokens``
         tokens: LongTensor [B, T], the padded tokens of the side that was parsed, each ending in ``</s>``
         pad: the padding index
     """
 
     def __init__(self, flat: Mapping[str, Any], tokens: Tensor, pad: int) -> None:
-        self.flat = flat
+        self.flat = unpack(flat)
         self.size = tokens.size()
         self.device = tokens.device
         self.tokens, self._pad = tokens, pad
+
+        self._made: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], Made]) -> Made:
+        """What ``make`` makes of this batch, made when it is first asked for by this ``key``; a system's own view."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     # -- where things are ------------------------------------------------------------------------------------------
 
@@ -59,6 +116,12 @@ class SyntaxBatch:
     def counts(self) -> Tensor:
         """[3, B] int64: pieces, words, arcs of each sentence."""
         return self.flat["counts"].long()
+
+    @cached_property
+    def host_counts(self) -> np.ndarray:
+        """:attr:`counts` on the host, [3, B] int32; where it did not stay there, the host waits for the device."""
+        known = self.flat.get("host_counts")
+        return self.flat["counts"].cpu().numpy() if known is None else known
 
     @cached_property
     def padding(self) -> Tensor:
@@ -233,3 +296,18 @@ class SyntaxBatch:
 def exclusive_cumsum(counts: Tensor) -> Tensor:
     """Sum of all entries before each one: where each of several concatenated runs begins. Same shape as ``counts``."""
     return counts.cumsum(0) - counts
+
+
+def places_of(mask: Tensor, count: int) -> Tensor:
+    """Where ``mask`` is True, as indices [count] int64 into its elements, ascending.
+
+    What ``nonzero`` gives, for a number that the host knows already: the host does not wait for the device.
+
+    Args:
+        mask: bool, any shape
+        count: how many are True
+    """
+    mask = mask.flatten()
+    place = torch.where(mask, mask.cumsum(0) - 1, count)
+    element = torch.arange(mask.numel(), device=mask.device)
+    return element.new_zeros(count + 1).scatter_(0, place, element)[:count]

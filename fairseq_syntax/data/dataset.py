@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
+from fairseq_syntax.data.batch import pack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore
 from fairseq_syntax.store.memory import MemoryStore
@@ -41,8 +41,8 @@ class SideSyntax:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def collate(self, ids: Tensor) -> dict[str, Tensor | int]:
-        """The flat syntax of the sentences ``ids`` [B], in that order."""
+    def collate(self, ids: Tensor) -> dict[str, Any]:
+        """The syntax of the sentences ``ids`` [B], in that order, packed (:mod:`fairseq_syntax.data.batch`)."""
         numbers = ids.numpy()
         if len(self.stores) == 1:
             flat = self.stores[0].fetch(numbers % self._sizes[0], arcs=self.arcs)
@@ -50,7 +50,7 @@ class SideSyntax:
             part = np.searchsorted(self._ends, numbers, side="right")
             within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
             flat = _concatenate(self.stores, part, within, self.arcs)
-        return {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in flat.items()}
+        return pack(flat)
 
 
 def _concatenate(

@@ -66,7 +66,11 @@ class Translator:
         self.nbest = generation.setdefault("nbest", 1)
         generation["beam"] = max(generation.get("beam", 4), self.nbest)
         self._input = InteractiveInput(task, parser)
-        self._generator = task.build_generator(self.models, Namespace(**generation))
+        options = Namespace(**generation)
+        for model in self.models:
+            # As fairseq-generate does: an LSTM, for one, then builds no map of its attention at every step.
+            model.prepare_for_inference_(Namespace(generation=options))
+        self._generator = task.build_generator(self.models, options)
 
     @classmethod
     def load(

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fairseq_syntax.model.precision import full_precision
+
 
 def dense_factor_attention(
     q: Tensor,
@@ -47,7 +49,7 @@ class _DenseFactorAttention(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, factor: Tensor, mask: Tensor | None, heads: slice, add: bool
     ) -> Tensor:
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q):
             factor = factor.to(q.dtype)
             weights = q @ k.transpose(2, 3)
             own = weights[:, heads]

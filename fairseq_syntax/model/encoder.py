@@ -13,7 +13,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.batch import SyntaxBatch, has_arcs
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.heads import (
@@ -306,6 +306,6 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
                 f"{names} cannot encode a sentence without its parse, and this batch has none",
                 hint="use --task syntax_translation; a tool that passes tokens only cannot be used with it",
             )
-        if "arcs" in needs and flat is not None and "arcs" not in flat:
+        if "arcs" in needs and flat is not None and not has_arcs(flat):
             raise SyntaxDataError("a system needs the parser's distributions, and this batch has only 1-best trees")
         return None if flat is None else SyntaxBatch(flat, tokens, self.padding_idx)

@@ -62,7 +62,8 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         tokens = utils.convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
         syntax = SyntaxBatch(src_syntax, tokens, self.padding_idx) if self.needs else None
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
-        lengths = src_lengths.cpu()
+        # The loader leaves its counts on the host; without them it waits for the device here, as fairseq's does.
+        lengths = src_lengths.cpu() if syntax is None else torch.from_numpy(syntax.host_counts[0].astype("int64")) + 1
         states, hiddens, cells = self.run(self.lstm, self.embed(x, syntax), lengths)
         return self.enrich(Encoded(states, hiddens, cells, tokens.eq(self.padding_idx).t(), syntax=syntax), x)
 
@@ -79,9 +80,17 @@ class SyntaxLSTMEncoder(LSTMEncoder):
 
         ``lengths`` [B] int64 lie on the host and are at least 1.
         """
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        # Sorted here, and not by PyTorch, which takes the order back from the device. fairseq's batches are sorted.
+        order = lengths.argsort(descending=True, stable=True)
+        is_sorted = torch.equal(order, torch.arange(len(order)))
+        if not is_sorted:
+            x, lengths = x.index_select(1, order.to(x.device, non_blocking=True)), lengths[order]
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
         packed, (hiddens, cells) = lstm(packed)
         states, _ = nn.utils.rnn.pad_packed_sequence(packed, total_length=x.size(0))
+        if not is_sorted:
+            back = order.argsort().to(x.device, non_blocking=True)
+            states, hiddens, cells = (t.index_select(1, back) for t in (states, hiddens, cells))
         if lstm.bidirectional:
             hiddens, cells = self.combine_bidir(hiddens, x.size(1)), self.combine_bidir(cells, x.size(1))
         return self.dropout_out_module(states), hiddens, cells

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.batch import SyntaxBatch, exclusive_cumsum
 
 RELATIONS = ("self", "parent", "children", "siblings", "neighbours")
 
@@ -82,8 +83,13 @@ def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tupl
 def word_grid(syntax: SyntaxBatch) -> Tensor:
     """[B, W'] int64: the flat words of each line, padded on the right with their number; W' is at least 1."""
     length = syntax.counts[1]
-    word = torch.arange(max(1, int(length.max())), device=length.device)
+    word = torch.arange(max(1, int(syntax.host_counts[1].max())), device=length.device)
     return torch.where(word < length[:, None], syntax.first_word[:, None] + word, syntax.pieces.numel())
+
+
+def word_counts(syntax: SyntaxBatch) -> Tensor:
+    """[B] int64 on the host, as a packed sequence wants it: the words of each line, at least 1."""
+    return torch.from_numpy(syntax.host_counts[1].astype(np.int64)).clamp_(min=1)
 
 
 def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
@@ -96,7 +102,10 @@ def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
         [W + 1, C]: the words of the batch, flat, and a row of zeros for empty places
     """
     T, B, C = states.shape
-    place = syntax.real.flatten().nonzero().squeeze(1)  # sentence by sentence, as the words are
-    row = place % T * B + place // T
+    # The row of each piece, sentence by sentence, as the words are.
+    pieces, total = syntax.counts[0], int(syntax.host_counts[0].sum())
+    sentence = torch.arange(B, device=states.device).repeat_interleave(pieces, output_size=total)
+    place = torch.arange(total, device=states.device) - exclusive_cumsum(pieces)[sentence] + syntax.start[sentence]
+    row = place * B + sentence
     ends = syntax.pieces.cumsum(0)
     return F.embedding_bag(row, states.reshape(T * B, C), torch.cat((ends.new_zeros(1), ends)), mode="mean")

@@ -229,12 +229,14 @@ class Ldd(EncoderSystem):
         if self.variant in UNIFORM:
             points = syntax.counts[0].clamp(min=1) * (L if self.variant == "ULDD" else 1)
             return UniformTerm(1 / points, syntax.real, self.form)
-        best = self.variant in ("LDP", "UDP")
-        if self.variant in UNLABELLED:
-            factors = unlabelled_factors(syntax, L, best)
-        else:
-            factors = labelled_factors(syntax, self.group_of_label, self.groups.root, L, best)
+        factors = syntax.once(self, lambda: self._factors(syntax))
         return LddTerm(factors, replace=self.variant == "LDA", form=self.form)
+
+    def _factors(self, syntax: SyntaxBatch) -> SparseFactors:
+        best, L = self.variant in ("LDP", "UDP"), len(self.groups)
+        if self.variant in UNLABELLED:
+            return unlabelled_factors(syntax, L, best)
+        return labelled_factors(syntax, self.group_of_label, self.groups.root, L, best)
 
 
 # 8 heads in every other layer, as in the paper, whatever the size.

@@ -22,7 +22,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
 from fairseq_syntax.model.lstm import SyntaxLSTMDecoder, SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, SourceAttention
-from fairseq_syntax.model.neighbourhoods import flat_relatives, word_grid, word_means
+from fairseq_syntax.model.neighbourhoods import flat_relatives, word_counts, word_grid, word_means
 
 UNIT = ("parent", "siblings", "children")  # Equation 9
 
@@ -121,7 +121,7 @@ class TwoEncoders(SyntaxLSTMEncoder):
         syntax = encoded.syntax
         assert syntax is not None  # the encoder has checked that it is there
         units = unit_vectors(self.convolution, x, syntax)[word_grid(syntax).t()]
-        return replace(encoded, second=self.run(self.unit_lstm, units, syntax.counts[1].clamp(min=1).cpu()))
+        return replace(encoded, second=self.run(self.unit_lstm, units, word_counts(syntax)))
 
 
 @dataclass

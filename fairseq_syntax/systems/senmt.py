@@ -22,7 +22,7 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
-from fairseq_syntax.model.neighbourhoods import word_grid, word_means
+from fairseq_syntax.model.neighbourhoods import word_counts, word_grid, word_means
 from fairseq_syntax.model.trees import Forest
 
 
@@ -66,7 +66,7 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         line = syntax.batch_of_word
         grid = word_grid(syntax)
         grid = grid.index_put((line, place), torch.arange(line.numel(), device=line.device))  # [B, W'], in that order
-        states, _, _ = self.run(lstm, words[grid.t()], syntax.counts[1].clamp(min=1).cpu())
+        states, _, _ = self.run(lstm, words[grid.t()], word_counts(syntax))
         states = F.pad(states, (0, 0, 0, 0, 0, 1))
         place = syntax.of_word(place, grid.size(1)).t()
         return states[place, torch.arange(place.size(1), device=place.device)]

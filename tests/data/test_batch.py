@@ -2,13 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import EOS, PAD, Line, pad, random_line
 
-from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.batch import SyntaxBatch, has_arcs, pack, places_of, unpack
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import StoredSentence
 
@@ -127,6 +128,34 @@ def test_arcs_against_loops(left, drawn, extra):
     counted = SyntaxBatch(syntax.flat, syntax.tokens, PAD)
     assert as_list(counted.piece_arcs) == found
     assert as_list(counted.tree_arcs) == as_list(syntax.tree_arcs)
+
+
+@settings(max_examples=30, deadline=None)
+@given(drawn=batches())
+def test_packed_and_unpacked(drawn):
+    """Every byte of every array comes back, of probabilities too, and --fp16 leaves them alone."""
+    lines, rng = drawn
+    syntax = collate(lines, True, [random_arcs(rng, line) for line in lines], 0)
+    flat = {k: v.numpy() if torch.is_tensor(v) else v for k, v in syntax.flat.items()}
+    packed = pack(flat)
+    tensors = [v for v in packed.values() if torch.is_tensor(v)]
+    assert len(tensors) == 1 and tensors[0].dtype == torch.int32
+    found = unpack(packed)
+    for name, value in flat.items():
+        if isinstance(value, np.ndarray):
+            assert found[name].numpy().dtype == value.dtype and np.array_equal(found[name].numpy(), value)
+        else:
+            assert found[name] == value
+    assert SyntaxBatch(packed, syntax.tokens, PAD).host_counts.tolist() == syntax.counts.tolist()
+    assert has_arcs(packed) and has_arcs(flat) and not has_arcs(pack({k: flat[k] for k in ("counts", "pieces")}))
+    with pytest.raises(ValueError, match="pieces has int64"):
+        pack({**flat, "pieces": flat["pieces"].astype(np.int64)})
+
+
+@given(st.lists(st.booleans(), max_size=20))
+def test_places_of_a_mask(values):
+    mask = torch.tensor(values, dtype=torch.bool)
+    assert places_of(mask, sum(values)).tolist() == mask.nonzero().flatten().tolist()
 
 
 def test_a_known_batch():

@@ -110,7 +110,7 @@ def test_what_cannot_be_trained_on():
     with pytest.raises(SyntaxDataError, match="use --arch lasyn_transformer"):
         criterion()(tiny_model("transformer"), sample)
     sample["tgt_syntax"]["words"][2] = 0
-    with pytest.raises(SyntaxDataError, match="no word of this batch has a UPOS tag"):
+    with pytest.raises(SyntaxDataError, match="no word of the first batch has a UPOS tag"):
         criterion()(tiny_model("lasyn_transformer"), sample)
     del sample["tgt_syntax"]
     with pytest.raises(SyntaxDataError, match="needs the target's parse"):

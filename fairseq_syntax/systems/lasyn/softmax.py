@@ -25,6 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_syntax.model.precision import full_precision
+
 # A product of two sums below this is not trusted. Terms lost to underflow are each below 1.2e-38, so for any
 # vocabulary of less than a million words they are less than 2e-7 of what is trusted.
 TRUSTED = {torch.float32: 1e-25, torch.float64: 1e-250}
@@ -38,11 +40,6 @@ class ExpRows(NamedTuple):
     raw: Tensor  # [R, K]
     peak: Tensor  # [R, 1]
     exp: Tensor  # [R, K], every row's largest element is 1
-
-
-def full_precision(like: Tensor) -> torch.autocast:
-    """A context in which automatic mixed precision leaves matrix products on `like`'s device alone."""
-    return torch.autocast(like.device.type, enabled=False)
 
 
 def exp_rows(x: Tensor) -> ExpRows:

@@ -1,0 +1,217 @@
+"""On a GPU: every system's training step makes all tensors there, and the host waits for it at known places only.
+
+There is no GPU here. A step on PyTorch's ``meta`` device, which computes nothing, shows where tensors are made and who
+asks for their values; a whole search on the CPU shows who asks there.
+"""
+
+import random
+
+import numpy as np
+import pytest
+import tiny_syntax
+import torch
+from devices import Recorder
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
+from lstm_models import model as lstm_model
+from random_parses import EOS, PAD, Line, pad, random_line
+
+from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
+from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
+from fairseq_syntax.data.batch import pack
+from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+from fairseq_syntax.model.lstm import SyntaxLSTMModel
+from fairseq_syntax.store.memory import MemoryStore
+from fairseq_syntax.store.schema import StoredSentence
+from fairseq_syntax.systems.lasyn.generator import LatentGenerator
+from fairseq_syntax.systems.lasyn.templates import OPEN
+
+GROUPS = {"ldd_label_groups_text": "root: root\na: a\nb: b c\nd: d\n", "encoder_attention_heads": 4}
+TRANSFORMERS = {
+    "pascal": {"parent_ignoring": 0.5},
+    "pascal ldd": {},
+    "supervised_heads": {},
+    "lisa": {},
+    "sennrich_haddow": {},
+    **{
+        f"ldd {variant} {form}": GROUPS
+        for variant in ("LDD", "LDA", "LDP", "UDD", "UDP", "ULDD")
+        for form in ("linear", "dense")
+    },
+}
+LSTMS = [
+    ("dlaa_lstm", {"dlaa_alignment": "interpolate"}),
+    ("dlaa_lstm", {"dlaa_alignment": "hard"}),
+    ("dlaa_lstm", {"dlaa_alignment": "gaussian"}),
+    ("local_attention_lstm", {"local_attention": "monotonic"}),
+    ("local_attention_lstm", {"local_attention": "predictive"}),
+    ("sdrnmt1_lstm", {}),
+    ("sdrnmt2_lstm", {}),
+    ("senmt_lstm", {}),
+    ("tree2seq_lstm", {}),
+    ("gcn_lstm", {}),
+]
+# The test for padding that fairseq's own encoder makes too.
+PADDING = {"model/encoder.py:forward"}
+# How deep the deepest tree of the batch is.
+OF_SYSTEMS = {"relative_depth": {"systems/relative_depth.py:attend"}}
+# Lengths of packed sequences are for the host; local attention has no parse to bring them, and asks as fairseq's does.
+ON_THE_HOST = {"model/lstm.py:forward", "model/lstm.py:run", "model/neighbourhoods.py:word_counts"}
+
+
+def some_lines(seed: int = 1) -> list[Line]:
+    rng = random.Random(seed)
+    return [random_line(rng) for _ in range(4)] + [Line([], [], [], [EOS])]
+
+
+def packed(lines: list[Line]) -> dict:
+    """What the loader makes of the lines, with arcs."""
+    stored = []
+    for line in lines:
+        labels = [list(column) for column in zip(*line.labels)] or [[], [], []]
+        arcs = [(w, h, 1 + w % 4, 0.5) for w, head in enumerate(line.heads) for h in {head, 0}]
+        stored.append(StoredSentence(line.pieces, line.heads, *labels, arcs))
+    return pack(MemoryStore(stored).fetch(np.arange(len(stored)), arcs=True))
+
+
+def batch(lines: list[Line], device: str = "cpu") -> dict:
+    """A batch of the loader on a device, with the syntax of both sides: the target is the source."""
+    sample = tiny_syntax.sample(lines, left=True, syntax=False)
+    sample["target"] = pad(lines, False)
+    sample["net_input"]["prev_output_tokens"] = pad([Line([], [], [], [EOS, *l.tokens[:-1]]) for l in lines], False)
+    sample["ntokens"] = int(sample["target"].ne(PAD).sum())
+    sample["net_input"]["src_syntax"], sample["tgt_syntax"] = packed(lines), packed(lines)
+
+    def move(value):
+        if isinstance(value, dict):
+            return {k: move(v) for k, v in value.items()}
+        return value.to(device) if torch.is_tensor(value) else value
+
+    return move(sample)
+
+
+def encoder_model(name: str):
+    system, *rest = name.split()
+    options = dict(TRANSFORMERS.get(name, {}))
+    if system.startswith("predicted"):
+        options |= {"parent_layer": 0, "child_layer": 0}
+        system = f"supervised_heads,{system}"
+    if system == "ldd":
+        options |= {"ldd_variant": rest[0], "ldd_form": rest[1], "ldd_layers": "0,1"}
+    if name == "pascal ldd":
+        return tiny_syntax.tiny_model("syntax_transformer", encoder_syntax="pascal,ldd", **GROUPS)
+    return tiny_syntax.tiny_model("syntax_transformer", encoder_syntax=system, **options)
+
+
+def training_step(model, criterion) -> Recorder:
+    """One step on ``meta``; the second, as a first may check what it is given."""
+    model = model.to("meta").train()
+    sample = batch(some_lines(), "meta")
+    for _ in range(2):
+        with Recorder("meta") as recorder:
+            loss, _, _ = criterion(model, sample)
+            loss.backward()
+    assert all(p.grad is None or p.grad.device.type == "meta" for p in model.parameters())
+    return recorder
+
+
+def check(recorder: Recorder, waits: set[str], strays: set[str] = frozenset()) -> None:
+    """It waits where it says, once each, and has no tensors elsewhere but those."""
+    assert set(recorder.waits) - {"fairseq"} == waits
+    assert not {name: n for name, n in recorder.waits.items() if name != "fairseq" and n > 1}
+    assert {name for name, _ in recorder.strays} - {"fairseq"} <= strays, recorder.strays
+
+
+@pytest.mark.parametrize("name", sorted({*TRANSFORMERS, *ENCODER_SYSTEMS} - {"ldd"}))
+def test_training_of_encoder_systems(name):
+    task = tiny_syntax.tiny_task()
+    check(
+        training_step(encoder_model(name), SupervisedHeadCriterion(task, False, 0.1)),
+        PADDING | OF_SYSTEMS.get(name, set()),
+    )
+
+
+def test_training_of_lasyn():
+    """It asks once a step whether anything can underflow, whatever the number of positions."""
+    model = tiny_syntax.tiny_model("lasyn_transformer")
+    criterion = LaSynEMCriterion(tiny_syntax.tiny_task(), 1, 0.5, 0.1, False, [1])
+    check(training_step(model, criterion), PADDING | {"systems/lasyn/softmax.py:forward"})
+
+
+@pytest.mark.parametrize("arch, options", LSTMS, ids=str)
+def test_training_of_lstms(arch, options):
+    criterion = LabelSmoothedCrossEntropyCriterion(tiny_syntax.tiny_task(), False, 0.1)
+    waits = {"model/lstm.py:forward"} if arch == "local_attention_lstm" else set()
+    check(training_step(lstm_model(arch, **options), criterion), waits, ON_THE_HOST)
+
+
+def test_no_system_is_left_out():
+    models = {a: m for a, m in ARCH_MODEL_REGISTRY.items() if isinstance(m, type) and issubclass(m, SyntaxLSTMModel)}
+    assert set(models) <= {arch for arch, _ in LSTMS}, "add it to LSTMS"
+
+
+def searched(model, generator) -> Recorder:
+    sample = {**batch(some_lines()), "id": torch.arange(5)}
+    sample["net_input"].pop("prev_output_tokens")
+    with Recorder("cpu") as recorder, torch.no_grad():
+        generator.generate([model], sample)
+    return recorder
+
+
+@pytest.mark.parametrize("name", sorted({*TRANSFORMERS, *ENCODER_SYSTEMS} - {"ldd"}))
+def test_search_with_encoder_systems(name):
+    model = encoder_model(name).eval()
+    generator = SequenceGenerator([model], tiny_syntax.dictionary(), beam_size=3, max_len_b=6)
+    check(searched(model, generator), PADDING | OF_SYSTEMS.get(name, set()))
+
+
+@pytest.mark.parametrize("arch, options", LSTMS, ids=str)
+def test_search_with_lstms(arch, options):
+    model = lstm_model(arch, **options).eval()
+    recorder = searched(model, SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_b=6))
+    lengths = {"model/lstm.py:forward"} if arch == "local_attention_lstm" else set()
+    # Whether rows have changed their sentence is asked at each step, which saves moving the source.
+    assert set(recorder.waits) - {"fairseq"} == lengths | {"model/lstm_attention.py:select"}
+
+
+class Templates:
+    def of(self, sample, models):
+        return [[1, OPEN, 2], [1], [2, 3], [1, 2, 3], [OPEN]]
+
+    def where(self, number):
+        return {}
+
+
+@pytest.mark.parametrize(
+    "mode, waits",
+    [
+        ("marginal", {"systems/lasyn/softmax.py:tag_tables", "systems/lasyn/generator.py:finalize_hypos"}),
+        (
+            "joint",
+            {
+                "systems/lasyn/softmax.py:tag_tables",
+                "systems/lasyn/generator.py:finalize_hypos",
+                "systems/lasyn/joint.py:step",
+                "systems/lasyn/joint.py:_all",
+            },
+        ),
+        (
+            "template",
+            {
+                "systems/lasyn/softmax.py:tag_tables",
+                "systems/lasyn/generator.py:finalize_hypos",
+                "systems/lasyn/generator.py:_check_lengths",
+            },
+        ),
+    ],
+)
+def test_search_with_lasyn(mode, waits):
+    """finalize_hypos waits where hypotheses end, as fairseq's own does; joint search asks whether it may stop."""
+    model = tiny_syntax.tiny_model("lasyn_transformer").eval()
+    templates = Templates() if mode == "template" else None
+    generator = LatentGenerator(
+        [model], tiny_syntax.dictionary(), mode=mode, templates=templates, beam_size=2, max_len_b=6
+    )
+    recorder = searched(model, generator)
+    assert set(recorder.waits) - {"fairseq"} == waits | PADDING

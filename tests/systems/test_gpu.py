@@ -1,0 +1,126 @@
+"""On a GPU: every system's step and search against the CPU's, and its fast forms against the exact ones.
+
+They are skipped without a GPU; ``make gpu`` runs them, and writes down what came of it.
+"""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.sequence_generator import SequenceGenerator
+from lstm_models import model as lstm_model
+from test_device import LSTMS, TRANSFORMERS, batch, encoder_model, some_lines
+from tiny_syntax import dictionary, tiny_model, tiny_task
+
+from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
+from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
+from fairseq_syntax.model.sparse_factors import sparse_factor_attention
+from fairseq_syntax.systems.lasyn.generator import LatentGenerator
+from fairseq_syntax.systems.pascal import ParentTerm, gaussian
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+# Of a loss of some tens, and of gradients relative to the largest.
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+
+
+def made(name: str):
+    """A model and its criterion."""
+    if name == "lasyn":
+        return tiny_model("lasyn_transformer"), LaSynEMCriterion(tiny_task(), 1, 0.5, 0.1, False, [1])
+    if name in dict(LSTMS):
+        criterion = LabelSmoothedCrossEntropyCriterion(tiny_task(), False, 0.1)
+        return lstm_model(name, scale=1, **dict(LSTMS)[name]), criterion
+    return encoder_model(name), SupervisedHeadCriterion(tiny_task(), False, 0.1)
+
+
+NAMES = [*(name for name in TRANSFORMERS if name != "pascal"), "lasyn", *dict(LSTMS)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_training_step_is_the_cpus(name, dtype):
+    model, criterion = made(name)
+    on_gpu = copy.deepcopy(model).cuda().to(dtype)
+    loss, size, _ = criterion(model.eval(), batch(some_lines()))
+    found, _, _ = criterion(on_gpu.eval(), batch(some_lines(), "cuda"))
+    assert found.item() / size == pytest.approx(loss.item() / size, rel=TOLERANCE[dtype])
+    if dtype != torch.float32:
+        return
+    (loss / size).backward()
+    (found / size).backward()
+    for (parameter, a), b in zip(model.named_parameters(), on_gpu.parameters()):
+        if a.grad is not None:
+            scale = a.grad.abs().max().clamp(min=1e-3)
+            torch.testing.assert_close(b.grad.cpu() / scale, a.grad / scale, atol=1e-3, rtol=1e-3, msg=parameter)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_finds_what_the_cpus_finds(name):
+    model, _ = made(name)
+    found = []
+    for device in ("cpu", "cuda"):
+        own = copy.deepcopy(model).to(device).eval()
+        sample = {**batch(some_lines(), device), "id": torch.arange(5)}
+        sample["net_input"].pop("prev_output_tokens")
+        kind = LatentGenerator if name == "lasyn" else SequenceGenerator
+        generator = kind([own], dictionary(), beam_size=3, max_len_b=6)
+        found.append([h[0]["score"].item() for h in generator.generate([own], sample)])
+    assert found[0] == pytest.approx(found[1], abs=1e-3)
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_flex_attention_is_the_dense_form(add):
+    """Forward and backward, compiled, over many lengths; it must not be compiled again for each."""
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for length in (7, 16, 33, 64, 100, 129, 200, 256):
+        parent = torch.randint(0, 2 * length - 1, (3, length), device="cuda") / 2
+        position = torch.arange(length, device="cuda").expand(3, length)
+        padding = torch.zeros(3, length, dtype=torch.bool, device="cuda")
+        padding[1, -3:] = True
+        inputs = [torch.randn(3, 4, length, 32, device="cuda", requires_grad=True) for _ in range(3)]
+        gradient = torch.randn(3, 4, length, 32, device="cuda")
+        outs = []
+        for fused in (True, False):
+            term = ParentTerm(2, parent, position, lambda p, j: gaussian(p, j, 1.0), add=add, fused=fused)
+            out = term.attend(*inputs, padding)
+            outs.append([out, *torch.autograd.grad(out, inputs, gradient)])
+        for a, b in zip(*outs):
+            torch.testing.assert_close(a, b, atol=2e-3, rtol=2e-3)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before <= 8
+
+
+def test_ldd_linear_is_dense():
+    from test_ldd_linear import dense, random_case
+
+    q, k, v, _, factors, mask = random_case(4, lengths=(23, 1, 40, 9), d=16, dtype=torch.float32, scale=0.25)
+    q, k, v, mask = (x.cuda() for x in (q, k, v, mask))
+    factors = type(factors)(factors.size, *(getattr(factors, n).cuda() for n in list(factors.__annotations__)[1:]))
+    torch.testing.assert_close(
+        sparse_factor_attention(q, k, v, factors, mask), dense(q, k, v, factors, mask), atol=1e-4, rtol=1e-4
+    )
+
+
+def _reduced(rank: int, world: int, port: int) -> None:
+    torch.distributed.init_process_group("nccl", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    torch.cuda.set_device(rank)
+    model = torch.nn.parallel.DistributedDataParallel(encoder_model("lisa").cuda(), device_ids=[rank])
+    sample = batch(some_lines(rank + 1), "cuda")
+    logits, _ = model(**sample["net_input"])
+    F.cross_entropy(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1).backward()
+    own = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    first = own.clone()
+    torch.distributed.broadcast(first, 0)
+    assert torch.equal(own, first)
+    torch.distributed.destroy_process_group()
+
+
+def test_nccl_with_as_many_processes_as_devices():
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = torch.cuda.device_count()
+    torch.multiprocessing.spawn(_reduced, (world, port), nprocs=world)
