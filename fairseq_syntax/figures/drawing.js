@@ -106,10 +106,10 @@ function markers(svg) {
   }
 }
 /* A tree over its words, in a box of its own; returns {svg, x, base, width}: the middles of the words, and where they begin. */
-function drawTree(box, sentence, treeName, {least = 2, language = "", size = 15, step = 21, small = 11} = {}) {
+function drawTree(box, sentence, treeName, {least = 2, language = "", size = 15, step = 21, small = 11, gap = 18} = {}) {
   const tree = sentence.trees[treeName], arcs = arcsOf(sentence, treeName, least);
   /* as wide as the word, its tag, and the labels of arcs to its neighbour */
-  const wide = sentence.words.map((w, i) => Math.max(textWidth(w, size, language), textWidth(sentence.tags[i] || "", small)) + 18);
+  const wide = sentence.words.map((w, i) => Math.max(textWidth(w, size, language), textWidth(sentence.tags[i] || "", small)) + gap);
   for (const arc of arcs) if (Math.abs(arc.i - arc.h) === 1) {
     const need = textWidth(arcText(arc), small) + 10, have = (wide[arc.i] + wide[arc.h]) / 2;
     if (need > have) { wide[arc.i] += (need - have); wide[arc.h] += (need - have); }
@@ -156,7 +156,7 @@ function weightsOf(layer) {
 }
 const systemsOf = sentence => Object.keys(sentence.outputs).filter(name => Object.keys(sentence.outputs[name].attention).length);
 /* Panels to choose a system, a kind, a layer and a head in, with the heat map under the tree.
-   options: languages {src, tgt}; tree, its name; scale(), "map" or "one"; changed(panel, key, value), after which the
+   options: languages {src, tgt}; tree, its name; width, of the window where it is narrow; scale(), "map" or "one"; changed(panel, key, value), after which the
    caller draws again. */
 function drawPanels(box, sentence, panels, options) {
   box.replaceChildren();
@@ -221,8 +221,9 @@ function drawHeat(parent, sentence, panel, layer, options) {
   const columns = panel.kind === "decoder" ? output.pieces : sentence.pieces;
   const rows = panel.kind === "encoder" ? sentence.pieces : output.pieces;
   const columnLang = panel.kind === "decoder" ? tgt : src, rowLang = panel.kind === "encoder" ? src : tgt;
-  const cell = Math.max(11, Math.min(24, Math.floor(560 / Math.max(columns.length, rows.length)))), size = Math.min(13, cell);
   const flip = rightToLeft(src) && panel.kind !== "decoder";
+  const names = Math.max(...rows.map(r => textWidth(r, 13, rowLang))) + 12, room = Math.min(560, (options.width || Infinity) - names - 24);
+  const cell = Math.max(11, Math.min(24, Math.floor(Math.min(room / columns.length, 560 / rows.length)))), size = Math.min(13, cell);
   const left = Math.max(...rows.map(r => textWidth(r, size, rowLang))) + 12;
   const tall = Math.max(...columns.map(c => textWidth(c, size, columnLang))) + 12;
   const X = j => left + (flip ? columns.length - 1 - j : j) * cell;

@@ -253,6 +253,7 @@ def test_fuzzed_requests_find_no_defect(server):
         def check(case):
             answer = case.call()
             assert answer.status_code in (200, 400, 405, 413, 415, 422), (answer.status_code, answer.text[:500])
-            case.validate_response(answer, excluded_checks=[positive_data_acceptance])
+            if answer.status_code != 413:  # schemathesis does not know it for a refusal
+                case.validate_response(answer, excluded_checks=[positive_data_acceptance])
 
         check()
