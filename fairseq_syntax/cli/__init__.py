@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "translate": "translate raw text with a trained model",
     "serve": "serve trained models over HTTP, with a page to try them on",
     "score": "score translations, with significance",
+    "contrast": "contrastive evaluation: is the right translation the more probable one?",
     "plot": "draw scores, training curves and reliability",
     "show": "draw a model's attention with the parse",
     "experiment": "run a grid of systems and seeds",
@@ -31,7 +32,7 @@ SUBCOMMANDS = {
     "diversify": "translate with varied tag sequences",
 }
 # Those that load what fairseq wrote, for which it has to know this package. It takes seconds to import.
-WITH_FAIRSEQ = {"binarize", "inspect", "translate", "serve", "show", "tree", "diversify"}
+WITH_FAIRSEQ = {"binarize", "inspect", "translate", "serve", "contrast", "show", "tree", "diversify"}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,0 +1,208 @@
+"""``fairseq-syntax contrast``: contrastive evaluation by forced decoding."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.forced_decoding import ForcedDecoder
+    from fairseq_syntax.scoring.contrast_sets import ContrastSet
+    from fairseq_syntax.text.conllu import ParsedLine
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "contrast",
+        help="contrastive evaluation: is the right translation the more probable one?",
+        description="Score right and wrong translations of contrastive sets by forced decoding, and compare how often "
+        "systems find the right one more probable.",
+    )
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="[NAME=]SET",
+        help="FILE.json (LingEval97, ContraPro), FILE.tsv (source, correct, incorrect, category, distance), or "
+        "SOURCE,CORRECT,INCORRECT (DistilLingEval); all may be .gz",
+    )
+    parser.add_argument(
+        "--model", nargs="+", action="extend", metavar="[NAME=]CHECKPOINT[:…]", help="systems; several: an ensemble"
+    )
+    parser.add_argument(
+        "--scores",
+        nargs="+",
+        action="extend",
+        metavar="NAME=FILE",
+        help="systems that have been scored elsewhere: a number per line, in the order of the set's own score files",
+    )
+    parser.add_argument("--lower-is-better", action="store_true", help="the files of --scores hold costs")
+    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what each model was trained on)")
+    parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
+    parse = parser.add_argument_group("the source's parse, for models that need one")
+    parse.add_argument(
+        "--conllu", nargs="+", action="extend", metavar="PARSE", help="of the sources, a file per set (default: parse)"
+    )
+    parse.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
+    parse.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
+    parse.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    rule = parser.add_argument_group("the decision")
+    rule.add_argument(
+        "--score",
+        choices=("sum", "mean"),
+        default="sum",
+        help="of the log-probabilities of the pieces (default: sum; mean is fairseq's score and DistilLingEval's)",
+    )
+    rule.add_argument(
+        "--ties", choices=("wrong", "right"), default="wrong", help="(default: wrong; DistilLingEval: right)"
+    )
+    parser.add_argument("--max-tokens", type=int, default=4000, metavar="N", help="of a batch (default: 4000)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
+    parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
+    parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    """Score and compare."""
+    import json
+    import logging
+    import os
+
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.scoring.contrast import decisions, evaluate, tables, ties
+    from fairseq_syntax.scoring.contrast_sets import joined, read_set
+    from fairseq_syntax.text.files import whole_file
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    systems = [_named(text) for text in args.model or ()] + [_named(text) for text in args.scores or ()]
+    names = [name for name, _ in systems]
+    if not systems:
+        raise SyntaxDataError("nothing to compare", hint="give --model CHECKPOINT or --scores NAME=FILE")
+    for name in names:
+        if names.count(name) > 1:
+            raise SyntaxDataError(f"two systems are called {name}", hint="name them: --model A=FILE B=FILE")
+    if args.baseline is not None and args.baseline not in names:
+        raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
+    if args.conllu and len(args.conllu) != len(args.set):
+        raise SyntaxDataError(f"{len(args.conllu)} parses of {len(args.set)} sets", hint="one --conllu for each --set")
+    for path in filter(None, [args.json if args.json != "-" else None, args.write_scores]):
+        if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+            raise SyntaxDataError("there is no such folder to write to", path=path)
+    sets = [read_set(text) for text in args.set]
+    contrast = joined(sets)
+    scores: dict[str, list[float]] = {}
+    if args.model:
+        scores |= _force(args, contrast, sets, dict(systems[: len(args.model)]))
+    for name, path in systems[len(args.model or ()) :]:
+        scores[name] = _read_scores(path, len(contrast.rows), negate=args.lower_is_better)
+    if args.write_scores:
+        os.makedirs(args.write_scores, exist_ok=True)
+        for name, values in scores.items():
+            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+            with whole_file(os.path.join(args.write_scores, f"{safe}.scores")) as file:
+                file.writelines(f"{value!r}\n" for value in values)
+    right = {name: decisions(contrast, values, ties_right=args.ties == "right") for name, values in scores.items()}
+    report = evaluate(contrast, right, baseline=args.baseline)
+    report |= {"score": args.score, "ties": {"are": args.ties}}
+    report["ties"]["items"] = {name: ties(contrast, values) for name, values in scores.items()}
+    text = json.dumps(report, indent=1, ensure_ascii=False)
+    if args.json == "-":
+        print(text)
+        return 0
+    if args.json:
+        with whole_file(args.json) as file:
+            file.write(text + "\n")
+    print("\n\n".join(table.render(args.format) for table in tables(report)))
+    for name, count in report["ties"]["items"].items():
+        if count:
+            print(f"{name}: {count} items are ties, taken as {args.ties}")
+    return 0
+
+
+def _named(text: str) -> tuple[str, str]:
+    import os
+
+    name, equals, path = text.partition("=")
+    return (name, path) if equals and not os.path.exists(text) else (text, text)
+
+
+def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.files import read_lines
+
+    found = []
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            found.append(-float(line) if negate else float(line))
+        except ValueError:
+            raise SyntaxDataError(f"not a number: {line[:60]!r}", path=path, line=number) from None
+    if len(found) != rows:
+        raise SyntaxDataError(f"{len(found)} scores, but the sets have {rows} translations", path=path)
+    return found
+
+
+def _force(
+    args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, str]
+) -> dict[str, list[float]]:
+    """The scores of the rows by each model."""
+    from tqdm import tqdm
+
+    from fairseq_syntax.inference.forced_decoding import ForcedDecoder
+    from fairseq_syntax.inference.translator import Translator
+
+    # before models are loaded: a parse that does not fit is found out at once
+    parses = _read_parses(args.conllu, sets) if args.conllu else None
+    options = {"parser_name": args.parser, "parser_lang": args.lang, "parser_dir": args.model_dir}
+    options["device"] = args.device
+    decoders = {
+        name: ForcedDecoder(Translator.load(path.split(":"), args.data, **options), max_tokens=args.max_tokens)
+        for name, path in models.items()
+    }
+    sources = parses or _parsed(list(decoders.values()), contrast.sources)
+    targets: list[list[str]] = [[] for _ in contrast.sources]
+    rows: list[list[int]] = [[] for _ in contrast.sources]
+    for row, (source, text) in enumerate(contrast.rows):
+        targets[source].append(text)
+        rows[source].append(row)
+    found = {}
+    for name, decoder in decoders.items():
+        values = [0.0] * len(contrast.rows)
+        with tqdm(total=len(values), desc=name, unit=" translations", disable=None) as progress:
+            for source, scores in decoder.scores(sources, targets):
+                for row, score in zip(rows[source], scores):
+                    values[row] = score.total if args.score == "sum" else score.mean
+                progress.update(len(scores))
+        found[name] = values
+    return found
+
+
+def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequence[str | ParsedLine]:
+    """The sources, parsed once for all models if any needs it, with distributions if any needs those."""
+    needing = sorted(
+        (decoder for decoder in decoders if decoder.needs), key=lambda decoder: "arcs" not in decoder.needs
+    )
+    return needing[0].parse(sources) if needing else sources
+
+
+def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.conllu import read_conllu, text_of
+
+    found: list[ParsedLine] = []
+    for path, one in zip(paths, sets):
+        for line, source in zip(read_conllu(path, n_lines=len(one.sources)), one.sources):
+            if "".join(text_of(line).split()) != "".join(source.split()):
+                number = line.line_number + 1
+                raise SyntaxDataError(
+                    f"the parse says {text_of(line)[:60]!r}, source {number} of {one.name} {source[:60]!r}",
+                    path=path,
+                    line=line.file_line,
+                    hint="parse the sources of this set, line by line",
+                )
+            found.append(line)
+    return found

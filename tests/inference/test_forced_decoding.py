@@ -1,0 +1,108 @@
+"""Forced decoding gives what ``fairseq-generate --score-reference`` gives, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import toy_data
+
+from fairseq_syntax.cli import main as command
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.forced_decoding import ForcedDecoder, TargetScore
+from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.text.conllu import ParsedLine, text_of, write_conllu
+
+
+@pytest.fixture(scope="module")
+def translator(toy, trained) -> Translator:
+    return Translator.load(trained, toy.data, device="cpu")
+
+
+def scores(decoder: ForcedDecoder, sources, targets) -> list[list[TargetScore]]:
+    found = dict(decoder.scores(sources, targets))
+    return [found.get(number, []) for number in range(len(sources))]
+
+
+def lines_and_targets(toy, split: str = "test") -> tuple[list[ParsedLine], list[str]]:
+    return toy.lines[split], (toy.raw / f"{split}.de").read_text(encoding="utf-8").splitlines()
+
+
+def test_scores_are_those_of_fairseq_generate(toy, trained, translator):
+    lines, german = lines_and_targets(toy)
+    options = ["--task", "syntax_translation", "--path", trained, "--score-reference", "--gen-subset", "test", "--cpu"]
+    printed = toy_data.fairseq("generate", toy.data, *options, "--max-tokens", 300)
+    generated = {int(n): float(score) for n, score in re.findall(r"^H-(\d+)\t(\S+)\t", printed, re.MULTILINE)}
+    assert len(generated) == len(lines)
+    found = scores(ForcedDecoder(translator), lines, [[text] for text in german])
+    for number, (score,) in enumerate(found):
+        assert score.mean == pytest.approx(generated[number] * math.log(2), abs=2e-5)
+        assert score.total == pytest.approx(score.mean * score.tokens)
+
+
+def test_a_score_does_not_depend_on_the_rest_of_the_batch(toy, translator):
+    lines, german = lines_and_targets(toy)
+    lines, german = lines[:12], german[:12]
+    targets = [[text, german[(i + 1) % 12], ""][: i % 4] for i, text in enumerate(german)]
+    large, small = ForcedDecoder(translator, max_tokens=10_000), ForcedDecoder(translator, max_tokens=1)
+    together, alone = scores(large, lines, targets), scores(small, lines, targets)
+    assert [len(own) for own in together] == [len(own) for own in targets]
+    for own, other in zip(together, alone):
+        for a, b in zip(own, other):
+            assert a.total == pytest.approx(b.total, abs=1e-4) and a.tokens == b.tokens
+    once = scores(large, lines[3:4], [[targets[3][1]]])
+    assert once[0][0].total == pytest.approx(together[3][1].total, abs=1e-4)
+
+
+def test_an_ensemble_is_the_mean_of_the_probabilities(toy, trained):
+    lines, german = lines_and_targets(toy)
+    one = scores(ForcedDecoder(Translator.load(trained, toy.data, device="cpu")), lines[:3], [[t] for t in german[:3]])
+    two = Translator.load([trained, trained], toy.data, device="cpu")
+    both = scores(ForcedDecoder(two), lines[:3], [[t] for t in german[:3]])
+    for (a,), (b,) in zip(one, both):
+        assert a.total == pytest.approx(b.total, abs=1e-4)
+
+
+def test_the_parse_counts(toy, translator):
+    """Lines 7 and 8 of the toy corpus are one text with two parses."""
+    lines, german = lines_and_targets(toy)
+    assert text_of(lines[7]) == text_of(lines[8])
+    (first,), (second,) = scores(ForcedDecoder(translator), lines[7:9], [[german[7]], [german[7]]])
+    assert abs(first.total - second.total) > 1e-4
+
+
+def test_a_sentence_that_is_too_long_is_named(toy, translator):
+    lines, _ = lines_and_targets(toy)
+    with pytest.raises(SyntaxDataError, match=r"target 2 has \d+ pieces, and the model takes \d+"):
+        scores(ForcedDecoder(translator), lines[:2], [["a"], ["a " * 3000]])
+
+
+def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp_path, capsys):
+    lines, german = lines_and_targets(toy)
+    kept = [i for i, line in enumerate(lines) if line.words][:20]
+    with open(tmp_path / "set.tsv", "w", encoding="utf-8") as table:
+        table.write("source\tcorrect\tincorrect\tdistance\n")
+        for i in kept:
+            table.write(f"{text_of(lines[i])}\t{german[i]}\t{german[kept[kept.index(i) - 1]]}\t{i % 3}\n")
+    with open(tmp_path / "p.conllu", "w", encoding="utf-8") as parse:
+        for number, i in enumerate(kept):
+            write_conllu(parse, replace(lines[i], line_number=number))
+    argv = ["contrast", "--set", f"{tmp_path}/set.tsv", "--data", toy.data, "--model", f"pascal={trained}"]
+    argv += ["--device", "cpu", "--write-scores", tmp_path / "scores"]
+    assert command([*map(str, argv), "--conllu", f"{tmp_path}/p.conllu", "--json", f"{tmp_path}/r.json"]) == 0
+    written = [float(x) for x in (tmp_path / "scores/pascal.scores").read_text().split()]
+    report = json.loads((tmp_path / "r.json").read_text())
+    pairs = list(zip(written[::2], written[1::2]))
+    assert report["groups"]["all"]["all"]["systems"]["pascal"]["right"] == sum(a > b for a, b in pairs)
+    decoder = ForcedDecoder(Translator.load(trained, toy.data, device="cpu"))
+    expected = scores(decoder, [lines[i] for i in kept], [[german[i]] for i in kept])
+    assert [a for a, _ in pairs] == pytest.approx([own[0].total for own in expected], abs=1e-4)
+    capsys.readouterr()
+    with open(tmp_path / "p.conllu", "w", encoding="utf-8") as parse:
+        for number, i in enumerate(reversed(kept)):
+            write_conllu(parse, replace(lines[i], line_number=number))
+    assert command([*map(str, argv), "--conllu", f"{tmp_path}/p.conllu"]) == 1
+    assert "p.conllu:1: the parse says" in capsys.readouterr().err

@@ -1,0 +1,215 @@
+"""Contrastive evaluation: every layout, the published programs' counts, and the statistics by their formulas."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import main as command
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.scoring import contrast
+from fairseq_syntax.scoring.contrast_sets import joined, read_set
+
+LINGEVAL = [
+    {
+        "source": f"source {number}",
+        "reference": f"right {number}",
+        "origin": "x.1",
+        "errors": [
+            {"type": kind, "contrastive": f"{kind} {number}", **({} if kind == "polarity" else {"distance": distance})}
+            for kind, distance in (("np", number), ("verb", str(2 * number)), ("polarity", 0))[: number % 4]
+        ],
+    }
+    for number in range(30)
+]
+CONTRAPRO = [
+    {
+        "src segment": f"it {number}",
+        "ref segment": f"es {number}",
+        "src pronoun": "It",
+        "ref pronoun": ["Er", "es"][number % 2],
+        "ante distance": number % 7,
+        "errors": [{"contrastive": f"sie {number}"}, {"contrastive": f"er {number}"}],
+    }
+    for number in range(20)
+]
+
+
+def write(path, value) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
+
+
+def counted(found: contrast.ContrastSet, scores: list[float], kind: str) -> dict[str, tuple[int, int]]:
+    report = contrast.evaluate(found, {"a": contrast.decisions(found, scores)})
+    entries = report["groups"][kind]
+    return {group: (e["systems"]["a"]["right"], e["systems"]["a"]["items"]) for group, e in entries.items()}
+
+
+@given(st.lists(st.sampled_from([-3.0, -2.5, -2.0, -1.0]), min_size=100, max_size=100))
+@settings(max_examples=30, deadline=None)
+def test_lingeval97_is_counted_as_its_own_program_counts(tmp_path_factory, scores):
+    found = read_set(write(tmp_path_factory.mktemp("set") / "lingeval97.json", LINGEVAL))
+    scores = scores[: len(found.rows)]
+    assert [text for _, text in found.rows] == [
+        text for entry in LINGEVAL for text in (entry["reference"], *(e["contrastive"] for e in entry["errors"]))
+    ]
+    # the program reads the scores one after the other
+    stream = iter(scores)
+    by_kind, by_distance = Counter(), Counter()
+    for entry in LINGEVAL:
+        reference = next(stream)
+        for error in entry["errors"]:
+            better = reference > next(stream)
+            by_kind[error["type"], better] += 1
+            if "distance" in error:
+                distance = int(error["distance"])
+                by_distance["> 15" if distance > 15 else str(distance), better] += 1
+    expected = {
+        kind: (by_kind[kind, True], by_kind[kind, True] + by_kind[kind, False]) for kind in ("np", "polarity", "verb")
+    }
+    assert counted(found, scores, "category") == expected
+    for distance, (right, items) in counted(found, scores, "distance").items():
+        assert (right, items) == (
+            by_distance[distance, True],
+            by_distance[distance, True] + by_distance[distance, False],
+        )
+
+
+@given(st.lists(st.sampled_from([-3.0, -2.5, -2.0]), min_size=60, max_size=60))
+@settings(max_examples=30, deadline=None)
+def test_contrapro_is_counted_as_its_own_program_counts(tmp_path_factory, scores):
+    found = read_set(write(tmp_path_factory.mktemp("set") / "contrapro.json.gz", CONTRAPRO))
+    right, total = Counter(), Counter()
+    for number, entry in enumerate(CONTRAPRO):
+        reference, *errors = scores[3 * number : 3 * number + 3]
+        distance = "> 3" if entry["ante distance"] > 3 else str(entry["ante distance"])
+        for group in (f"it:{entry['ref pronoun'].lower()}", distance):
+            total[group] += 1
+            right[group] += all(reference > error for error in errors)
+    for kind in ("category", "distance"):
+        for group, (correct, items) in counted(found, scores, kind).items():
+            assert (correct, items) == (right[group], total[group])
+    assert set(counted(found, scores, "distance")) == {"0", "1", "2", "3", "> 3"}
+
+
+def test_parallel_files_and_ties(tmp_path):
+    for name, lines in (("s", "a b\nc\nd\n"), ("tgt.correct", "A\nB\nC\n"), ("tgt.incorrect", "X\nY\nZ\n")):
+        write(tmp_path / f"agree.mt.{name}.gz", lines)
+    text = ",".join(f"{tmp_path}/agree.mt.{name}.gz" for name in ("s", "tgt.correct", "tgt.incorrect"))
+    found = read_set(text)
+    assert found.name == "agree.mt" and read_set(f"other={text}").name == "other"
+    # DistilLingEval: first the scores of all correct ones, and a tie is right
+    assert found.rows == [(0, "A"), (1, "B"), (2, "C"), (0, "X"), (1, "Y"), (2, "Z")]
+    scores = [-1.0, -2.0, -3.0, -2.0, -2.0, -1.0]
+    assert contrast.decisions(found, scores).tolist() == [True, False, False]
+    assert contrast.decisions(found, scores, ties_right=True).tolist() == [True, True, False]
+    assert contrast.ties(found, scores) == 1
+    for name in ("s", "tgt.correct", "tgt.incorrect"):
+        (tmp_path / "np").mkdir(exist_ok=True)
+        write(tmp_path / "np" / f"{name}.de", "a\n")
+    folder = ",".join(f"{tmp_path}/np/{name}.de" for name in ("s", "tgt.correct", "tgt.incorrect"))
+    assert read_set(folder).name == "np"
+
+
+def test_tsv_and_several_sets(tmp_path):
+    table = "\ufeffid\tsource\tcorrect\tincorrect\tdistance\tcategory\n1\ts\tc\ti\t\tnp\n2\ts t\tc c\ti i\t0\t\n"
+    found = read_set(write(tmp_path / "mine.tsv", table))
+    assert found.sources == ["s", "s t"] and [text for _, text in found.rows] == ["c", "i", "c c", "i i"]
+    assert [(i.category, i.distance) for i in found.items] == [("np", None), ("mine", 0)]
+    both = joined([found, read_set("b=" + write(tmp_path / "b.json", LINGEVAL[:4]))])
+    assert both.rows[4:6] == [(2, "right 0"), (3, "right 1")] and len(both.items) == 2 + 6
+    assert {i.category for i in both.items} == {"mine: np", "mine", "b: np", "b: verb", "b: polarity"}
+    for item in both.items:
+        assert len({both.rows[row][0] for row in (item.correct, *item.incorrect)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "source\tcorrect\n", "a.tsv:1: the header has no column incorrect"),
+        ("a.tsv", "source\tcorrect\tincorrect\nx\ty\n", "a.tsv:2: 2 columns"),
+        ("a.tsv", "source\tcorrect\tincorrect\tdistance\nx\ty\tz\t1.5\n", "a.tsv:2: the distance '1.5'"),
+        ("a.tsv", "source\tcorrect\tincorrect\n \ty\tz\n", "a.tsv:2: source 1 is empty"),
+        ("a.tsv", "source\tcorrect\tincorrect\n", "a.tsv: the set a has no pairs"),
+        ("a.json", "{", "a.json: not JSON"),
+        ("a.json", "{}", "not a list of entries"),
+        ("a.json", '[{"source": "x"}]', "entry 1 has no 'source' and 'reference'"),
+        ("a.json", '[{"source": "x", "reference": "y", "errors": [{}]}]', "entry 1 has no list 'errors'"),
+        (
+            "a.json",
+            '[{"source": "x", "reference": "y", "errors": [{"contrastive": "z", "distance": -1}]}]',
+            "entry 1 is not of the layout: the distance -1",
+        ),
+        ("a.txt", "x", "a set is .json, .tsv or three files"),
+    ],
+)
+def test_what_is_no_set_is_named(tmp_path, name, text, message):
+    with pytest.raises(SyntaxDataError) as error:
+        read_set(write(tmp_path / name, text))
+    assert message in str(error.value)
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+@settings(deadline=None)
+def test_wilsons_interval_solves_its_equation(right, total):
+    """Its ends are the p for which the observed share is 1.96 standard errors (of p) away."""
+    right = min(right, total)
+    found = contrast.accuracy(np.arange(total) < right)
+    for end, sign in ((found["low"], 1), (found["high"], -1)):
+        error = 1.959964 * math.sqrt(max(end * (1 - end), 0) / total)
+        assert end + sign * error == pytest.approx(right / total, abs=1e-6)
+
+
+@given(st.integers(0, 12), st.integers(0, 12))
+@settings(max_examples=40, deadline=None)
+def test_mcnemars_p_by_enumeration(gained, lost):
+    baseline = np.array([False] * gained + [True] * lost + [True, False])
+    system = np.array([True] * gained + [False] * lost + [True, False])
+    found = contrast.mcnemar(baseline, system)
+    n = gained + lost
+    chance = [Fraction(math.comb(n, k), 2**n) for k in range(n + 1)]
+    assert found["p"] == pytest.approx(float(sum(p for p in chance if p <= chance[gained])))
+    assert (found["gained"], found["lost"]) == (gained, lost)
+    assert found["difference"] == pytest.approx((gained - lost) / (n + 2))
+
+
+def test_scores_from_elsewhere(tmp_path, capsys):
+    path = write(tmp_path / "set.json", LINGEVAL)
+    rows = sum(1 + len(entry["errors"]) for entry in LINGEVAL)
+    costs = [float(i % 5) for i in range(rows)]
+    write(tmp_path / "cost", "".join(f"{cost}\n" for cost in costs))
+    argv = ["contrast", "--set", path, "--scores", f"a={tmp_path}/cost", "--lower-is-better"]
+    assert command([*argv, "--json", f"{tmp_path}/r.json", "--write-scores", f"{tmp_path}/out"]) == 0
+    assert "Wilson" in capsys.readouterr().out
+    report = json.loads((tmp_path / "r.json").read_text())
+    found = read_set(path)
+    expected = contrast.accuracy(contrast.decisions(found, [-cost for cost in costs]))
+    assert report["groups"]["all"]["all"]["systems"]["a"] == expected
+    assert (tmp_path / "out/a.scores").read_text().splitlines() == [repr(-cost) for cost in costs]
+    # two systems: McNemar's tests of the two, corrected over the categories
+    write(tmp_path / "other", "".join(f"{cost}\n" for cost in reversed(costs)))
+    assert command([*argv, "--scores", f"b={tmp_path}/other", "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    tests = [entry["tests"]["b"] for entry in report["groups"]["category"].values()]
+    assert [test["p_holm"] for test in tests] == contrast.holm([test["p"] for test in tests])
+    for more, message in (
+        (["--scores", f"a={tmp_path}/cost"], "two systems are called a"),
+        (["--baseline", "c"], "no system is called c"),
+        (["--json", f"{tmp_path}/none/r.json"], "no such folder"),
+        (["--scores", f"b={path}"], "not a number"),
+        (["--scores", f"b={write(tmp_path / 'few', '1')}"], f"1 scores, but the sets have {rows} translations"),
+    ):
+        assert command([*argv, *more]) == 1
+        assert message in capsys.readouterr().err
+    assert command(["contrast", "--set", path]) == 1
+    assert "nothing to compare" in capsys.readouterr().err
