@@ -1,6 +1,7 @@
 """The syntax systems, one room each: a new one is a file and a line here."""
 
 from fairseq_syntax.systems import (
+    dbsa,
     dlaa,
     gcn,
     ldd,
@@ -19,6 +20,7 @@ from fairseq_syntax.systems import (
 from fairseq_syntax.systems.lasyn import model as lasyn
 
 __all__ = [
+    "dbsa",
     "dlaa",
     "gcn",
     "lasyn",

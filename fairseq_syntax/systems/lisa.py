@@ -44,10 +44,10 @@ class Biaffine(nn.Module):
             nn.init.zeros_(layer.bias)
         nn.init.xavier_uniform_(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, B, C] to scores [B, T, T], row: dependent, column: head."""
-        x = x.transpose(0, 1)
-        q, k = F.relu(self.query(x)), F.relu(self.key(x))
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """Dependents [T, B, C] and heads [S, B, C] (default: the same) to scores [B, T, S]."""
+        memory = x if memory is None else memory
+        q, k = F.relu(self.query(x.transpose(0, 1))), F.relu(self.key(memory.transpose(0, 1)))
         return (q @ self.weight[:-1] + self.weight[-1]) @ k.transpose(1, 2)
 
 
@@ -59,7 +59,7 @@ class BiaffineTerm(ScoreTerm):
         self._biaffine = biaffine
 
     def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
-        return self._biaffine(given.x)[:, None]
+        return self._biaffine(given.x, given.memory)[:, None]
 
 
 class GoldTerm(BiaffineTerm):

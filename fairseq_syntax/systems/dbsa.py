@@ -1,0 +1,231 @@
+"""DBSA: a bi-affine head in the encoder and one in the decoder, each trained towards the heads of its side's tree.
+
+Deguchi, Tamura and Ninomiya (2019), Dependency-Based Self-Attention for Transformer NMT, RANLP. Either side can be used
+alone. No parse is needed at inference.
+
+- *Encoder* (section 3.1): the scores of one head are bi-affine, ``S = [Q; 1] U Kᵀ``; its distribution over keys is
+  trained towards the head of each token. The root is its own head.
+- *Decoder* (section 3.2): the same with the future masked. A token whose head has not been generated yet is trained
+  towards itself.
+- *Subwords* (section 3.3): here as in supervised heads, a word's later pieces attach to its first piece, and that to
+  the first piece of the head. The paper's way is an option: a piece attaches to the one after it, and the last piece of
+  a word to the last piece of the head.
+"""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.decoder import DecoderSystem, register_decoder_system
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
+from fairseq_syntax.model.heads import HeadClaims, HeadLoss, HeadSystem, Place, Step
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.transformer import register_presets
+from fairseq_syntax.systems.lisa import Biaffine, BiaffineTerm
+from fairseq_syntax.systems.supervised_heads import link
+
+
+class Targets(NamedTuple):
+    """What the rows of a head are trained towards, in the columns of that head. All [B, T].
+
+    Attributes:
+        parent: int64, the column that each piece attaches to
+        real: bool, True on rows that are supervised
+        word: bool, True on the piece that stands for each word: one a word
+        seen: bool, of these the ones whose head is among the keys
+    """
+
+    parent: Tensor
+    real: Tensor
+    word: Tensor
+    seen: Tensor
+
+
+def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
+    """The encoder's rows.
+
+    Args:
+        chain: the paper's rule for subwords
+    """
+    if not chain:
+        word = syntax.real & (syntax.first_piece == syntax.column)
+        return Targets(link(syntax), syntax.real, word, word)
+    last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
+    own, parent = syntax.of_word(last, syntax.column), syntax.of_word(last[syntax.parent], syntax.column)
+    word = syntax.real & (own == syntax.column)
+    return Targets(torch.where(own == syntax.column, parent, syntax.column + 1), syntax.real, word, word)
+
+
+def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
+    """The decoder's rows, whose input is the target after one ``</s>``: what has not been generated is not attached to.
+
+    Args:
+        syntax: of the target, in the columns of the target
+        chain: the paper's rule for subwords
+    """
+    parent, real, word, _ = source_targets(syntax, chain)
+    parent, real, word = (F.pad(x[:, :-1], (1, 0)) for x in (parent + 1, real, word))
+    later = parent > syntax.column
+    return Targets(torch.where(later, syntax.column, parent), real, word, word & ~later)
+
+
+def attachment_nll(scores: Tensor, targets: Targets, hidden: Tensor) -> Tensor:
+    """``−Σ log softmax(scores)[i, parent(i)]`` over the supervised rows, a float32 scalar.
+
+    Args:
+        scores: [B, T, T], row: dependent, column: head, before the masks
+        hidden: broadcasts to [B, T, T], True on keys that a row does not see
+    """
+    log_p = scores.float().masked_fill(hidden, -math.inf)
+    log_p = log_p.gather(2, targets.parent[:, :, None]).squeeze(2) - log_p.logsumexp(dim=2)
+    return -torch.where(targets.real, log_p, 0.0).sum()
+
+
+def attachment_accuracy(scores: Tensor, targets: Targets, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """How many words whose head is to be seen have its score above those of all other words, and how many there are.
+
+    Only the pieces that stand for words are asked and looked at. Not repaired to a tree.
+    """
+    best = scores.masked_fill(hidden | ~targets.word[:, None, :], -math.inf).argmax(dim=2)
+    return (best.eq(targets.parent) & targets.seen).sum(), targets.seen.sum()
+
+
+class MemoryBiaffineTerm(BiaffineTerm):
+    """The bi-affine scores of a decoder's head: in search, keys are made of the inputs of all steps so far."""
+
+    needs_memory = True
+
+
+@dataclass
+class DbsaConfig(SystemConfig):
+    """The options of both sides."""
+
+    dbsa_layer: int = option(-1, "encoder layer of the bi-affine head, from 0; -1 is the top one")
+    dbsa_head: int = option(0, "which of its heads")
+    dbsa_weight: float = option(0.5, "weight of the encoder head's loss")
+    dbsa_decoder_layer: int = option(-1, "decoder layer of the bi-affine head, from 0; -1 is the top one")
+    dbsa_decoder_head: int = option(0, "which of its heads")
+    dbsa_decoder_weight: float = option(0.5, "weight of the decoder head's loss")
+    dbsa_dim: int | None = option(None, "size of the queries and keys of both", "that of the other heads")
+    dbsa_chain: bool = option(
+        False, "the paper's way with subwords: each piece attaches to the next, the last one to the head's last", ""
+    )
+
+
+class BiaffineHead(HeadSystem):
+    """What both sides share: one bi-affine head and its loss.
+
+    Args:
+        embed_dim: C
+        place: (layer, head), 0-based
+        dim: of the head's queries and keys
+        weight: λ
+        chain: the paper's rule for subwords
+    """
+
+    config = DbsaConfig
+    training_needs = frozenset({"tree"})
+    loss_name: str
+
+    def __init__(self, embed_dim: int, place: Place, dim: int, weight: float = 0.5, chain: bool = False) -> None:
+        super().__init__()
+        if not (weight > 0 and math.isfinite(weight)):
+            raise SyntaxDataError(f"--{self.loss_name.replace('_', '-')}-weight {weight}: a positive number is wanted")
+        if dim < 1:
+            raise SyntaxDataError(f"--dbsa-dim {dim}: a positive number is wanted")
+        self.place, self.weight, self.chain = place, weight, chain
+        self.biaffine = Biaffine(embed_dim, dim)
+
+    def layers(self) -> Sequence[int]:
+        return (self.place[0],)
+
+    def claims(self, layer: int, num_heads: int) -> HeadClaims:
+        return HeadClaims(replaces=frozenset({self.place[1]}))
+
+    def supervises(self) -> Mapping[str, Place]:
+        return {self.loss_name: self.place}
+
+    def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
+        """What the rows are trained towards, and the keys [1 or B, 1 or T, T] that they do not see."""
+        raise NotImplementedError
+
+    def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
+        """Cross entropy of each real token's row towards what it attaches to, summed over tokens."""
+        assert step.syntax is not None  # who asks for the loss has checked it
+        targets, hidden = self.targets(step.syntax)
+        hidden = hidden | step.padding[:, None, :]
+        nll, tokens = attachment_nll(scores, targets, hidden), targets.real.sum()
+        correct = words = torch.zeros_like(tokens)
+        if not self.training:
+            correct, words = attachment_accuracy(scores, targets, hidden)
+        return HeadLoss(self.weight * nll, nll, tokens, correct, words)
+
+
+def _read(config: DbsaConfig, args: Namespace, side: str) -> tuple[int, Place, int, float, bool]:
+    """The arguments of a side's head: ``encoder`` or ``decoder``."""
+    infix = "" if side == "encoder" else "decoder_"
+    layer, head = getattr(config, f"dbsa_{infix}layer"), getattr(config, f"dbsa_{infix}head")
+    name = f"--dbsa-{infix}".replace("_", "-")
+    if head < 0:
+        raise SyntaxDataError(f"{name}head {head}: heads are numbered from 0")
+    (layer,) = layer_numbers(f"{name}layer", str(layer), getattr(args, f"{side}_layers"))
+    embed_dim = getattr(args, f"{side}_embed_dim")
+    dim = embed_dim // getattr(args, f"{side}_attention_heads") if config.dbsa_dim is None else config.dbsa_dim
+    return embed_dim, (layer, head), dim, getattr(config, f"dbsa_{infix}weight"), config.dbsa_chain
+
+
+@register_encoder_system("dbsa")
+class EncoderDbsa(BiaffineHead, EncoderSystem):
+    """The encoder's head."""
+
+    loss_name = "dbsa"
+
+    @classmethod
+    def from_config(cls, config: DbsaConfig, args: Namespace, task: Any) -> EncoderDbsa:
+        return cls(*_read(config, args, "encoder"))
+
+    def parent_head(self) -> Place | None:
+        """The head, where a word's first piece stands for it, as readers of the head expect."""
+        return None if self.chain else self.place
+
+    def term(self, step: Step, layer: int) -> BiaffineTerm:
+        return BiaffineTerm(self.place[1], self.biaffine)
+
+    def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
+        return source_targets(syntax, self.chain), syntax.real.new_zeros(1, 1, 1)
+
+
+@register_decoder_system("dbsa")
+class DecoderDbsa(BiaffineHead, DecoderSystem):
+    """The decoder's head; its options are the encoder's."""
+
+    loss_name = "dbsa_decoder"
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """None: :class:`EncoderDbsa` adds those of both."""
+
+    @classmethod
+    def from_config(cls, config: DbsaConfig, args: Namespace, task: Any) -> DecoderDbsa:
+        return cls(*_read(config, args, "decoder"))
+
+    def term(self, step: Step, layer: int) -> BiaffineTerm:
+        return MemoryBiaffineTerm(self.place[1], self.biaffine)
+
+    def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
+        length = syntax.size[1]
+        future = torch.ones(length, length, dtype=torch.bool, device=syntax.real.device).triu(1)
+        return target_targets(syntax, self.chain), future[None]
+
+
+register_presets("dbsa_transformer", encoder_syntax="dbsa", decoder_syntax="dbsa")
