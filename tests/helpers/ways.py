@@ -1,7 +1,7 @@
 """Every system in every way that fairseq trains and translates: one cell is one command line, run in this process.
 
-``make ways`` runs all cells and writes the table into the docs; ``tests/systems/test_ways.py`` runs a part of them: each
-system once, each way once, and what broke before.
+``make ways`` runs all cells and writes the table into the docs; ``tests/systems/test_ways.py`` runs a part of them:
+each system once, each way once, and what broke before.
 
 A cell *works* if the commands end and translate every sentence; it is *refused* if they end in an error of this package
 that says what to do instead. ``fairseq`` marks what fairseq's own model does not do either, on this machine; ``–`` an
