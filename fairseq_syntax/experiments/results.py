@@ -253,6 +253,7 @@ def results_table(entries: list[dict], title: str, systems: Sequence[str], plann
         systems: those of the experiment, in its order; the record of others, which it had once, is passed over
         planned: of each test set the seeds of each system: it is said which of them are not finished
     """
+    from fairseq_syntax.experiments.shares import by_table
     from fairseq_syntax.scoring.report import tables
 
     latest: dict[tuple, dict] = {}
@@ -264,6 +265,12 @@ def results_table(entries: list[dict], title: str, systems: Sequence[str], plann
             seeds = "; ".join(f"{name} {', '.join(map(str, mine))}" for name, mine in entry["seeds"].items())
             parts += [f"## {entry['test']}", *(table.render("markdown") for table in tables(entry["report"]))]
             parts.append(f"Seeds: {seeds}." + _unfinished(entry["seeds"], (planned or {}).get(entry["test"], {})))
+        if entry["kind"] == "shares":
+            found = [by_table(metric, one) for metric, of in entry["by"].items() for one in of]
+            shown = [table.render("markdown") for table in found if table is not None]
+            parts += (
+                [f"## {entry['test']}: gains over the baseline by properties of the parse", *shown] if shown else []
+            )
     order = ["prepare", *systems]
     known = [e for e in latest.values() if e["kind"] in ("step", "value") and _system(e) in order]
     known.sort(key=lambda entry: order.index(_system(entry)))

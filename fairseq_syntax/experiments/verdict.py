@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment
-from fairseq_syntax.experiments.shares import Estimate, by_table, percent, share_table
+from fairseq_syntax.experiments.shares import Estimate, percent, share_table
 from fairseq_syntax.scoring.tables import Table
 
 _HOW_TO_READ = """\
@@ -37,9 +38,11 @@ def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -
     if shares is None:
         raise SyntaxDataError("says nothing of shares", path=experiment.path)
     latest = {entry["test"]: entry for entry in entries if entry["kind"] == "shares"}
+    table = os.path.relpath(experiment.table, shares.page.parent)
     parts = [
         f"# {experiment.name}: how much of each gain is syntax",
-        "Written by `fairseq-syntax experiment` from its results file; only finished runs count.",
+        "Written by `fairseq-syntax experiment` from its results file; only finished runs count. Scores, and gains by "
+        f"properties of the parse, are in [{experiment.table.name}]({table}).",
         _progress(experiment, latest),
     ]
     if not latest:
@@ -53,9 +56,6 @@ def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -
             share_table(metric, rows, f"Gains over {shares.baseline} in {metric}")
             for metric, rows in entry["metrics"].items()
             if rows
-        ]
-        found += [
-            table for metric, of in entry["by"].items() for one in of if (table := by_table(metric, one)) is not None
         ]
         parts += [table.render("markdown") for table in found] or ["No system is finished but the baseline."]
     parts += ["## How to read this", _HOW_TO_READ.format(baseline=shares.baseline, controls=described, draws=draws)]
@@ -94,7 +94,7 @@ def _words(experiment: Experiment, latest: Mapping[str, Mapping[str, Any]]) -> s
             lines.append("No control is planned for it.")
         seeds = min(row["seeds"] for _, row in rows_of)
         if seeds == 1:
-            lines.append("One seed.")
+            lines.append("One seed: this is said of these runs, and not of how others would come out.")
         paragraphs.append(" ".join(lines))
     if not paragraphs:
         paragraphs.append(f"{shares.baseline} is finished, and no other system is.")

@@ -167,7 +167,7 @@ def test_a_grid_goes_on_where_its_work_directory_is_gone(recipe, capsys):
     assert ran(recipe) == ["base/1", "S/1", "base/2"]
     page = (recipe.parent / "VERDICT.md").read_text()
     assert "| base | 1, 2 | none |" in page and "| S.linear | none | 1, 2 |" in page
-    assert "*linear* is not finished" in page and "One seed." in page
+    assert "*linear* is not finished" in page and "One seed:" in page
     assert "Not finished: S 2; S.linear 1, 2; T 1, 2." in (recipe.parent / "TOY.md").read_text()
     shutil.rmtree(recipe.parent / "work")
     capsys.readouterr()
@@ -190,8 +190,10 @@ def test_the_page_is_written_from_the_record_alone(recipe):
     page = (recipe.parent / "VERDICT.md").read_text()
     assert "**S** against base" in page and "No control is planned for it." in page and "| T | 1, 2 | none |" in page
     assert "The parse against the control *linear*" in page and "*linear*, a chain" in page
-    assert "BLEU by label=acl" in page and "| sentences | 5 | 4 |" in page and "| S, syntax against linear |" in page
-    assert "BLEU by depth" in (recipe.parent / "TOY.md").read_text()
+    assert "are in [TOY.md](TOY.md)" in page
+    table = (recipe.parent / "TOY.md").read_text()
+    assert "BLEU by label=acl" in table and "| sentences | 5 | 4 |" in table and "| S, syntax against linear |" in table
+    assert "BLEU by depth" in table
     record = [json.loads(line) for line in (recipe.parent / "toy.jsonl").read_text().splitlines()]
     assert [e["draws"] for e in record if e["kind"] == "shares"] == [1000]
     shutil.rmtree(recipe.parent / "work")
