@@ -48,7 +48,6 @@ LSTM = (
     "--encoder-embed-dim 128 --decoder-embed-dim 128 --encoder-hidden-size 128 --decoder-hidden-size 128 "
     "--decoder-out-embed-dim 128 --encoder-bidirectional"
 )
-SMALL_LSTM = LSTM.replace("128", "64")
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,6 @@ LASYN = "--criterion lasyn_em --observed-updates 300"
 # would hold most of a toy sentence; one of three has the word, its parent and its first child.
 LONGER = "--max-epoch 12 --total-num-update 2640"
 DLAA = "--max-epoch 20 --total-num-update 4400 --dlaa-block-size 3"
-
-# Where the encoder brings a word and its head together, half the size is enough, and half the time.
-SMALLER = "--max-epoch 6 --total-num-update 1320 --lr 5e-3"
 
 # What `make demo` runs.
 DEMO = [
@@ -152,7 +148,7 @@ SYSTEMS = [
     System("DLAA (random)", "dlaa_lstm", "text", "attachment.random", DLAA, model=LSTM),
     System("SDRNMT-1", "sdrnmt1_lstm", "parse", options=LONGER, model=LSTM),
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", options=LONGER, model=LSTM),
-    System("SE-NMT", "senmt_lstm", "parse", options=SMALLER, model=SMALL_LSTM),
-    System("Tree2Seq", "tree2seq_lstm", "parse", options=SMALLER, model=SMALL_LSTM),
-    System("GCN (LSTM)", "gcn_lstm", "parse", options=SMALLER, model=SMALL_LSTM),
+    System("SE-NMT", "senmt_lstm", "parse", options=LONGER, model=LSTM),
+    System("Tree2Seq", "tree2seq_lstm", "parse", options=LONGER, model=LSTM),
+    System("GCN (LSTM)", "gcn_lstm", "parse", options=LONGER, model=LSTM),
 ]
