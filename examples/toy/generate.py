@@ -11,7 +11,9 @@ and ``NAME.open``, with the number of choices of each decision that the source t
 unambiguous sentence. With ``--mode homograph`` also ``NAME.tgt.conllu``, tags and parse of the translation. With
 ``--parser-accuracy``, ``NAME.src.conllu`` is what such a parser says, with its probabilities (``Arcs=``), and
 ``NAME.gold.conllu`` the truth.
-``info.json`` holds the options and the best accuracies.
+``contrast.tsv`` has contrastive pairs of the test set (not for homographs): every wrong attachment of its phrases, for
+``fairseq-syntax contrast``, and ``contrast.src.conllu`` their parse. ``info.json`` holds the options and the best
+accuracies.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import sys
 from pathlib import Path
 from random import Random
 
-from grammar import Sentence, attachment, best_accuracy, homograph, parse_of
+from grammar import Pair, Sentence, attachment, best_accuracy, best_on_pairs, homograph, pairs, parse_of
 
 from fairseq_syntax.text.conllu import text_of, write_conllu
 
@@ -65,13 +67,45 @@ def ceilings(lines: list[list[Sentence]], lexical: float, accuracy: float | None
     """The best possible accuracy on the ambiguous lines, and its standard error, for each kind of knowledge."""
     ambiguous = [line for line in lines if any(sentence.phrases for sentence in line)]
     found = {}
-    kinds = ["text", "tree", "arcs", "parse"] if accuracy is not None else ["text", "labels", "depth", "parse"]
-    for knows in kinds:
+    for knows in kinds_of_knowledge(accuracy):
         chances = [best_accuracy(line, lexical, knows=knows, accuracy=accuracy) for line in ambiguous]
         count = max(len(chances), 1)
         error = math.sqrt(sum(p * (1 - p) for p in chances)) / count
         found[knows] = {"accuracy": sum(chances) / count, "error": error}
     return found
+
+
+def write_pairs(out: Path, lines: list[list[Sentence]], lexical: float, accuracy: float | None) -> dict:
+    """Writes the contrastive pairs of the test set; returns their number and the best accuracies on them."""
+    found: list[tuple[list[Sentence], Pair]] = [(line, pair) for line in lines for pair in pairs(line)]
+    with (
+        open(out / "contrast.tsv", "w", encoding="utf-8") as table,
+        open(out / "contrast.src.conllu", "w", encoding="utf-8") as parses,
+    ):
+        table.write("source\tcorrect\tincorrect\tcategory\tdistance\n")
+        parses.write(f"# lines = {len(found)}\n")
+        for number, (line, pair) in enumerate(found):
+            parse = parse_of(line, number, gold=accuracy is None)
+            write_conllu(parses, parse)
+            both = ["\t".join(detokenized(words) for words in (pair.correct, pair.incorrect))]
+            table.write("\t".join([text_of(parse), *both, pair.category, str(pair.distance)]) + "\n")
+    sentences = [sentence for line in lines for sentence in line]
+    count, best = max(len(found), 1), {}
+    for knows in kinds_of_knowledge(accuracy):
+        known = [best_on_pairs(sentence, lexical, knows=knows, accuracy=accuracy) for sentence in sentences]
+        means, variances = zip(*known, (0.0, 0.0))
+        best[knows] = {"accuracy": sum(means) / count, "error": math.sqrt(sum(variances)) / count}
+    return {"pairs": len(found), "best": best}
+
+
+def detokenized(words: list[str]) -> str:
+    """As the targets are written: a full stop has no space before it."""
+    return " ".join(words).replace(" .", ".")
+
+
+def kinds_of_knowledge(accuracy: float | None) -> list[str]:
+    """What can be known of a sentence: with a parser that errs, its tree or its probabilities."""
+    return ["text", "tree", "arcs", "parse"] if accuracy is not None else ["text", "labels", "depth", "parse"]
 
 
 def generate(
@@ -101,6 +135,8 @@ def generate(
         "ambiguous": sum(any(sentence.phrases for sentence in line) for line in lines),
         "best": ceilings(lines, lexical, accuracy),
     }
+    if mode != "homograph":
+        info["contrast"] = write_pairs(out, lines, lexical, accuracy)
     (out / "info.json").write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
     return info
 
@@ -153,6 +189,10 @@ def main() -> int:
         if args.mode == "homograph" and knows in ("labels", "depth"):
             continue
         print(f"  {names[knows]:28} {100 * value['accuracy']:5.1f} % (standard error {100 * value['error']:.1f})")
+    if "contrast" in info:
+        print(f"  and the best accuracy on {info['contrast']['pairs']} contrastive pairs, of the wrong attachment:")
+        for knows, value in info["contrast"]["best"].items():
+            print(f"  {names[knows]:28} {100 * value['accuracy']:5.1f} % (standard error {100 * value['error']:.1f})")
     return 0
 
 

@@ -77,6 +77,8 @@ class Phrase:
     governor: int  # index into sites
     fits: list[bool]  # per site: is it of the preposition's class?
     belief: list[float] | None = None  # of the parser, per site
+    names: list[str] = field(default_factory=list)  # per site: what the translation calls it
+    place: int = -1  # of the name in the translation
 
     @property
     def best(self) -> int:
@@ -190,7 +192,8 @@ def attachment(
         target.add(f"({names[governor]})", "X")
         sentence.heads[noun] = sites[governor]
         fits = [site_class == wanted for site_class in site_classes[: len(sites)]]
-        sentence.phrases[noun] = Phrase(list(sites), governor, fits, p)
+        place = len(target.words) - 1
+        sentence.phrases[noun] = Phrase(list(sites), governor, fits, p, list(names), place)
         sites.append(noun)
         names.append(entry.split("/")[1])
     sentence.add(".", "PUNCT", root, "punct")
@@ -277,6 +280,58 @@ def posterior(
         weights = [weight * (accuracy if site == phrase.best else other) for site, weight in enumerate(weights)]
     total = sum(weights)
     return [weight / total for weight in weights]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A contrastive pair: the translation of a line, and one in which a phrase hangs on another of its candidates.
+
+    Attributes:
+        correct, incorrect: the target words of all sentences of the line
+        category: the relation of the phrase, ``obl`` (to the verb) or ``nmod`` (to a noun)
+        distance: in words, of the phrase's noun from its governor
+    """
+
+    correct: list[str]
+    incorrect: list[str]
+    category: str
+    distance: int
+
+
+def pairs(line: list[Sentence]) -> list[Pair]:
+    """All wrong attachments of a line, one at a time: a phrase of n candidates makes n - 1 pairs."""
+    words = [sentence.target.words if sentence.target else [] for sentence in line]
+    found = []
+    for number, sentence in enumerate(line):
+        for noun, phrase in sentence.phrases.items():
+            governor = phrase.sites[phrase.governor]
+            for site, name in enumerate(phrase.names):
+                if site == phrase.governor:
+                    continue
+                changed = list(words[number])
+                changed[phrase.place] = f"({name})"
+                incorrect = [*words[:number], changed, *words[number + 1 :]]
+                both = [[word for part in side for word in part] for side in (words, incorrect)]
+                found.append(Pair(*both, sentence.deprels[noun], noun - governor))
+    return found
+
+
+def best_on_pairs(
+    sentence: Sentence, lexical: float, *, knows: str, accuracy: float | None = None
+) -> tuple[float, float]:
+    """How many of a sentence's pairs the best guess gets right: the mean and the variance, given what is known.
+
+    Of two candidates the likelier one by :func:`posterior` is guessed; so a governor wins against all that are less
+    likely than itself.
+    """
+    depths = depths_of(sentence.heads) if knows == "depth" else ()
+    mean = variance = 0.0
+    for phrase in sentence.phrases.values():
+        p = sorted(posterior(phrase, lexical, knows=knows, accuracy=accuracy, depths=depths))
+        own = sum(chance * beaten for beaten, chance in enumerate(p))
+        mean += own
+        variance += sum(chance * beaten**2 for beaten, chance in enumerate(p)) - own**2
+    return mean, variance
 
 
 def best_accuracy(line: list[Sentence], lexical: float, *, knows: str, accuracy: float | None = None) -> float:

@@ -79,7 +79,9 @@ class Enumerator:
 def test_best_accuracy_against_all_derivations(phrases, lexical, knows):
     """Every derivation of a small lexicon is enumerated; who sees the text does best by its likeliest translation."""
     joint = defaultdict(lambda: defaultdict(Fraction))
-    claimed, total = Fraction(0), Fraction(0)
+    choices = defaultdict(lambda: defaultdict(Fraction))  # of contrastive pairs
+    claimed, total, claimed_pairs = Fraction(0), Fraction(0), 0.0
+    with_pairs = phrases == 1 or lexical == 0.5  # of two phrases there are many derivations
     for sentence, p in Enumerator().outcomes(
         lambda rng: grammar.attachment(rng, phrases, lexical=lexical, lexicon=SMALL)
     ):
@@ -88,12 +90,19 @@ def test_best_accuracy_against_all_derivations(phrases, lexical, knows):
             depth = [d if d is not None or depth[h] is None else depth[h] + 1 for d, h in zip(depth, sentence.heads)]
         seen = (*sentence.words, *{"text": (), "labels": sentence.deprels, "depth": depth}[knows])
         joint[seen][tuple(sentence.target.words)] += p
+        for pair in grammar.pairs([sentence]) if with_pairs else ():
+            assert sum(a != b for a, b in zip(pair.correct, pair.incorrect, strict=True)) == 1
+            two = frozenset([tuple(pair.correct), tuple(pair.incorrect)])
+            choices[seen, two][tuple(pair.correct)] += p
+        claimed_pairs += float(p) * grammar.best_on_pairs(sentence, lexical, knows=knows)[0] if with_pairs else 0
         claimed += p * Fraction(grammar.best_accuracy([sentence], lexical, knows=knows)).limit_denominator(10**9)
         assert grammar.best_accuracy([sentence], lexical, knows="parse") == 1
         total += p
     assert total == 1
     best = sum(max(targets.values()) for targets in joint.values())
     assert float(best) == pytest.approx(float(claimed), abs=1e-9)
+    best_pairs = sum(max(right.values()) for right in choices.values())
+    assert float(best_pairs) == pytest.approx(claimed_pairs, abs=1e-9)
     if lexical == 0:
         # The text is silent: 1 of 2 sites, then 1 of 3. A label tells the verb from the nouns, of which the second
         # phrase has two. The depth tells all but which of two nouns, where the first phrase attaches to the verb and
@@ -102,6 +111,18 @@ def test_best_accuracy_against_all_derivations(phrases, lexical, knows):
         assert best == (expected | {"depth": [1, 1, Fraction(5, 6)]})[knows][phrases]
     if lexical == 1:
         assert best == 1
+
+
+def test_the_error_of_the_pairs_by_simulation():
+    """The share that the likelier candidate wins, over many drawings of the governor."""
+    phrase = grammar.Phrase([1, 2, 3], 0, [True, False, False])
+    mean, variance = grammar.best_on_pairs(grammar.Sentence(phrases={4: phrase}), 0.5, knows="text")
+    p = grammar.posterior(phrase, 0.5, knows="text")
+    draws = Random(1).choices(range(3), p, k=20_000)
+    right = [sum((p[g], g) > (p[w], w) for w in range(3) if w != g) for g in draws]
+    average = sum(right) / len(right)
+    assert mean == pytest.approx(average, abs=0.02)
+    assert variance == pytest.approx(sum((r - average) ** 2 for r in right) / len(right), abs=0.02)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
