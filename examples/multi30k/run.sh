@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # From the files of Multi30k to a table of scores: parse, segment, binarize, train, translate, score.
 #
-#   DATA=multi30k PARSER=models/en examples/multi30k/run.sh [cpu|gpu|lasyn|lstm|trained] [options of fairseq-syntax experiment]
+#   DATA=multi30k PARSER=models/en examples/multi30k/run.sh [CONFIGURATION] [options of fairseq-syntax experiment]
 #
-# cpu, lstm: English→German, small models on CPUs; trained: for longer, and on control parses too; gpu: models of the
-# papers' size; lasyn: German→English on CPUs
+# cpu (the default), lstm, guided: English→German, small models on CPUs; trained: for longer, and on control parses too;
+# gpu: models of the papers' size; lasyn: German→English on CPUs
 # DATA    folder with train.en, val.en, test_2016_flickr.en, test_2017_flickr.en and the .de beside them, plain or .gz;
 #         with DOWNLOAD=1 they are fetched into it
 # PARSER  folder with Stanza's pos.pt and depparse.pt for English; Stanza's own resources where it is not set
@@ -19,9 +19,9 @@ root=$(cd "$here/../.." && pwd)
 config=${1:-cpu}
 shift || true
 case $config in
-  cpu | lasyn | lstm | trained) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
+  cpu | guided | lasyn | lstm | trained) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
   gpu) data=$root/runs/multi30k/data-gpu; options=(--vocab-size 10000 --joint --device cuda) ;;
-  *) echo "configurations: cpu, gpu, lasyn, lstm, trained" >&2; exit 2 ;;
+  *) echo "configurations: cpu, gpu, guided, lasyn, lstm, trained" >&2; exit 2 ;;
 esac
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -d "$root/.venv" ] && PATH=$root/.venv/bin:$PATH
