@@ -6,11 +6,11 @@
     python examples/toy/generate.py --out corpus --mode homograph
     python examples/toy/generate.py --out corpus --parser-accuracy 0.8 --lexical 0.5
 
-For each split NAME (train, valid, test): ``NAME.src.conllu`` (the parse), ``NAME.src`` and ``NAME.tgt`` (plain text)
-and ``NAME.open``, with the number of choices of each decision that the source text leaves open: an empty line is an
-unambiguous sentence. With ``--mode homograph`` also ``NAME.tgt.conllu``, tags and parse of the translation. With
-``--parser-accuracy``, ``NAME.src.conllu`` is what such a parser says, with its probabilities (``Arcs=``), and
-``NAME.gold.conllu`` the truth.
+For each split NAME (train, valid, test): ``NAME.src.conllu`` (the parse), ``NAME.src`` and ``NAME.tgt`` (plain text),
+``NAME.align``, the links between the words of both (``0-0 1p2``; p: possible, not sure), and ``NAME.open``, with the
+number of choices of each decision that the source text leaves open: an empty line is an unambiguous sentence. With
+``--mode homograph`` also ``NAME.tgt.conllu``, tags and parse of the translation. With ``--parser-accuracy``,
+``NAME.src.conllu`` is what such a parser says, with its probabilities (``Arcs=``), and ``NAME.gold.conllu`` the truth.
 ``contrast.tsv`` has contrastive pairs of the test set (not for homographs): every wrong attachment of its phrases, for
 ``fairseq-syntax contrast``, and ``contrast.src.conllu`` their parse. ``info.json`` holds the options and the best
 accuracies.
@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from random import Random
 
-from grammar import Pair, Sentence, attachment, best_accuracy, best_on_pairs, homograph, pairs, parse_of
+from grammar import Pair, Sentence, alignment_of, attachment, best_accuracy, best_on_pairs, homograph, pairs, parse_of
 
 from fairseq_syntax.text.conllu import text_of, write_conllu
 
@@ -59,6 +59,8 @@ def write_split(out: Path, name: str, lines: list[list[Sentence]], *, parser: bo
                 write_conllu(file, record)
     for side, records in (("src", sources), ("tgt", targets)):
         (out / f"{name}.{side}").write_text("".join(f"{text_of(record)}\n" for record in records), encoding="utf-8")
+    links = [alignment_of(line) for line in lines]
+    (out / f"{name}.align").write_text("".join(f"{row}\n" for row in links), encoding="utf-8")
     choices = [" ".join(str(len(p.sites)) for s in line for p in s.phrases.values()) for line in lines]
     (out / f"{name}.open").write_text("".join(f"{row}\n" for row in choices), encoding="utf-8")
 

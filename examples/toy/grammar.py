@@ -96,6 +96,8 @@ class Sentence:
     deprels: list[str] = field(default_factory=list)
     phrases: dict[int, Phrase] = field(default_factory=dict)  # by the word whose head is open
     target: Sentence | None = None
+    # (word of the source, word of the target, whether it is sure), of a source and its target
+    links: list[tuple[int, int, bool]] = field(default_factory=list)
 
     def add(self, word: str, tag: str, head: int = -1, deprel: str = "root") -> int:
         self.words.append(word)
@@ -154,29 +156,32 @@ def attachment(
         nouns.append(rng.choice(lexicon.of_class("nouns", site_classes[-1])))
     subject = rng.choice([noun for noun in lexicon.nouns if noun not in nouns])
 
+    def link(source_word: int, target_word: int, sure: bool = True) -> None:
+        sentence.links.append((source_word, target_word, sure))
+
     def noun_phrase(entry: str, case: int, deprel: str, preposition: str | None = None) -> int:
         english, german, gender = entry.split("/")
         if preposition:
             english_preposition, german_preposition = preposition.split("/")
             case_word = sentence.add(english_preposition, "ADP", deprel="case")
-            target.add(german_preposition, "ADP")
+            link(case_word, target.add(german_preposition, "ADP"))
         article = sentence.add("the", "DET", deprel="det")
-        target.add(ARTICLES[gender][case], "DET")
+        link(article, target.add(ARTICLES[gender][case], "DET"))
         dependents = [article] + ([case_word] if preposition else [])
         if lexicon.adjectives and rng.choice([True, False, False]):
             adjective, stem = rng.choice(lexicon.adjectives).split("/")
             dependents.append(sentence.add(adjective, "ADJ", deprel="amod"))
             ending = "en" if case == 2 or (case == 1 and gender == "m") else "e"
-            target.add(stem + ending, "ADJ")
+            link(dependents[-1], target.add(stem + ending, "ADJ"))
         noun = sentence.add(english, "NOUN", deprel=deprel)
-        target.add(german, "NOUN")
+        link(noun, target.add(german, "NOUN"))
         for dependent in dependents:
             sentence.heads[dependent] = noun
         return noun
 
     first = noun_phrase(subject, 0, "nsubj")
     root = sentence.add(verb, "VERB")
-    target.add(german_verb, "VERB")
+    link(root, target.add(german_verb, "VERB"))
     sites = [root, noun_phrase(nouns[0], 1, "obj")]
     names = [german_verb, nouns[0].split("/")[1]]
     sentence.heads[first] = sentence.heads[root] = sentence.heads[sites[1]] = root
@@ -189,15 +194,14 @@ def attachment(
         noun = noun_phrase(
             entry, 2, "obl" if governor == 0 else "nmod", rng.choice(lexicon.of_class("prepositions", wanted))
         )
-        target.add(f"({names[governor]})", "X")
+        link(sites[governor], target.add(f"({names[governor]})", "X"), False)
         sentence.heads[noun] = sites[governor]
         fits = [site_class == wanted for site_class in site_classes[: len(sites)]]
         place = len(target.words) - 1
         sentence.phrases[noun] = Phrase(list(sites), governor, fits, p, list(names), place)
         sites.append(noun)
         names.append(entry.split("/")[1])
-    sentence.add(".", "PUNCT", root, "punct")
-    target.add(".", "PUNCT")
+    link(sentence.add(".", "PUNCT", root, "punct"), target.add(".", "PUNCT"))
     sentence.target = target
     return sentence
 
@@ -241,7 +245,28 @@ def homograph(rng: Random, count: int) -> Sentence:
     for side in (sentence, target):
         side.add(".", "PUNCT", 2, "punct")
     sentence.target = target
+    sentence.links = [(word, word, True) for word in range(len(target.words))]  # word by word
     return sentence
+
+
+def alignment_of(line: list[Sentence]) -> str:
+    """The known links of a line and its translation: ``0-0 1p2``, possible where the translation names a governor.
+
+    Brackets are words of their own, as they are to ``fairseq-syntax align``.
+    """
+    links: list[str] = []
+    first_source = first_target = 0
+    for sentence in line:
+        assert sentence.target is not None
+        start, at = [], first_target
+        for word in sentence.target.words:
+            start.append(at)
+            at += 3 if word.startswith("(") else 1
+        for source, target, sure in sentence.links:
+            places = range(start[target], start[target] + (1 if sure else 3))
+            links += [f"{first_source + source}{'-' if sure else 'p'}{place}" for place in places]
+        first_source, first_target = first_source + len(sentence.words), at
+    return " ".join(links)
 
 
 def _distinct(rng: Random, entries: list[str], count: int) -> list[str]:

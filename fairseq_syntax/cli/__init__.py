@@ -20,6 +20,8 @@ SUBCOMMANDS = {
     "user-dir": "print what to give to --user-dir",
     "translate": "translate raw text with a trained model",
     "serve": "serve trained models over HTTP, with a page to try them on",
+    "align": "align the words of translations by a model's attention",
+    "export": "write a model for stock fairseq or CTranslate2",
     "score": "score translations, with significance",
     "contrast": "contrastive evaluation: is the right translation the more probable one?",
     "plot": "draw scores, training curves and reliability",
@@ -32,7 +34,7 @@ SUBCOMMANDS = {
     "diversify": "translate with varied tag sequences",
 }
 # Those that load what fairseq wrote, for which it has to know this package. It takes seconds to import.
-WITH_FAIRSEQ = {"binarize", "inspect", "translate", "serve", "contrast", "show", "tree", "diversify"}
+WITH_FAIRSEQ = {"binarize", "inspect", "translate", "align", "export", "serve", "contrast", "show", "tree", "diversify"}
 
 
 def main(argv: list[str] | None = None) -> int:

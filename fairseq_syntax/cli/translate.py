@@ -15,13 +15,27 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         description="Translate raw text, or CoNLL-U, line by line: parses it where the model needs a parse, segments, "
         "translates and puts the pieces together again. Empty lines stay empty.",
     )
-    parser.add_argument("checkpoint", nargs="+", metavar="CHECKPOINT", help="a model, or several for an ensemble")
+    parser.add_argument(
+        "checkpoint", nargs="+", metavar="CHECKPOINT", help="a model, or several for an ensemble; or an exported folder"
+    )
     parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
     parser.add_argument("--input", default="-", metavar="FILE", help="text, or a .conllu file (default: text on stdin)")
     parser.add_argument("--output", default="-", metavar="FILE", help="default: stdout")
+    parser.add_argument(
+        "--alignments",
+        metavar="FILE",
+        help="also write which words stand for which: a line of links such as 0-0 2-1, the source's word first; with "
+        "the words' places in the texts if FILE ends in .jsonl",
+    )
     parser.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
     parser.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
     parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    parser.add_argument(
+        "--missing-parse",
+        choices=("error", "neutral"),
+        default="error",
+        help="text that cannot be parsed: stop, or translate it without a parse (default: error)",
+    )
     parser.add_argument("--beam", type=int, default=4, metavar="N", help="default: 4")
     parser.add_argument("--lenpen", type=float, default=1.0, metavar="P", help="length penalty (default: 1)")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="sentences at a time (default: 32)")
@@ -36,6 +50,7 @@ def main(args: argparse.Namespace) -> None:
 
     from tqdm import tqdm
 
+    from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.inference.translator import Translator
     from fairseq_syntax.text.conllu import read_conllu
     from fairseq_syntax.text.files import read_lines, whole_file
@@ -47,6 +62,7 @@ def main(args: argparse.Namespace) -> None:
         parser_name=args.parser,
         parser_lang=args.lang,
         parser_dir=args.model_dir,
+        missing_parse=args.missing_parse,
         device=args.device,
         batch_size=args.batch_size,
         beam=args.beam,
@@ -59,10 +75,15 @@ def main(args: argparse.Namespace) -> None:
     else:
         source = read_lines(args.input)
     lines = iter(tqdm(source, unit=" lines", disable=None))
-    out = nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output)
-    with out as file:
+
+    def write(path: str | None):
+        return nullcontext(sys.stdout if path == "-" else None) if path in ("-", None) else whole_file(path)
+
+    with write(args.output) as file, write(args.alignments) as links:
         # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
         while chunk := list(islice(lines, args.batch_size * 4)):
-            for text in translator.translate(chunk):
-                file.write(text + "\n")
+            for best in translator.translations(chunk, alignments=links is not None):
+                file.write(best[0].text + "\n")
+                if links is not None:
+                    links.write(written(best[0].alignment, args.alignments) + "\n")
             file.flush()

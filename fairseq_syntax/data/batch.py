@@ -9,6 +9,7 @@ The loader ships word-level facts only, concatenated over the sentences of the b
     probs  [A]      float32 probability of each arc                                            (only where wanted)
     n_piece_arcs    int     arcs between pieces; known on the host, so that the device need not wait for their number
     n_tree_arcs     int     the same for the 1-best tree
+    parsed [B]      int32   0: systems that read the parse are not to see this sentence's (missing: all 1)
 
 A batch's dictionary has them packed (:func:`pack`): one tensor, which goes to a device in one copy, and beside it what
 only the host needs to know. :class:`SyntaxBatch` takes either.
@@ -109,6 +110,35 @@ class SyntaxBatch:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
+
+    # -- sentences without a parse ---------------------------------------------------------------------------------
+
+    @property
+    def parsed(self) -> Tensor | None:
+        """[B] bool: False where a sentence has no parse, or is to be read as if it had none; None: all have one."""
+        parsed = self.flat.get("parsed")
+        return None if parsed is None else parsed.bool()
+
+    @cached_property
+    def for_readers(self) -> SyntaxBatch:
+        """The parse as those systems see it that read it of a given sentence, at inference too.
+
+        A sentence without a parse has words that are roots all, without labels, and arcs of probability 0. What a
+        system takes that for is its neutral form, or :class:`~fairseq_syntax.model.attention.WhereParsed` is.
+        """
+        if self.parsed is None:
+            return self
+        keep = self.parsed[self.batch_of_word]
+        word = torch.arange(keep.numel(), device=self.device) - self.first_word[self.batch_of_word]
+        words = self.flat["words"].masked_fill(~keep, 0)
+        words[HEAD] = torch.where(keep, words[HEAD], word.to(words.dtype))
+        flat = {**self.flat, "words": words}
+        flat.pop("n_tree_arcs", None)  # of the tree that was there
+        if "probs" in flat:
+            rows = torch.arange(self.size[0], device=self.device)
+            sentence = rows.repeat_interleave(self.counts[2], output_size=flat["probs"].numel())
+            flat["probs"] = flat["probs"].masked_fill(~self.parsed[sentence], 0.0)
+        return SyntaxBatch(flat, self.tokens, self._pad)
 
     # -- where things are ------------------------------------------------------------------------------------------
 

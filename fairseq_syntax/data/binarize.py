@@ -69,6 +69,7 @@ def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
         deprel=[labels.id("deprel", line.deprels[t.word]) for t in line.tokens],
         upos=[labels.id("upos", line.upos[t.word]) for t in line.tokens],
         xpos=[labels.id("xpos", line.xpos[t.word]) for t in line.tokens],
+        parsed=line.parsed,
     )
     if len(line.sentences) > 1:
         stored.sentences = [unit[start] for start, _ in line.sentences]

@@ -20,15 +20,18 @@ KINDS = ("encoder", "cross", "decoder")
 
 
 @contextmanager
-def recorded(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[str, list[Tensor]]]:
     """Within it, every attention of a Transformer notes its weights of its last call.
+
+    Args:
+        kinds: which of :data:`KINDS` to note
 
     Yields:
         by kind (``encoder``: self-attention of the encoder; ``decoder``: of the decoder; ``cross``: over the source)
         the weights of each layer, [B, H, rows, columns] in float32, as they are used: after all score terms, the
         mask and the softmax. Filled while the model runs.
     """
-    places = list(_attentions(model))
+    places = [(kind, module) for kind, module in _attentions(model) if kind in kinds]
     weights: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
     for kind, _ in places:
         weights[kind].append(torch.empty(0))

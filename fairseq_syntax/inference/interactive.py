@@ -7,6 +7,7 @@ kept here and given back to the batch that holds their tokens.
 from __future__ import annotations
 
 import fileinput
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -18,15 +19,36 @@ from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import PieceText, Span, locate, spell, words_of
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
 from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.text.conllu import ParsedLine, flatten, parse_conllu_block, unflatten
+from fairseq_syntax.text.conllu import ParsedLine, Token, flatten, parse_conllu_block, text_of, unflatten
 from fairseq_syntax.text.segmentation import spaces_before
+
+logger = logging.getLogger(__name__)
 
 
 def is_parsed(line: str) -> bool:
     """Whether a line of input is a flattened CoNLL-U parse: its first row has the ten columns."""
     return line.startswith(("1\t", "1-")) and unflatten(line).split("\n", 1)[0].count("\t") == 9
+
+
+def unparsed(line: str) -> ParsedLine:
+    """A line without a parse, in words of its text (:func:`~fairseq_syntax.inference.alignment.words_of`)."""
+    spans = words_of(line)
+    forms = [line[start:end] for start, end in spans]
+    n = len(forms)
+    after = [end < len(line) and line[end].isspace() for _, end in spans]
+    return ParsedLine(
+        words=forms,
+        heads=list(range(n)),
+        deprels=["_"] * n,
+        upos=["_"] * n,
+        xpos=["_"] * n,
+        tokens=[Token(form, space or i == n - 1, i, i, i) for i, (form, space) in enumerate(zip(forms, after))],
+        sentences=[(0, n)] if n else [],
+        parsed=False,
+    )
 
 
 class InteractiveInput:
@@ -35,12 +57,16 @@ class InteractiveInput:
     Args:
         task: its configuration, dictionaries, labels, segmentation and needs are used
         parser: parses raw text; built from the task's options when first needed, if None
+        source_tag: a piece that begins and ends each sentence, for models that need no parse; none if empty
     """
 
-    def __init__(self, task: Any, parser: Parser | None = None) -> None:
+    def __init__(self, task: Any, parser: Parser | None = None, source_tag: str = "") -> None:
         self.task = task
-        self._given_parser = parser
+        self.source_tag = source_tag
+        self.given_parser = parser
         self._store: MemoryStore | None = None
+        self._no_parser = False
+        self._encoded: list[tuple[str, ParsedLine | None]] = []
         # What was collated: tokens, the numbers of the sentences among all that were read, syntax (where needed).
         self._batches: list[tuple[torch.Tensor, torch.Tensor, dict | None]] = []
         self._read = 0
@@ -48,8 +74,8 @@ class InteractiveInput:
     @cached_property
     def parser(self) -> Parser:
         """The parser of raw text."""
-        if self._given_parser is not None:
-            return self._given_parser
+        if self.given_parser is not None:
+            return self.given_parser
         cfg = self.task.cfg
         options = ParserOptions(
             parser=cfg.syntax_parser,
@@ -84,9 +110,28 @@ class InteractiveInput:
                 raise SyntaxDataError(f"input line {i + 1} is not CoNLL-U: {line[:60]!r}")
             else:
                 raw.append(i)
-        for i, parse in zip(raw, self.parser.parse([lines[i] for i in raw]) if raw else ()):
+        for i, parse in zip(raw, self._parse_raw([lines[i] for i in raw]) if raw else ()):
             parsed[i] = parse
         return [parse for parse in parsed if parse is not None]
+
+    def _parse_raw(self, lines: list[str]) -> list[ParsedLine]:
+        if str(self.task.cfg.missing_parse) != "neutral":
+            return self.parser.parse(lines)
+        if not self._no_parser:
+            try:
+                parser = self.parser
+            except SyntaxDataError as error:
+                logger.warning("raw text is translated without a parse: %s", error)
+                self._no_parser = True
+        if self._no_parser:
+            return [unparsed(line) for line in lines]
+        try:
+            return parser.parse(lines)
+        except Exception as error:  # whatever a parser may fail by, the others are to be translated
+            if len(lines) == 1:
+                logger.warning("%r is translated without a parse: %s", lines[0][:60], error)
+                return [unparsed(lines[0])]
+        return [self._parse_raw([line])[0] for line in lines]
 
     def segment(self, line: ParsedLine) -> list[str]:
         """The pieces of a parsed line, whose tokens learn how many they have."""
@@ -109,17 +154,60 @@ class InteractiveInput:
         segmenter = self.task.source_segmenter
         if not self.needs and not any(map(is_parsed, lines)) and not self._has_parser():
             pieces = [segmenter.encode_text(line) if segmenter else line.split() for line in lines]
+            self._encoded = [(line, None) for line in lines]
             self._store = None
         else:
-            parsed = self.parse(lines)
-            pieces = [self.segment(line) for line in parsed]
-            self._remember(parsed)
+            both = self.parsed_pieces(lines)
+            pieces = [own for _, own in both]
+            self._remember([parsed for parsed, _ in both])
         dictionary = self.task.source_dictionary
+        if self.source_tag:
+            pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
         return tokens, [t.numel() for t in tokens]
 
+    def parsed_pieces(self, lines: list[str]) -> list[tuple[ParsedLine, list[str]]]:
+        """The parse and the pieces of each line."""
+        parsed = self.parse(lines)
+        self._encoded = list(zip(lines, parsed))
+        return [(line, self.segment(line)) for line in parsed]
+
+    def texts(self) -> list[PieceText]:
+        """Words and pieces of the lines encoded last: the parse's tokens, else those of the text."""
+        found = []
+        for line, parsed in self._encoded:
+            side = self._raw_text(line) if parsed is None else self._parsed_text(line, parsed)
+            if self.source_tag:
+                side = PieceText(side.text, side.words, [(0, 0), *side.pieces, (0, 0)])
+            found.append(side)
+        return found
+
+    def _parsed_text(self, line: str, parsed: ParsedLine) -> PieceText:
+        """Every token is a word, on all of which each of its pieces stands."""
+        forms = [token.form for token in parsed.tokens]
+        text = line
+        words = None if is_parsed(line) else locate(line, forms)
+        if words is None:
+            text = text_of(parsed)
+            words = locate(text, forms) or []
+        return PieceText(text, words, [w for w, t in zip(words, parsed.tokens) for _ in range(t.pieces or 0)])
+
+    def _raw_text(self, line: str) -> PieceText:
+        segmenter = self.task.source_segmenter
+        spans: list[Span] = []
+        at = 0
+        for word in line.split():
+            start = line.index(word, at)
+            at = start + len(word)
+            own = spell(segmenter.encode_text(word), segmenter.decode) if segmenter else None
+            if own is not None and own.text == word:
+                spans += [(start + first, start + last) for first, last in own.pieces]
+            else:  # a piece that is the word, or pieces that a normaliser has changed
+                spans += [(start, at)] * (len(own.pieces) if own else 1)
+        return PieceText(line, words_of(line), spans)
+
     def _has_parser(self) -> bool:
-        return self._given_parser is not None or bool(self.task.cfg.syntax_parser_dir)
+        return self.given_parser is not None or bool(self.task.cfg.syntax_parser_dir)
 
     def _remember(self, parsed: list[ParsedLine]) -> None:
         if not self.needs:

@@ -10,15 +10,32 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import WordAlignment
+from fairseq_syntax.inference.alignment import (
+    Aligner,
+    AlignmentHead,
+    Gold,
+    Pair,
+    PieceText,
+    Ranked,
+    WordAlignment,
+    align,
+    candidates,
+    choose,
+    cut,
+    default_head,
+    load_head,
+    source_attention,
+    spell,
+)
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.parsing.base import Parser
 from fairseq_syntax.text.conllu import ParsedLine, flatten
@@ -48,6 +65,8 @@ class Translator:
         task: the task that they were trained for
         parser: parses raw text; by default the one that the task's options name, made when it is first needed
         batch_size: sentences at a time
+        source_tag: a piece that begins and ends each source sentence, for multi-task models; none if empty
+        alignment_heads: the attention of each model that words are aligned by (default: fairseq's)
         generation: options of the search, as fairseq-generate's (``beam``, ``lenpen``, ``nbest``, …)
     """
 
@@ -58,14 +77,19 @@ class Translator:
         *,
         parser: Parser | None = None,
         batch_size: int = 32,
+        source_tag: str = "",
+        alignment_heads: Sequence[AlignmentHead] | None = None,
         **generation: Any,
     ) -> None:
-        self.models = [m.eval() for m in models]
+        self.models = list(models)
+        for model in self.models:
+            model.eval()  # whose result is None for a model that has been prepared for inference already
         self.task = task
+        self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
         self.batch_size = batch_size
         self.nbest = generation.setdefault("nbest", 1)
         generation["beam"] = max(generation.get("beam", 4), self.nbest)
-        self._input = InteractiveInput(task, parser)
+        self._input = InteractiveInput(task, parser, source_tag)
         options = Namespace(**generation)
         for model in self.models:
             # As fairseq-generate does: an LSTM, for one, then builds no map of its attention at every step.
@@ -82,23 +106,25 @@ class Translator:
         parser_name: str = "stanza",
         parser_lang: str = "",
         parser_dir: str | os.PathLike[str] | None = None,
+        missing_parse: str = "error",
         device: str | None = None,
         **options: Any,
     ) -> Translator:
-        """Load checkpoints.
+        """Load checkpoints, or a folder that ``fairseq-syntax export`` wrote.
 
         Args:
-            path: one checkpoint, or several for an ensemble
+            path: one checkpoint, or several for an ensemble; or an exported folder
             data: the binarized data directory, with dictionaries, label inventory and segmentation; by default the
                 one that the model was trained on
             parser: a parser object, in place of the three options that follow
             parser_name, parser_lang, parser_dir: as ``--parser``, ``--lang`` and ``--model-dir`` of
                 ``fairseq-syntax parse``
+            missing_parse: ``error``, or ``neutral``: text that cannot be parsed is translated without a parse
             device: default: the GPU where there is one
             options: of :class:`Translator`
 
         Raises:
-            SyntaxDataError: no such checkpoint or data
+            SyntaxDataError: no such checkpoint or data; CTranslate2's search lacks an option
         """
         paths = [os.fspath(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         for p in paths:
@@ -110,11 +136,62 @@ class Translator:
             "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
             "eval_bleu": False,
         }
+        if any(map(os.path.isdir, paths)):
+            del overrides["eval_bleu"]
+            overrides["missing_parse"] = missing_parse
+            return cls._load_exported(paths, data, parser, device, overrides, options)
         if data is not None:
             overrides["data"] = os.fspath(data)
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(paths, arg_overrides=overrides)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        task.cfg.missing_parse = missing_parse  # not by an override: a checkpoint may be older than the option
+        options.setdefault("alignment_heads", [load_head(p, m) for p, m in zip(paths, models)])
         return cls([m.to(device) for m in models], task, parser=parser, **options)
+
+    @classmethod
+    def _load_exported(
+        cls,
+        paths: list[str],
+        data: str | os.PathLike[str] | None,
+        parser: Parser | None,
+        device: str | None,
+        task_options: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Translator:
+        from fairseq_syntax.inference.exported import CHECKPOINT, Exported, setup_task
+
+        if len(paths) > 1 or data is not None:
+            raise SyntaxDataError(
+                "an exported model has its data with it, and takes no part in an ensemble", path=paths[0]
+            )
+        (folder,) = paths
+        exported = Exported.load(folder)
+        if exported.kind == "ctranslate2":
+            from fairseq_syntax.inference.ctranslate2_translator import CTranslate2Translator
+
+            return CTranslate2Translator(
+                folder, exported, parser=parser, device=device, options=task_options, **options
+            )
+        task = setup_task(folder, exported, **task_options)
+        checkpoint = os.path.join(folder, CHECKPOINT)
+        if not os.path.exists(checkpoint):
+            raise SyntaxDataError("the exported folder has lost its model", path=checkpoint)
+        models, _, _ = checkpoint_utils.load_model_ensemble_and_task([checkpoint], task=task)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        options.setdefault("alignment_heads", [load_head(checkpoint, m) for m in models])
+        return cls([m.to(device) for m in models], task, parser=parser, source_tag=exported.source_tag, **options)
+
+    def with_search(self, **generation: Any) -> Translator:
+        """The same models with another search; options as in the class."""
+        return Translator(
+            self.models,
+            self.task,
+            parser=self._input.given_parser,
+            batch_size=self.batch_size,
+            source_tag=self._input.source_tag,
+            alignment_heads=self._aligner.heads,
+            **generation,
+        )
 
     def parse(self, sentences: Sequence[str]) -> list[ParsedLine]:
         """The parses of raw sentences, by this translator's parser."""
@@ -132,38 +209,130 @@ class Translator:
         return [best[0].text for best in self.translations(sentences)]
 
     @torch.no_grad()
-    def translations(self, sentences: Sequence[str | ParsedLine]) -> list[list[Translation]]:
-        """The ``nbest`` translations of each sentence, best first."""
+    def translations(
+        self, sentences: Sequence[str | ParsedLine], *, alignments: bool = False
+    ) -> list[list[Translation]]:
+        """The ``nbest`` translations of each sentence, best first.
+
+        Args:
+            alignments: whether they bring their words' alignment
+        """
         lines = [flatten(s) if isinstance(s, ParsedLine) else s for s in sentences]
         found: list[list[Translation]] = [[] for _ in lines]
         filled = [i for i, line in enumerate(lines) if line.strip()]
         for i in set(range(len(lines))) - set(filled):
-            found[i] = [Translation("", [], 0.0)]
+            alignment = WordAlignment("", "", [], [], []) if alignments else None
+            found[i] = [Translation("", [], 0.0, alignment)]
         if not filled:
             return found
-        tokens, lengths = self._input.encode([lines[i] for i in filled])
+        sources, batches = self._batches([lines[i] for i in filled])
+        for batch in batches:
+            numbers = batch["id"].tolist()
+            hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
+            for number, best in zip(numbers, hypotheses):
+                found[filled[number]] = [self._translation(h) for h in best]
+            if alignments:
+                weights = self._aligner.of_hypotheses(
+                    batch["net_input"], [[h["tokens"] for h in b] for b in hypotheses]
+                )
+                for number, of_best in zip(numbers, weights):
+                    for translation, own in zip(found[filled[number]], of_best):
+                        target = spell(translation.pieces, self._decode)
+                        translation.alignment = align(own, sources[number], target)
+        return found
+
+    def align(self, sentences: Sequence[str | ParsedLine], translations: Sequence[str]) -> list[WordAlignment]:
+        """The alignment of given translations: text, or pieces where the data have no segmentation.
+
+        Raises:
+            SyntaxDataError: as in :meth:`translate`; or a side is empty where the other is not
+        """
+        pairs = self._aligned(sentences, translations, self._aligner.heads[:1], all_heads=False)
+        return [align(next(iter(pair.weights.values())), pair.source, pair.target) for pair in pairs]
+
+    def rank_heads(
+        self, sentences: Sequence[str | ParsedLine], translations: Sequence[str], gold: Sequence[Gold] | None = None
+    ) -> list[Ranked]:
+        """How well each attention of the first model aligns given translations, the best first.
+
+        Args:
+            gold: given links (:func:`~fairseq_syntax.inference.alignment.read_gold`); see
+                :func:`~fairseq_syntax.inference.alignment.choose`
+        """
+        pairs = self._aligned(sentences, translations, (), all_heads=True)
+        kept = [i for i, pair in enumerate(pairs) if pair.weights]
+        return choose([pairs[i] for i in kept], None if gold is None else [gold[i] for i in kept])
+
+    @torch.no_grad()
+    def _aligned(
+        self,
+        sentences: Sequence[str | ParsedLine],
+        translations: Sequence[str],
+        heads: Sequence[AlignmentHead],
+        *,
+        all_heads: bool,
+    ) -> list[Pair]:
+        """Given translations with the attention of all heads of the first model, or of the heads in use."""
+        lines = [flatten(s) if isinstance(s, ParsedLine) else s for s in sentences]
+        if len(lines) != len(translations):
+            raise SyntaxDataError(f"{len(lines)} sentences, but {len(translations)} translations")
+        filled = [i for i, line in enumerate(lines) if line.strip() and translations[i].strip()]
+        empty = PieceText("", [], [])
+        none = np.zeros((0, 0), dtype=np.float32)
+        pairs = [Pair(empty, empty, dict.fromkeys(heads, none)) for _ in lines]
+        if not filled:
+            return pairs
+        segmenter, dictionary = self.task.target_segmenter, self.task.target_dictionary
+        pieces = [segmenter.encode_text(translations[i]) if segmenter else translations[i].split() for i in filled]
+        tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
+        sources, batches = self._batches([lines[i] for i in filled])
+        model, pad = self.models[0], dictionary.pad()
+        for batch in batches:
+            numbers = batch["id"].tolist()
+            targets = [tokens[n].to(batch["net_input"]["src_tokens"].device) for n in numbers]
+            if all_heads:
+                layers = source_attention(model, batch["net_input"], targets)
+                chosen = candidates(layers, default_head(model).layer is None)
+                by_head = [
+                    list(cut(h.pick(layers), batch["net_input"]["src_tokens"], targets, h.shift, pad)) for h in chosen
+                ]
+                found = [dict(zip(chosen, own)) for own in zip(*by_head)]
+            else:
+                found = [{heads[0]: own} for own in self._aligner.weights(batch["net_input"], targets)]
+            for number, weights in zip(numbers, found):
+                pairs[filled[number]] = Pair(sources[number], spell(pieces[number], self._decode), weights)
+        return pairs
+
+    def _batches(self, lines: list[str]) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
+        """The words of lines that are not empty, and batches of them on the models' device."""
+        tokens, lengths = self._input.encode(lines)
         self._check_lengths(lengths)
-        dataset = self._input.dataset(tokens, lengths)
+        texts = self._input.texts()
         batches = self.task.get_batch_iterator(
-            dataset, max_sentences=self.batch_size, max_positions=self._max_positions(), disable_iterator_cache=True
+            self._input.dataset(tokens, lengths),
+            max_sentences=self.batch_size,
+            max_positions=self._max_positions(),
+            disable_iterator_cache=True,
         )
         device = next(self.models[0].parameters()).device
-        for batch in batches.next_epoch_itr(shuffle=False):
-            if device.type == "cuda":
-                batch = utils.move_to_cuda(batch, device)
-            for number, hypotheses in zip(
-                batch["id"].tolist(), self.task.inference_step(self._generator, self.models, batch)
-            ):
-                found[filled[number]] = [self._translation(h) for h in hypotheses[: self.nbest]]
-        return found
+        move = device.type == "cuda"
+        epoch = batches.next_epoch_itr(shuffle=False)
+        return texts, (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
+
+    @property
+    def _decode(self) -> Callable[[list[str]], str] | None:
+        segmenter = self.task.target_segmenter
+        return segmenter.decode if segmenter else None
 
     def _translation(self, hypothesis: dict[str, Any]) -> Translation:
         dictionary = self.task.target_dictionary
         ignored = {dictionary.eos(), dictionary.pad(), dictionary.bos()}
         pieces = [dictionary[t] for t in hypothesis["tokens"].tolist() if t not in ignored]
+        return self._spelt(pieces, float(hypothesis["score"]))
+
+    def _spelt(self, pieces: list[str], score: float) -> Translation:
         segmenter = self.task.target_segmenter
-        text = segmenter.decode(pieces) if segmenter else " ".join(pieces)
-        return Translation(text, pieces, float(hypothesis["score"]))
+        return Translation(segmenter.decode(pieces) if segmenter else " ".join(pieces), pieces, score)
 
     def _check_lengths(self, lengths: Sequence[int]) -> None:
         longest, most = max(lengths) - 1, self._max_positions()[0] - 1  # without </s>

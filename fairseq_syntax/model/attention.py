@@ -90,6 +90,36 @@ class ScoreTerm:
         return None
 
 
+class WhereParsed(ScoreTerm):
+    """A term for the sentences that have a parse; the others' heads attend as if there were no term.
+
+    Args:
+        term: what is done with a parse
+        parsed: [B] bool
+        otherwise: what is done without one (default: nothing)
+    """
+
+    def __init__(self, term: ScoreTerm, parsed: Tensor, otherwise: ScoreTerm | None = None) -> None:
+        self.heads, self.without_dropout, self.tensors = term.heads, term.without_dropout, term.tensors
+        self._term, self._otherwise = term, otherwise or ScoreTerm()
+        self._parsed = parsed[:, None, None, None]
+
+    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+        return torch.where(self._parsed, self._term.scores(scores, given), self._otherwise.scores(scores, given))
+
+    def output(self, weights: Tensor, given: HeadInputs) -> Tensor | None:
+        added = self._term.output(weights, given)
+        return None if added is None else added.masked_fill(~self._parsed, 0.0)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        special = self._term.attend(q, k, v, key_padding_mask)
+        if special is None or type(self._otherwise) is not ScoreTerm:
+            return None
+        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
+        plain = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+        return torch.where(self._parsed, special, plain)
+
+
 class SyntaxSelfAttention(MultiheadAttention):
     """fairseq's multi-head self-attention, with score terms and observed heads.
 

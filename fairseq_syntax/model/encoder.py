@@ -243,7 +243,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         if token_embeddings is None:
             token_embeddings = self.embed_tokens(src_tokens)
         for system in self.systems.values():
-            token_embeddings = system.embed(token_embeddings, step)
+            token_embeddings = system.embed(token_embeddings, step.seen_by(system))
         x, embedded = self._add_positions(token_embeddings, step)
         x = x.masked_fill(padding[:, :, None], 0).transpose(0, 1)  # [T, B, C]
         x = self._blocks(x, step, None)
@@ -274,7 +274,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         if self.embed_positions is not None:
             positions = self.embed_positions(step.tokens)
             for system in self.systems.values():
-                positions = system.positions(positions, step)
+                positions = system.positions(positions, step.seen_by(system))
             x = embedded + positions
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
@@ -295,7 +295,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
     def _blocks(self, x: Tensor, step: Step, after: int | None) -> Tensor:
         for system in self.systems.values():
             if after in system.blocks():
-                x = system.block(x, step, after)
+                x = system.block(x, step.seen_by(system), after)
         return x
 
     def _syntax(self, flat: Mapping[str, Tensor] | None, tokens: Tensor) -> SyntaxBatch | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm
+from fairseq_syntax.model.attention import ScoreTerm, WhereParsed
 from fairseq_syntax.model.options import SystemConfig, add_options, read_options
 
 Place = tuple[int, int]  # (layer, head), both 0-based
@@ -94,6 +94,16 @@ class Step:
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
+
+    def seen_by(self, system: HeadSystem) -> Step:
+        """The step with the parse as a system is to see it.
+
+        A system that reads the parse at inference too sees no parse of the sentences that are without one; one that
+        learns from it sees it whole.
+        """
+        if self.syntax is None or self.syntax.parsed is None or not system.inference_needs:
+            return self
+        return replace(self, syntax=self.syntax.for_readers)
 
     @classmethod
     def of(cls, syntax: SyntaxBatch) -> Step:
@@ -174,6 +184,19 @@ class HeadSystem(nn.Module):
 
     # -- asked in each step ------------------------------------------------------------------------------------------
 
+    def term_where_parsed(self, step: Step, layer: int) -> ScoreTerm | None:
+        """:meth:`term` for the sentences that have a parse, :meth:`term_without_parse` for the others."""
+        seen = step.seen_by(self)
+        term = self.term(seen, layer)
+        if term is None or seen is step:
+            return term
+        assert step.syntax is not None and step.syntax.parsed is not None
+        return WhereParsed(term, step.syntax.parsed, self.term_without_parse(seen, layer))
+
+    def term_without_parse(self, step: Step, layer: int) -> ScoreTerm | None:
+        """What the system does to the scores of a sentence without a parse; None: nothing, they stay plain."""
+        return None
+
     def term(self, step: Step, layer: int) -> ScoreTerm | None:
         """What it does to the scores of a layer in this step."""
         return None
@@ -252,7 +275,7 @@ def terms_and_heads(
     plan: LayerPlan, systems: Any, step: Step, layer: int, observe: bool
 ) -> tuple[list[ScoreTerm], list[int]]:
     """The terms of a layer in this step, and the heads whose scores are wanted."""
-    terms = [t for name in plan.acting if (t := systems[name].term(step, layer)) is not None]
+    terms = [t for name in plan.acting if (t := systems[name].term_where_parsed(step, layer)) is not None]
     return terms, sorted({*plan.read, *(plan.supervised if observe else ())})
 
 

@@ -33,9 +33,9 @@ class MemoryStore:
         return list(zip(starts, [*starts[1:], len(found.pieces)]))
 
     def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> dict[str, np.ndarray | int]:
-        """As :meth:`SyntaxStore.fetch`, sentence by sentence."""
+        """As :meth:`SyntaxStore.fetch`, sentence by sentence, with ``parsed`` where a sentence has no parse."""
         chosen = [self._sentences[i] for i in ids]
-        if arcs and any(s.arcs is None for s in chosen):
+        if arcs and any(s.arcs is None and s.parsed for s in chosen):
             raise SyntaxDataError("the parse has no arcs", hint="parse with --distributions")
         found = [sorted(s.arcs or ()) if arcs else [] for s in chosen]
         words = [np.array([s.head, s.deprel, s.upos, s.xpos], dtype=np.int32).reshape(4, -1) for s in chosen]
@@ -58,4 +58,6 @@ class MemoryStore:
                 "probs": np.array([a[3] for run in found for a in run], dtype=np.float32),
                 "n_piece_arcs": sum(s.pieces[a[0]] * s.pieces[a[1]] for s, run in zip(chosen, found) for a in run),
             }
+        if not all(s.parsed for s in chosen):
+            flat["parsed"] = np.array([s.parsed for s in chosen], dtype=np.int32)
         return flat

@@ -48,6 +48,7 @@ class StoredSentence:
     ``pieces`` (at least 1 each), ``head`` (0-based in the line, a root is its own head), and the ids ``deprel``,
     ``upos``, ``xpos`` in the label inventory; ``arcs``: (dependent, head, label id, probability) or None;
     ``sentences``: where each sentence of the line begins, as an index of a word; empty stands for one sentence.
+    ``parsed``: False where there is no parse, and only ``pieces`` means anything; never in a file.
     """
 
     pieces: list[int] = field(default_factory=list)
@@ -57,6 +58,7 @@ class StoredSentence:
     xpos: list[int] = field(default_factory=list)
     arcs: list[tuple[int, int, int, float]] | None = None
     sentences: list[int] = field(default_factory=list)
+    parsed: bool = True
 
 
 def schema(with_arcs: bool) -> pa.Schema:

@@ -149,6 +149,10 @@ class Lisa(EncoderSystem):
             return GoldTerm(self.head, self.biaffine, step.syntax.parent_first, step.syntax.real)
         return BiaffineTerm(self.head, self.biaffine)
 
+    def term_without_parse(self, step: Step, layer: int) -> ScoreTerm:
+        """With gold parents: the predicted ones."""
+        return BiaffineTerm(self.head, self.biaffine)
+
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
         """Cross entropy of each real token's row towards the first piece of its word's parent, summed over tokens.
 

@@ -2,6 +2,7 @@
 
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
+import copy
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,12 +13,14 @@ from fairseq.data import ConcatDataset
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import II
 
 from fairseq_syntax.compat import ignore_syntax
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import PrintedAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
 from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.systems.lasyn.batches import BatchRepeats
@@ -45,6 +48,28 @@ class SyntaxTranslationConfig(TagSearchConfig, TranslationConfig):
     syntax_parser_dir: str = field(
         default="", metadata={"help": "directory of the parser's models, as --model-dir of fairseq-syntax parse"}
     )
+    missing_parse: ChoiceEnum(["error", "neutral"]) = field(  # type: ignore[valid-type]
+        default="error",
+        metadata={
+            "help": "what to do with raw input that cannot be parsed (no parser, another language): stop, or "
+            "translate it in each system's neutral form"
+        },
+    )
+    seed: int = II("common.seed")
+    parse_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "in training, the probability that a sentence goes without its parse, drawn anew each epoch: for "
+            "models that are to translate with --missing-parse neutral, too"
+        },
+    )
+    alignment_head: str = field(
+        default="",
+        metadata={
+            "help": "for --print-alignment: what fairseq-syntax align --choose wrote, a file for each model of --path, "
+            "with colons (default: the layer and heads that fairseq takes)"
+        },
+    )
 
 
 @register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
@@ -59,12 +84,15 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
 
     def __init__(self, cfg: SyntaxTranslationConfig, src_dict, tgt_dict) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
+        if not 0 <= cfg.parse_dropout <= 1:
+            raise SyntaxDataError(f"--parse-dropout {cfg.parse_dropout}: a probability lies between 0 and 1")
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._training_needs: frozenset[str] = frozenset()
         self._target_needs: frozenset[str] = frozenset()
         self._losses: tuple[str, ...] = ()
         self._input = InteractiveInput(self)
+        self._printed_alignment: PrintedAlignment | None = None
 
     # -- what the data directory holds -----------------------------------------------------------------------------
 
@@ -201,7 +229,10 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
                 path=next(s.path for s in stores if not s.has_arcs),
                 hint="parse with fairseq-syntax parse --distributions and binarize again",
             )
-        return SideSyntax(stores, repeats, arcs="arcs" in needs)
+        dropout = self.cfg.parse_dropout if side == "source" and split == self.cfg.train_subset else 0.0
+        return SideSyntax(
+            stores, repeats, arcs="arcs" in needs, dropout=dropout, seed=int(self.cfg.seed) if dropout else 1
+        )
 
     def _store_path(self, directory: str, split: str, lang: str) -> str:
         """The store of a split; token datasets of the opposite direction are used as fairseq does."""
@@ -231,11 +262,30 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         """A dataset of the user's sentences, with the syntax that was found when they were encoded."""
         return self._input.dataset(src_tokens, src_lengths, constraints, rebuilt=True)
 
+    def build_generator(
+        self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None
+    ) -> Any:
+        """fairseq's; with ``--print-alignment`` its translations bring the alignment of their words.
+
+        fairseq's own runs the model without its syntax, and aligns pieces.
+        """
+        kind = getattr(args, "print_alignment", None)
+        if not kind or seq_gen_cls is not None or getattr(args, "score_reference", False):
+            self._printed_alignment = None
+        else:
+            args = copy.copy(args)
+            args.print_alignment = None
+            self._printed_alignment = PrintedAlignment(models, self, str(kind), self.cfg.alignment_head)
+        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax and its numbers back."""
         if "src_syntax" not in sample["net_input"]:
             self._input.attach(sample)
-        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        if self._printed_alignment is not None:
+            self._printed_alignment.add(sample, hypotheses)
+        return hypotheses
 
 
 class SegmentationDecoder:

@@ -28,7 +28,8 @@ class ParsedLine:
     ``heads`` counts from 0 through the whole line, and a root is its own head. ``arcs`` holds
     ``(dependent, head, label, p)``, head = dependent for the artificial root, in the order of the dependents;
     None where the line has no distributions. ``sentences`` are word spans ``[start, end)``. ``line_number`` counts
-    lines of text from 0, ``file_line`` lines of the CoNLL-U file from 1.
+    lines of text from 0, ``file_line`` lines of the CoNLL-U file from 1. ``parsed`` is
+    False where there is no parse, and only the tokens mean anything.
     """
 
     words: list[str] = field(default_factory=list)
@@ -41,6 +42,7 @@ class ParsedLine:
     sentences: list[tuple[int, int]] = field(default_factory=list)
     line_number: int = 0
     file_line: int = 0
+    parsed: bool = True
 
 
 def owner(first: int, last: int, heads: list[int]) -> int:

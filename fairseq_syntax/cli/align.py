@@ -1,0 +1,92 @@
+"""``fairseq-syntax align``: word alignments of given translations, and the attention head that aligns best."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the subcommand."""
+    summary = "align the words of translations by a model's attention"
+    parser = subparsers.add_parser(
+        "align",
+        help=summary,
+        description="Align the words of sentences and their translations by a trained model's attention: a line of "
+        "links such as 0-0 2-1 for each pair. With --choose, try every head of every layer on these pairs instead, and "
+        "keep the best beside the checkpoint, where translate --alignments, align and export find it.",
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a model")
+    parser.add_argument("--input", required=True, metavar="FILE", help="the sentences: text, or a .conllu file")
+    parser.add_argument("--translations", required=True, metavar="FILE", help="a line for each sentence")
+    parser.add_argument(
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="links; with the words' places if it ends in .jsonl (default: stdout)",
+    )
+    parser.add_argument("--choose", action="store_true", help="choose the head that aligns best")
+    parser.add_argument(
+        "--gold",
+        metavar="FILE",
+        help="given links (0-0 2-1; 1p1 is possible, not sure): print precision, recall, F1 and AER against them; with "
+        "--choose, choose by F1 and not by the mutual information of linked words",
+    )
+    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
+    parser.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
+    parser.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
+    parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="sentences at a time (default: 32)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+
+
+def main(args: argparse.Namespace) -> None:
+    """Align."""
+    import logging
+    import os
+    import sys
+    from contextlib import nullcontext
+
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.inference.alignment import agreement, read_gold, save_head, written
+    from fairseq_syntax.inference.exported import CHECKPOINT
+    from fairseq_syntax.inference.translator import Translator
+    from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.text.files import read_lines, whole_file
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    parsed = args.input.removesuffix(".gz").endswith(".conllu")
+    sentences = list(read_conllu(args.input) if parsed else read_lines(args.input))
+    translations = list(read_lines(args.translations))
+    gold = read_gold(list(read_lines(args.gold)), args.gold) if args.gold else None
+    if gold is not None and len(gold) != len(sentences):
+        raise SyntaxDataError(f"{len(gold)} lines, but there are {len(sentences)} sentences", path=args.gold)
+    translator = Translator.load(
+        args.checkpoint,
+        args.data,
+        parser_name=args.parser,
+        parser_lang=args.lang,
+        parser_dir=args.model_dir,
+        device=args.device,
+        batch_size=args.batch_size,
+    )
+    if args.choose:
+        ranked = translator.rank_heads(sentences, translations, gold)
+        score = "bits" if gold is None else "f1"
+        for place, candidate in enumerate(ranked, start=1):
+            print(f"{place:3}  {score} {candidate.score:.4f}  {candidate.head}")
+        best = ranked[0]
+        exported = os.path.isdir(args.checkpoint)
+        checkpoint = os.path.join(args.checkpoint, CHECKPOINT) if exported else args.checkpoint
+        path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
+        print(f"{path}: {best.head}")
+        return
+    alignments = translator.align(sentences, translations)
+    with nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output) as file:
+        for alignment in alignments:
+            file.write(written(alignment, args.output) + "\n")
+    if gold is not None:
+        found = agreement([a.links for a in alignments], gold)
+        print(
+            f"precision {found.precision:.3f}, recall {found.recall:.3f}, F1 {found.f1:.3f}, AER {found.aer:.3f}",
+            file=sys.stderr,
+        )

@@ -1,0 +1,60 @@
+"""``fairseq-syntax export``: a trained model for stock fairseq or CTranslate2."""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_syntax.inference.exported import KINDS, QUANTIZATIONS
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the subcommand."""
+    summary = "write a model for stock fairseq or CTranslate2"
+    parser = subparsers.add_parser(
+        "export",
+        help=summary,
+        description="Write a folder with a model that needs this package no more, its dictionaries and segmentation. "
+        "For models that are plain Transformers at inference; label embeddings become source factors of CTranslate2.",
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT")
+    parser.add_argument("--to", choices=KINDS, help="what is to run it")
+    parser.add_argument("--output", metavar="DIR", help="the folder to make")
+    parser.add_argument(
+        "--quantization", choices=QUANTIZATIONS, help="of CTranslate2's weights (default: none, float32)"
+    )
+    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
+    parser.add_argument(
+        "--segmentation", metavar="DIR", help="where segmentation.LANG.json are (default: the binarized data)"
+    )
+    parser.add_argument(
+        "--source-tag", default="", metavar="TAG", help="of multi-task models: what asks for a translation"
+    )
+    parser.add_argument(
+        "--distil", action="store_true", help="print how to train a plain model on this one's translations, and stop"
+    )
+
+
+def main(args: argparse.Namespace) -> None:
+    """Export."""
+    import logging
+
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.inference import export
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    if not args.distil and not (args.to and args.output):
+        raise SyntaxDataError("--to and --output are needed, or --distil")
+    loaded = export.load(args.checkpoint, args.data)
+    if args.distil:
+        print(export.recipe(args.checkpoint, loaded))
+        return
+    exported = export.export(
+        loaded,
+        args.to,
+        args.output,
+        quantization=args.quantization,
+        segmentation=args.segmentation,
+        source_tag=args.source_tag,
+    )
+    factors = f", with {' and '.join(exported.factors)} as source factors" if exported.factors else ""
+    print(f"{args.output}: for {exported.kind}{factors}; translate with: fairseq-syntax translate {args.output}")

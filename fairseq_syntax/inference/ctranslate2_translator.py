@@ -1,0 +1,165 @@
+"""Translating with a CTranslate2 model that ``fairseq-syntax export`` wrote."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fairseq_syntax.data.binarize import to_stored
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import Pair, WordAlignment, align, spell
+from fairseq_syntax.inference.exported import Exported, factored, setup_task
+from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.translator import Translation, Translator
+from fairseq_syntax.parsing.base import Parser
+from fairseq_syntax.text.conllu import ParsedLine, flatten
+
+# Options of fairseq's search by their names in CTranslate2's.
+_SEARCH = {
+    "beam": "beam_size",
+    "nbest": "num_hypotheses",
+    "lenpen": "length_penalty",
+    "max_len_b": "max_decoding_length",
+    "min_len": "min_decoding_length",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+}
+
+
+def search_options(generation: dict[str, Any]) -> dict[str, Any]:
+    """CTranslate2's options for a search like fairseq's with these.
+
+    Raises:
+        SyntaxDataError: an option that CTranslate2's search does not have
+    """
+    options: dict[str, Any] = {"max_decoding_length": 200, "max_input_length": 0}  # fairseq's, and no cutting
+    for name, value in generation.items():
+        if name not in _SEARCH:
+            known = ", ".join(_SEARCH)
+            raise SyntaxDataError(f"a CTranslate2 model has no search option {name}", hint=f"it has {known}")
+        options[_SEARCH[name]] = value
+    return options
+
+
+class CTranslate2Translator(Translator):
+    """A :class:`Translator` whose model runs in CTranslate2.
+
+    Args:
+        folder: that ``fairseq-syntax export --to ctranslate2`` wrote
+        exported: what is in it
+        parser, batch_size, generation: as in :class:`Translator`; of the search only what CTranslate2 has
+        device: ``cpu`` or ``cuda``
+        options: of the task, such as ``syntax_parser``
+
+    Raises:
+        SyntaxDataError: CTranslate2 is not installed, or its search lacks an option
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        exported: Exported,
+        *,
+        parser: Parser | None = None,
+        batch_size: int = 32,
+        device: str | None = None,
+        options: dict[str, Any] | None = None,
+        **generation: Any,
+    ) -> None:
+        try:
+            import ctranslate2
+        except ImportError as error:
+            hint = "pip install 'fairseq-syntax[export]'"
+            raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
+        import torch
+
+        self.models: list[Any] = []  # none of PyTorch
+        self.task = setup_task(folder, exported, **(options or {}))
+        self.exported = exported
+        self.batch_size = batch_size
+        self._set_search(generation)
+        self._input = InteractiveInput(self.task, parser, exported.source_tag)
+        self._model = ctranslate2.Translator(
+            os.fspath(folder), device=device or "cpu", inter_threads=1, intra_threads=torch.get_num_threads()
+        )
+
+    def _set_search(self, generation: dict[str, Any]) -> None:
+        self.nbest = generation.setdefault("nbest", 1)
+        generation["beam"] = max(generation.get("beam", 4), self.nbest)
+        self._search = search_options(generation)
+
+    def with_search(self, **generation: Any) -> CTranslate2Translator:
+        """As in :class:`Translator`."""
+        other = copy.copy(self)
+        other._set_search(generation)
+        return other
+
+    def translations(
+        self, sentences: Sequence[str | ParsedLine], *, alignments: bool = False
+    ) -> list[list[Translation]]:
+        """As in :class:`Translator`."""
+        lines = [flatten(s) if isinstance(s, ParsedLine) else s for s in sentences]
+        nothing = WordAlignment("", "", [], [], []) if alignments else None
+        found = [[Translation("", [], 0.0, nothing)] for _ in lines]
+        filled = [i for i, line in enumerate(lines) if line.strip()]
+        if not filled:
+            return found
+        tokens = self._tokens([lines[i] for i in filled])
+        limit = min(self.task.max_positions())
+        for i, pieces in zip(filled, tokens):
+            if len(pieces) + 1 > limit:
+                raise SyntaxDataError(f"sentence {i + 1} has {len(pieces)} pieces, and the model takes {limit - 1}")
+        results = self._model.translate_batch(
+            tokens,
+            max_batch_size=self.batch_size,
+            return_scores=True,
+            return_attention=alignments,
+            return_end_token=alignments,
+            **self._search,
+        )
+        texts = self._input.texts() if alignments else []
+        for number, (i, result) in enumerate(zip(filled, results)):
+            found[i] = []
+            for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
+                ended = alignments and pieces[-1:] == [self.task.target_dictionary.eos_word]
+                translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
+                if alignments:
+                    # A row for each step; the step that reads a piece comes after the one that writes it.
+                    weights = np.array(result.attention[rank], dtype=np.float32)[self.exported.alignment_shift :]
+                    target = spell(translation.pieces, self._decode)
+                    translation.alignment = align(weights[: len(translation.pieces)], texts[number], target)
+                found[i].append(translation)
+        return found
+
+    def _aligned(self, *arguments: Any, **options: Any) -> list[Pair]:
+        raise SyntaxDataError(
+            "CTranslate2 gives the attention of its own translations alone",
+            hint="align given translations with the checkpoint, or with its export for fairseq",
+        )
+
+    def _tokens(self, lines: list[str]) -> list[list[str]]:
+        """What CTranslate2 reads for each line: pieces, their factors behind them."""
+        columns = self.exported.factors
+        if not columns:
+            encoded, _ = self._input.encode(lines)
+            return [self._symbols(ids.tolist()[:-1]) for ids in encoded]
+        inventory = LabelInventory(self.task.source_labels, frozen=True)
+        found = []
+        for line, pieces in self._input.parsed_pieces(lines):
+            ids = [self.task.source_dictionary.index(piece) for piece in pieces]
+            stored = to_stored(line, inventory)
+            factors = []
+            for column in columns:
+                names, words = self.task.source_labels[column], getattr(stored, column)
+                factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
+            found.append(factored(self._symbols(ids), factors))
+        return found
+
+    def _symbols(self, ids: Sequence[int]) -> list[str]:
+        """The pieces of the dictionary; whatever is not a piece of text is unknown, as it is to fairseq."""
+        dictionary = self.task.source_dictionary
+        return [dictionary[i] if i >= dictionary.nspecial else dictionary.unk_word for i in ids]

@@ -1,0 +1,356 @@
+"""A trained model on its way to those who translate with it: a folder for stock fairseq or for CTranslate2."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_syntax.data.binarize import segmentation_path
+from fairseq_syntax.data.labels import labels_path
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import AlignmentHead, load_head, save_head
+from fairseq_syntax.inference.exported import CHECKPOINT, FACTOR_MARK, Exported, factored
+from fairseq_syntax.inference.plain import (
+    DISTIL,
+    acts_at_inference,
+    check_equal,
+    checkpoint,
+    plain_model,
+    plain_options,
+)
+from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
+
+
+@dataclass
+class Loaded:
+    """A checkpoint in evaluation mode, the options of its model, its task, and the head that its words align by."""
+
+    model: Any
+    options: dict[str, Any]
+    task: Any
+    head: AlignmentHead
+
+
+def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Loaded:
+    """Load a checkpoint for export.
+
+    Args:
+        data: the binarized data (default: what the model was trained on)
+
+    Raises:
+        SyntaxDataError: no such checkpoint, or its data are gone
+    """
+    from fairseq import checkpoint_utils
+    from omegaconf import OmegaConf
+
+    if not os.path.isfile(path):
+        raise SyntaxDataError("no such checkpoint", path=path)
+    overrides = {} if data is None else {"data": os.fspath(data)}
+    try:
+        (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([os.fspath(path)], arg_overrides=overrides)
+    except FileNotFoundError as error:
+        raise SyntaxDataError(
+            f"the model's data cannot be read: {error}", path=path, hint="name them by --data"
+        ) from None
+    options = cfg.model
+    found = OmegaConf.to_container(options) if OmegaConf.is_config(options) else vars(options)
+    return Loaded(model.eval(), dict(found), task, load_head(path, model))  # type: ignore[arg-type]
+
+
+def export(
+    loaded: Loaded,
+    kind: str,
+    output: str | os.PathLike[str],
+    *,
+    quantization: str | None = None,
+    segmentation: str | os.PathLike[str] | None = None,
+    source_tag: str = "",
+) -> Exported:
+    """Write a folder with the model, its dictionaries and segmentation, and a README; whole or not at all.
+
+    Args:
+        kind: ``fairseq`` or ``ctranslate2``
+        output: the folder, which is made; what is there must be empty
+        quantization: of CTranslate2's weights, one of ``exported.QUANTIZATIONS``; None leaves them in float32
+        segmentation: a folder with ``segmentation.LANG.json`` (default: the data directory)
+        source_tag: put before and after each source sentence by those who translate: for multi-task models
+
+    Raises:
+        SyntaxDataError: neither fairseq alone nor CTranslate2 can compute the model; the folder is not empty
+    """
+    output = Path(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise SyntaxDataError("is there already, and not empty", path=output, hint="give another folder, or empty it")
+    if quantization is not None and kind != "ctranslate2":
+        raise SyntaxDataError("--quantization is for --to ctranslate2")
+    task = loaded.task
+    if source_tag and source_tag not in task.source_dictionary.indices:
+        raise SyntaxDataError(
+            f"the source dictionary has no {source_tag}", hint="as in fairseq-syntax multitask --tags"
+        )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
+    try:
+        write = write_ctranslate2 if kind == "ctranslate2" else write_fairseq
+        factors = write(loaded, folder, quantization)
+        exported = Exported(
+            kind,
+            task.cfg.source_lang,
+            task.cfg.target_lang,
+            factors,
+            source_tag,
+            quantization,
+            loaded.head.shift,
+        )
+        exported.save(folder)
+        segmented = _copy_data(task, folder, segmentation or task.data_dir, bool(factors))
+        (folder / "README.md").write_text(_readme(exported, segmented), encoding="utf-8")
+        folder.chmod(0o755)
+        if output.exists():
+            output.rmdir()
+        folder.rename(output)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return exported
+
+
+def write_fairseq(loaded: Loaded, folder: Path, quantization: str | None = None) -> list[str]:
+    """Write ``model.pt`` for stock fairseq. It has no factors, so the list is empty."""
+    model, options = plain_model(loaded.model, loaded.options, loaded.task)
+    _check(loaded, model)
+    torch.save(checkpoint(model, options, loaded.task), folder / CHECKPOINT)
+    save_head(loaded.head, folder / CHECKPOINT)
+    return []
+
+
+def _check(loaded: Loaded, plain: Any) -> None:
+    source, target = loaded.task.source_dictionary, loaded.task.target_dictionary
+    check_equal(loaded.model, plain, (len(source), len(target)), source.pad(), source.eos())
+
+
+# ------------------------------------------------------------------------------------ CTranslate2
+
+
+def write_ctranslate2(loaded: Loaded, folder: Path, quantization: str | None = None) -> list[str]:
+    """Write a CTranslate2 model; returns the columns of the parse that it takes as source factors.
+
+    The work is that of CTranslate2's own converter of fairseq models, which is told that the architecture is
+    ``transformer``. Label embeddings in place of the last dimensions of a piece's are source factors that are
+    concatenated.
+
+    Raises:
+        SyntaxDataError: CTranslate2 is not installed, or cannot compute the model
+    """
+    try:
+        from ctranslate2.converters.converter import Converter
+    except ImportError as error:
+        hint = "pip install 'fairseq-syntax[export]'"
+        raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
+
+    embedding = _label_embedding(loaded.model)
+    if embedding is None:
+        model, options = plain_model(loaded.model, loaded.options, loaded.task)
+        _check(loaded, model)
+        columns: list[str] = []
+    else:
+        model, options = loaded.model, plain_options("transformer", loaded.options)
+        columns = list(embedding.embeddings)
+    spec = _specification(model, options, loaded, embedding)
+
+    class Converted(Converter):
+        def _load(self):
+            return spec
+
+    Converted().convert(os.fspath(folder), quantization=quantization, force=True)
+    _check_scores(loaded, folder, columns, quantization)
+    return columns
+
+
+def _label_embedding(model: Any) -> LabelEmbedding | None:
+    """The label embeddings of a model whose encoder is plain but for them."""
+    systems = list(getattr(model.encoder, "systems", {}).values())
+    found = [s for s in systems if isinstance(s, LabelEmbedding)]
+    if not found:
+        return None
+    others = [s.name for s in systems if s not in found and acts_at_inference(s, model.encoder)]
+    if others:
+        hint = DISTIL
+        raise SyntaxDataError(f"{' and '.join(others)} has no counterpart in CTranslate2", hint=hint)
+    if type(model.decoder).__module__.split(".")[0] != "fairseq":
+        raise SyntaxDataError(f"{type(model.decoder).__name__} has no counterpart in CTranslate2", hint=DISTIL)
+    return found[0]
+
+
+@torch.no_grad()
+def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embedding: LabelEmbedding | None) -> Any:
+    """The model in CTranslate2's terms."""
+    from ctranslate2.converters import fairseq as converter
+    from ctranslate2.specs import transformer_spec
+
+    task, head = loaded.task, loaded.head
+    heads = head.heads if head.head is None else 1
+    args = Namespace(**{**options, "alignment_layer": head.layer, "alignment_heads": heads})
+    if not hasattr(args, "encoder_attention_heads"):
+        raise SyntaxDataError(f"CTranslate2 has no counterpart of {options['_name']}")
+    for option in ("cross_self_attention", "no_cross_attention", "adaptive_input", "adaptive_softmax_cutoff"):
+        if getattr(args, option, None):
+            raise SyntaxDataError(f"CTranslate2 has no counterpart of --{option.replace('_', '-')}")
+    try:
+        spec = converter._get_model_spec(args)  # its checks of the options, too
+    except ValueError as error:
+        raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}") from None
+    if embedding is not None:
+        spec = transformer_spec.TransformerSpec.from_config(
+            (args.encoder_layers, args.decoder_layers),
+            args.encoder_attention_heads,
+            pre_norm=args.encoder_normalize_before,
+            activation=converter._SUPPORTED_ACTIVATIONS[args.activation_fn],
+            alignment_layer=args.alignment_layer,
+            alignment_heads=args.alignment_heads,
+            layernorm_embedding=bool(args.layernorm_embedding),
+            num_source_embeddings=1 + len(embedding.embeddings),
+        )
+    if head.head is not None:
+        move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
+    converter.set_transformer_encoder(spec.encoder, model.encoder)
+    converter.set_transformer_decoder(spec.decoder, model.decoder)
+    spec.register_source_vocabulary(converter._get_vocab(task.source_dictionary))
+    if embedding is not None:
+        if marked := [s for s in task.source_dictionary.symbols if FACTOR_MARK in s]:
+            raise SyntaxDataError(f"the piece {marked[0]!r} holds {FACTOR_MARK}, which marks factors in CTranslate2")
+        spec.encoder.embeddings[0].weight = model.encoder.embed_tokens.weight[:, : embedding.kept].numpy()
+        for place, (column, labels) in zip(spec.encoder.embeddings[1:], embedding.embeddings.items()):
+            # The end of a sentence has the embedding of no label, and CTranslate2 looks for its symbols at the end.
+            none = labels.weight[:1]
+            place.weight = torch.cat([labels.weight, none, none, none]).numpy()
+            spec.register_source_vocabulary([*task.source_labels[column], "<blank>", "<s>", "</s>"])
+    spec.register_target_vocabulary(converter._get_vocab(task.target_dictionary))
+    spec.config.decoder_start_token = spec.config.eos_token
+    spec.config.add_source_eos = True
+    return spec
+
+
+@torch.no_grad()
+def move_to_front(attention: Any, head: int) -> None:
+    """Renumber an attention's heads so that ``head`` is the first, of which CTranslate2 reports the weights.
+
+    What the attention computes stays as it was.
+    """
+    order = [head, *(h for h in range(attention.num_heads) if h != head)]
+    rows = torch.arange(attention.embed_dim).view(attention.num_heads, -1)[order].flatten()
+    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+        projection.weight.copy_(projection.weight[rows].clone())
+        if projection.bias is not None:
+            projection.bias.copy_(projection.bias[rows].clone())
+    attention.out_proj.weight.copy_(attention.out_proj.weight[:, rows].clone())
+
+
+@torch.no_grad()
+def _check_scores(loaded: Loaded, folder: Path, columns: list[str], quantization: str | None) -> None:
+    """Make sure that CTranslate2 gives random tokens the same probabilities; weights in float32 only."""
+    import ctranslate2
+
+    if quantization not in (None, "float32"):
+        return
+    task = loaded.task
+    source, target = task.source_dictionary, task.target_dictionary
+    generator = torch.Generator().manual_seed(1)
+    translator = ctranslate2.Translator(os.fspath(folder), device="cpu", intra_threads=1)
+    for length in (1, 7):
+        src = torch.randint(4, max(5, len(source)), (length,), generator=generator)
+        tgt = torch.randint(4, max(5, len(target)), (length,), generator=generator)
+        labels = {c: torch.randint(0, len(task.source_labels[c]), (length,), generator=generator) for c in columns}
+        names = [[task.source_labels[c][i] for i in ids.tolist()] for c, ids in labels.items()]
+        pieces = factored([source[i] for i in src.tolist()], names)
+        (found,) = translator.score_batch([pieces], [[target[i] for i in tgt.tolist()]])
+        gold = torch.cat([tgt, torch.tensor([target.eos()])])
+        inputs: dict[str, Any] = {
+            "src_tokens": torch.cat([src, torch.tensor([source.eos()])])[None],
+            "src_lengths": torch.tensor([length + 1]),
+            "prev_output_tokens": torch.cat([gold[-1:], gold[:-1]])[None],
+        }
+        if columns:
+            zero = torch.zeros(length, dtype=torch.long)
+            rows = [zero, *(labels.get(c, zero) for c in ("deprel", "upos", "xpos"))]
+            inputs["src_syntax"] = {
+                "counts": torch.tensor([[length], [length], [0]]),
+                "pieces": torch.ones(length, dtype=torch.int32),
+                "words": torch.stack(rows),
+            }
+        logits = loaded.model(**inputs)[0][0].float()
+        expected = logits.log_softmax(-1)[torch.arange(length + 1), gold]
+        difference = (torch.tensor(found.log_probs) - expected).abs().max().item()
+        if not difference < 1e-3:
+            raise SyntaxDataError(
+                f"CTranslate2 computes something else: log-probabilities differ by {difference:.2g}", hint=DISTIL
+            )
+
+
+# ------------------------------------------------------------------------------------ what lies beside the model
+
+
+def _copy_data(task: Any, folder: Path, segmentation: str | os.PathLike[str], labels: bool) -> bool:
+    """Copy the dictionaries, the labels where wanted, and the segmentation; whether the source has one."""
+    languages = (task.cfg.source_lang, task.cfg.target_lang)
+    for lang in languages:
+        shutil.copyfile(os.path.join(task.data_dir, f"dict.{lang}.txt"), folder / f"dict.{lang}.txt")
+        path = Path(segmentation_path(segmentation, lang))
+        if path.exists():
+            shutil.copyfile(path, folder / path.name)
+            model = json.loads(path.read_text(encoding="utf-8"))["model"]
+            shutil.copyfile(path.parent / model, folder / model)
+    if labels:
+        shutil.copyfile(labels_path(task.data_dir, languages[0]), labels_path(folder, languages[0]))
+    return Path(segmentation_path(folder, languages[0])).exists()
+
+
+def _readme(exported: Exported, segmented: bool) -> str:
+    """Four lines: what it is, and how to translate with it."""
+    source, target = exported.source_lang, exported.target_lang
+    tag = f", `{exported.source_tag}` before and after it" if exported.source_tag else ""
+    text = "text" if segmented else "pieces"
+    lines = [f"A translation model, {source} to {target}, of fairseq-syntax, for {exported.kind}."]
+    if exported.kind == "fairseq":
+        lines += [
+            f"`fairseq-syntax translate .` reads and writes {text}, a sentence a line.",
+            f"fairseq alone takes pieces by `segmentation.{source}.*` (sentencepiece or subword-nmt){tag}: ",
+            f"`fairseq-interactive . --path {CHECKPOINT} -s {source} -t {target} --beam 4 < pieces`",
+        ]
+    else:
+        shape = FACTOR_MARK.join(["piece", *(column.upper() for column in exported.factors)])
+        lines += [
+            f"`fairseq-syntax translate .` reads and writes {text}, a sentence a line"
+            + (", which it parses for the labels." if exported.factors else "."),
+            f"CTranslate2 alone takes pieces by `segmentation.{source}.*` (sentencepiece or subword-nmt){tag}: ",
+            f'`ctranslate2.Translator(".").translate_batch([["{shape}", …]], beam_size=4)[0].hypotheses[0]`',
+        ]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+# ------------------------------------------------------------------------------------ where export is not possible
+
+
+def recipe(path: str | os.PathLike[str], loaded: Loaded) -> str:
+    """The commands that train a plain student on this model's translations: sequence-level distillation."""
+    source, target = loaded.task.cfg.source_lang, loaded.task.cfg.target_lang
+    data = os.path.abspath(loaded.task.data_dir)
+    segment = f"fairseq-syntax segment --lang {target} --model {data}/segmentation.{target}.json"
+    return f"""# Sequence-level distillation (Kim and Rush, 2016): a plain Transformer learns from this model's output,
+# on the text that it was trained on and on any other that can be parsed. examples/distillation has it as a grid.
+# train.{source}.conllu: the parse of that text; SEGMENTED: its pieces and those of valid.
+fairseq-syntax translate {os.path.abspath(path)} --data {data} --input train.{source}.conllu --output train.{target}
+{segment} --input train.{target} --outdir SEGMENTED
+fairseq-preprocess -s {source} -t {target} --trainpref SEGMENTED/train --validpref SEGMENTED/valid \\
+    --srcdict {data}/dict.{source}.txt --tgtdict {data}/dict.{target}.txt --destdir student-data
+fairseq-train student-data --arch transformer --save-dir student  # and the options that this model was trained with
+fairseq-syntax export student/checkpoint_best.pt --segmentation {data} --to ctranslate2 --output exported"""

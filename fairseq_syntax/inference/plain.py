@@ -1,0 +1,165 @@
+"""A trained model as one of fairseq's own, which needs this package no more."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import torch
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModel
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
+from fairseq_syntax.model.transformer import SyntaxTransformerModel
+
+TRANSFORMER = "transformer"
+# What a checkpoint must not ask for again: files of the machine that trained it, and layers that are pruned by now.
+_OF_TRAINING = {"encoder_embed_path", "decoder_embed_path", "encoder_layers_to_keep", "decoder_layers_to_keep"}
+DISTIL = "--distil says how to train a plain model on this one's translations"
+
+
+def why_not_plain(model: Any) -> str | None:
+    """Why fairseq alone could not compute what the model computes at inference; None where it can."""
+    if needs := getattr(model, "inference_needs", frozenset()):
+        systems = [s.name for s in getattr(model.encoder, "systems", {}).values() if s.inference_needs]
+        what = "the parser's distribution" if "arcs" in needs else "the parse"
+        return f"{' and '.join(systems) or type(model).__name__} reads {what} of each sentence that it translates"
+    if isinstance(model, SyntaxTransformerModel):
+        own = [s.name for s in model.encoder.systems.values() if acts_at_inference(s, model.encoder)]
+        if own:
+            return f"{' and '.join(own)} needs no parse, but its encoder computes what no plain Transformer does"
+        if type(model.decoder).__module__.split(".")[0] != "fairseq":
+            return f"{type(model.decoder).__name__} needs no parse, but it computes what no plain Transformer does"
+        return None
+    if type(model).__module__.split(".")[0] != "fairseq":
+        return f"{type(model).__name__} is no model of fairseq's own"
+    return None
+
+
+def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
+    """Whether a system changes what the encoder computes; else it has a part in training alone, by its losses."""
+    claims = [system.claims(layer, encoder.layers[layer].self_attn.num_heads) for layer in system.layers()]
+    touches = any(c.scales or c.replaces for c in claims)
+    return touches or bool(system.blocks()) or type(system).embed is not EncoderSystem.embed
+
+
+def plain_model(model: Any, options: Mapping[str, Any], task: Any) -> tuple[Any, dict[str, Any]]:
+    """The model as one of fairseq's own, and that one's options.
+
+    Args:
+        model: fairseq's own, or a Transformer whose systems act in training alone
+        options: those of its checkpoint
+        task: the task that it was loaded with
+
+    Raises:
+        SyntaxDataError: it is none (:func:`why_not_plain`)
+    """
+    if reason := why_not_plain(model):
+        raise SyntaxDataError(reason, hint=DISTIL)
+    if not isinstance(model, SyntaxTransformerModel):
+        name = ARCH_MODEL_NAME_REGISTRY[options.get("arch") or options["_name"]]
+        return model, plain_options(name, options)
+    chosen = plain_options(TRANSFORMER, options)
+    plain = TransformerModel.build_model(Namespace(**chosen), task)
+    # Systems that act in training alone have no parameters; a key too many or too few is an error.
+    plain.load_state_dict(model.state_dict(), strict=True)
+    return plain.eval(), chosen
+
+
+def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a model's options those that fairseq's model of that name has, as plain values.
+
+    Args:
+        name: a key of fairseq's registry of models
+        options: by their names in the namespace
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    MODEL_REGISTRY[name].add_args(parser)
+    known = {action.dest for action in parser._actions} - _OF_TRAINING
+    return {"_name": name, "arch": name, **{k: _value(v) for k, v in options.items() if k in known}}
+
+
+def checkpoint(model: Any, options: Mapping[str, Any], task: Any) -> dict[str, Any]:
+    """A checkpoint of fairseq's ``translation`` task that PyTorch loads with ``weights_only``: plain values alone.
+
+    fairseq's own have a Namespace in them, which PyTorch refuses unless a program allows it.
+
+    Args:
+        model: one of fairseq's
+        options: of :func:`plain_options`
+        task: the languages, and the side of the padding
+    """
+    cfg = _values(OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True))
+    cfg["model"] = dict(options)
+    cfg["criterion"] = {"_name": "cross_entropy", "sentence_avg": False}
+    cfg["task"] = {
+        "_name": "translation",
+        "data": ".",
+        "source_lang": task.cfg.source_lang,
+        "target_lang": task.cfg.target_lang,
+        "left_pad_source": bool(task.cfg.left_pad_source),
+        "left_pad_target": bool(task.cfg.left_pad_target),
+        "max_source_positions": int(task.cfg.max_source_positions),
+        "max_target_positions": int(task.cfg.max_target_positions),
+    }
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()},
+        "optimizer_history": [
+            {
+                "criterion_name": "CrossEntropyCriterion",
+                "optimizer_name": "",
+                "lr_scheduler_state": {},
+                "num_updates": 0,
+            }
+        ],
+        "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "last_optimizer_state": None,
+    }
+
+
+@torch.no_grad()
+def check_equal(model: Any, plain: Any, vocabulary: tuple[int, int], pad: int, eos: int) -> None:
+    """Make sure that two models say the same, on random tokens and padded batches.
+
+    Args:
+        vocabulary: sizes of the source's and the target's dictionary
+
+    Raises:
+        SyntaxDataError: they differ
+    """
+    generator = torch.Generator().manual_seed(1)
+    source, target = (torch.randint(4, max(5, size), (3, 9), generator=generator) for size in vocabulary)
+    source[:, -1] = eos
+    source[0, :4] = pad
+    batch = {"src_tokens": source, "src_lengths": source.ne(pad).sum(dim=1), "prev_output_tokens": target}
+    logits: list[Tensor] = [m(**batch)[0].float() for m in (model, plain)]
+    if not torch.allclose(*logits, atol=1e-4, rtol=1e-4):
+        difference = (logits[0] - logits[1]).abs().max()
+        raise SyntaxDataError(f"the plain model is not the same function: its logits differ by {difference:.2g}")
+
+
+def _value(value: Any) -> Any:
+    """A value of an option without types of this installation."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, (str, int, float, bool)):
+        # Enumerations of fairseq are strings too, of types of their own.
+        return next((kind(value) for kind in (bool, str, int, float) if isinstance(value, kind)), None)
+    if isinstance(value, (list, tuple)):
+        return [_value(v) for v in value]
+    if isinstance(value, Mapping):
+        return _values(value)
+    return str(value)
+
+
+def _values(mapping: Any) -> dict[str, Any]:
+    return {str(key): _value(value) for key, value in mapping.items()}

@@ -1,0 +1,162 @@
+"""Sentences without a parse: each system's neutral form, in any batch, and in training by a draw of its own."""
+
+import random
+
+import lstm_models
+import numpy as np
+import pytest
+import tiny_syntax
+import torch
+import toy_data
+from random_parses import random_tree
+
+from fairseq_syntax.data.dataset import uniform
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.interactive import unparsed
+from fairseq_syntax.inference.translator import Translator
+
+TRANSFORMERS = {
+    "pascal_transformer": {},
+    "ldd_transformer": {"ldd_variant": "UDP", "encoder_attention_heads": 4},
+    "sennrich_haddow_transformer": {"label_features": "deprel:4,upos:3"},
+    "relative_depth_transformer": {},
+    "structural_positions_transformer": {},
+}
+LSTMS = {
+    "dlaa_lstm": {"dlaa_block_size": 3},
+    **{f"{name}_lstm": {} for name in ("sdrnmt1", "sdrnmt2", "senmt", "tree2seq", "gcn")},
+}
+
+
+def models():
+    for arch, options in TRANSFORMERS.items():
+        yield pytest.param(lambda a=arch, o=options: tiny_syntax.tiny_model(a, **o).eval(), id=arch)
+    for arch, options in LSTMS.items():
+        yield pytest.param(lambda a=arch, o=options: lstm_models.model(a, **o), id=arch)
+
+
+def logits(model, lines, parsed, left=True) -> torch.Tensor:
+    inputs = lstm_models.net_input(lines, left)
+    if not all(parsed):
+        inputs["src_syntax"]["parsed"] = torch.tensor(parsed)
+    with torch.no_grad():
+        return model(**inputs)[0]
+
+
+@pytest.mark.parametrize("make", models())
+@pytest.mark.parametrize("left", [True, False])
+def test_only_sentences_without_a_parse_are_neutral_in_any_batch(make, left):
+    model, lines = make(), lstm_models.lines(6)
+    parsed = [True, False, True, False, True]
+    whole, mixed = logits(model, lines, [True] * 5, left), logits(model, lines, parsed, left)
+    others = [line if keep else reparsed(line, i) for i, (line, keep) in enumerate(zip(lines, parsed))]
+    torch.testing.assert_close(mixed, logits(model, others, parsed, left))  # the parse is not read
+    changed = 0
+    for i, (line, keep) in enumerate(zip(lines, parsed)):
+        torch.testing.assert_close(mixed[i], logits(model, [line], [keep])[0], atol=1e-5, rtol=1e-4)
+        if keep:
+            torch.testing.assert_close(mixed[i], whole[i], atol=1e-5, rtol=1e-4)
+        else:
+            changed += not torch.allclose(mixed[i], whole[i], atol=1e-4)
+    assert changed
+
+
+def reparsed(line, seed):
+    rng = random.Random(seed)
+    heads = random_tree(rng, len(line.heads))
+    return type(line)(line.pieces, heads, [(rng.randrange(1, 5), 1, 1) for _ in heads], line.tokens)
+
+
+@pytest.mark.parametrize("arch, heads", [("pascal_transformer", 4), ("ldd_transformer", 16)])
+def test_without_a_parse_scores_are_those_of_a_plain_transformer(arch, heads):
+    options = {"encoder_layers": 1, "encoder_attention_heads": heads}
+    model, lines = tiny_syntax.tiny_model(arch, **{**TRANSFORMERS[arch], **options}).eval(), lstm_models.lines(7)
+    plain = tiny_syntax.tiny_model("transformer", **options).eval()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if ".systems." not in k})
+    inputs = lstm_models.net_input(lines)
+    del inputs["src_syntax"]
+    with torch.no_grad():
+        torch.testing.assert_close(logits(model, lines, [False] * 5), plain(**inputs)[0], atol=1e-5, rtol=1e-4)
+
+
+def test_the_draw_depends_on_the_sentence_and_the_epoch_alone():
+    numbers = np.arange(20_000)
+    drawn = uniform(numbers, seed=3, epoch=2)
+    assert ((drawn >= 0) & (drawn < 1)).all() and abs((drawn < 0.15).mean() - 0.15) < 0.01
+    np.testing.assert_array_equal(uniform(numbers[[7, 5]], 3, 2), drawn[[7, 5]])
+    for other in (uniform(numbers, 3, 3), uniform(numbers, 4, 2)):
+        assert abs(np.corrcoef(drawn, other)[0, 1]) < 0.03
+
+
+def test_training_drops_parses_and_the_losses_keep_theirs(toy, tmp_path):
+    """In training only; PASCAL reads what supervised heads learn from."""
+    seen = []
+    from fairseq_syntax.model.heads import Step
+
+    original = Step.seen_by
+
+    def spy(step, system):
+        out = original(step, system)
+        seen.append((system.name, system.training, step.syntax.parsed, out is step))
+        return out
+
+    Step.seen_by = spy
+    try:
+        toy_data.train(
+            toy.data, tmp_path, "--encoder-syntax", "pascal,supervised_heads", "--parse-dropout", 0.5,
+            arch="syntax_transformer", criterion="supervised_head", max_epoch=1,
+        )  # fmt: skip
+    finally:
+        Step.seen_by = original
+    training = [s for s in seen if s[1]]
+    share = torch.cat([s[2] for s in training if s[0] == "pascal"]).float().mean()
+    assert 0.3 < share < 0.7
+    assert all(same for name, _, parsed, same in training if name == "supervised_heads" or parsed is None)
+    assert all(s[2] is None for s in seen if not s[1])
+    with pytest.raises(SyntaxDataError, match="probability lies between 0 and 1"):
+        toy_data.train(toy.data, tmp_path / "bad", "--parse-dropout", 1.5, max_epoch=1)
+
+
+class Picky:
+    """A parser that fails on some lines, by an error that is not ours."""
+
+    def __init__(self, inner) -> None:
+        self.inner = inner
+
+    def parse(self, lines):
+        if any("fail" in line for line in lines):
+            raise RuntimeError("out of time")
+        return self.inner.parse(lines)
+
+
+class Flat:
+    def parse(self, lines):
+        found = [unparsed(line) for line in lines]
+        for line in found:
+            line.parsed, line.heads = True, [0] * len(line.heads)
+        return found
+
+
+def test_raw_text_that_cannot_be_parsed(trained):
+    """A failure touches its own line only; without --missing-parse neutral it is an error."""
+    text = ["a man saw the girl", "fail man saw dogs.", "old dogs"]
+    with pytest.raises(RuntimeError, match="out of time"):
+        Translator.load(trained, parser=Picky(Flat()), device="cpu").translate(text)
+    translator = Translator.load(trained, parser=Picky(Flat()), missing_parse="neutral", device="cpu")
+    found = translator.translations(text)
+    alone = [translator.translations([line])[0][0].score for line in text]
+    assert [f[0].score for f in found] == pytest.approx(alone, abs=1e-5)
+    parsed = Translator.load(trained, parser=Flat(), device="cpu").translations([text[0], "x", text[2]])
+    assert [parsed[i][0].score for i in (0, 2)] == pytest.approx([alone[0], alone[2]], abs=1e-5)
+
+    nothing = Translator.load(trained, parser_name="none", missing_parse="neutral", device="cpu")
+    assert nothing.translations(text[1:2])[0][0].score == pytest.approx(alone[1], abs=1e-5)
+    with pytest.raises(SyntaxDataError):
+        Translator.load(trained, parser_name="none", device="cpu").translate(text)
+
+
+def test_words_of_an_unparsed_line():
+    line = unparsed("The man, who...")
+    assert [t.form for t in line.tokens] == ["The", "man", ",", "who", "..."]
+    assert [t.space_after for t in line.tokens] == [True, False, True, False, True]
+    assert not line.parsed and line.heads == [0, 1, 2, 3, 4]
