@@ -42,13 +42,15 @@ def allow_checkpoint_types() -> None:
     from omegaconf.base import ContainerMetadata, Metadata
     from omegaconf.nodes import AnyNode
 
+    _multiarray: typing.Any = getattr(np, "_core", np.core).multiarray  # its name before and since NumPy 2
+
     torch.serialization.add_safe_globals(
         [
             argparse.Namespace,
             np.ndarray,
             np.dtype,
-            np._core.multiarray._reconstruct,
-            np._core.multiarray.scalar,
+            _multiarray._reconstruct,
+            _multiarray.scalar,
             np.dtypes.Int64DType,
             np.dtypes.Float64DType,
             DictConfig,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -55,7 +56,7 @@ def main(args: argparse.Namespace) -> None:
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     parsed = args.input.removesuffix(".gz").endswith(".conllu")
-    sentences = list(read_conllu(args.input) if parsed else read_lines(args.input))
+    sentences: list[Any] = list(read_conllu(args.input) if parsed else read_lines(args.input))
     translations = list(read_lines(args.translations))
     gold = read_gold(list(read_lines(args.gold)), args.gold) if args.gold else None
     if gold is not None and len(gold) != len(sentences):

@@ -124,7 +124,8 @@ def _report(sample, bins: int, *, fit: bool) -> tuple[dict, dict]:
             "held_out_ece": c.held_out_error(sample.heads, bins),
             "log_loss": sample.heads.at(temperature).log_loss(),
         }
-        curves[f"heads, T = {temperature:.2f}"] = c.reliability(*sample.heads.at(temperature).best(), bins)
+        confidence, correct = sample.heads.at(temperature).best()
+        curves[f"heads, T = {temperature:.2f}"] = c.reliability(confidence, correct, bins)
     return report, curves
 
 

@@ -30,7 +30,7 @@ def main(args: argparse.Namespace) -> int:
     for path in find_stores(args.path):
         store = SyntaxStore(path)
         try:
-            tokens = Tokens(path)
+            tokens: Tokens | None = Tokens(path)
         except SyntaxDataError:
             # a store alone can still be looked at, but not be checked
             if args.check:
@@ -42,6 +42,7 @@ def main(args: argparse.Namespace) -> int:
             print("  " + example(store, sentence, tokens).replace("\n", "\n    "))
         if args.check:
             problems = 0
+            assert tokens is not None  # or the error above
             for problem in check(store, tokens):
                 problems += 1
                 if problems <= args.problems:

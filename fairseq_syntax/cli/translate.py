@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -69,7 +71,7 @@ def main(args: argparse.Namespace) -> None:
         lenpen=args.lenpen,
     )
     if args.input == "-":
-        source = (line.rstrip("\r\n") for line in sys.stdin)
+        source: Iterable[Any] = (line.rstrip("\r\n") for line in sys.stdin)
     elif args.input.removesuffix(".gz").endswith(".conllu"):
         source = read_conllu(args.input)
     else:
@@ -85,5 +87,6 @@ def main(args: argparse.Namespace) -> None:
             for best in translator.translations(chunk, alignments=links is not None):
                 file.write(best[0].text + "\n")
                 if links is not None:
-                    links.write(written(best[0].alignment, args.alignments) + "\n")
+                    found = best[0].alignment  # an empty line has none
+                    links.write((written(found, args.alignments) if found is not None else "") + "\n")
             file.flush()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Task
@@ -180,7 +181,7 @@ class Grid:
             why = f"exit code {code}" if code != 0 else f"it did not make {missing[0]}"
             self.say(f"{task.cell} {task.step}: FAILED after {seconds} s: {why}; see {log}\n{_tail(log)}")
             return False
-        entry = {"kind": "step", "cell": task.cell, "step": task.step, "command": task.command.strip()}
+        entry: dict[str, Any] = {"kind": "step", "cell": task.cell, "step": task.step, "command": task.command.strip()}
         entry |= {"seconds": seconds, "attempts": attempts, "fingerprint": task.fingerprint}
         # the record first: a step with a record and without a mark runs again, and the later record counts
         append(self.experiment.record, entry)

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Shares, Test, Value
@@ -54,7 +54,7 @@ def append(path: Path, entry: dict) -> None:
 
 def read(path: Path) -> list[dict]:
     """The lines of a results file; half a line, which a killed program left, is passed over."""
-    entries = []
+    entries: list[dict] = []
     if not path.exists():
         return entries
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -80,7 +80,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def environment() -> dict:
     """Hardware, threads and versions of this process; nothing that names the machine or its user."""
-    found = {"kind": "environment", "python": platform.python_version(), "system": platform.system()}
+    found: dict[str, Any] = {"kind": "environment", "python": platform.python_version(), "system": platform.system()}
     found |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
     found["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     found["versions"] = {}
@@ -232,7 +232,7 @@ def _report(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> 
     systems = [System(name, runs) for name, runs in _translations(experiment, test, seeds).items()]
     baseline = test.baseline if test.baseline in seeds else None
     options = Options(**test.options)
-    options.by = [Property.of(text) for text in options.by]
+    options.by = [Property.of(cast(str, text)) for text in options.by]
     parses = _parses(experiment, test, len(references[0])) if options.by else None
     return evaluate(systems, references, options, baseline=baseline, sources=sources, parses=parses)
 
@@ -315,7 +315,8 @@ def _by_system(title: str, cells: dict[tuple[str, str], float], digits: dict[str
 
 def _commands(steps: list[dict]) -> str:
     """Every command of ``prepare`` and of the first seed of each system; the other seeds differ in the seed."""
-    lines, first = [], {}
+    lines: list[str] = []
+    first: dict[str, Any] = {}
     for entry in steps:
         if first.setdefault(_system(entry), entry["cell"]) == entry["cell"]:
             lines.append(f"# {entry['cell']} {entry['step']}\n{entry['command']}")

@@ -181,7 +181,7 @@ def measure_by(
         intervals = []
         for interval in prop.intervals(prop.values(parses)):
             chosen = interval.lines.tolist()
-            entry = {"over": interval.over, "to": interval.to, "sentences": len(chosen)}
+            entry: dict[str, Any] = {"over": interval.over, "to": interval.to, "sentences": len(chosen)}
             entry["rows"] = measure(scorer, runs, baseline, controls, draws=draws, subset=chosen)
             intervals.append(entry)
         found.append({"property": prop.name, "intervals": intervals})

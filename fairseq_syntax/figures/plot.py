@@ -141,9 +141,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str]) -> Figur
         axes.set_ylabel(metric)
         axes.grid(alpha=0.3)
     handles = [Line2D([], [], color=color, label=name) for name, color in zip(runs, _colors(len(runs)))]
-    handles += [
-        Line2D([], [], color="gray", linestyle=s, label=n) for s, n in (("-", "validation"), ("--", "training"))
-    ]
+    handles.append(Line2D([], [], color="gray", linestyle="-", label="validation"))
+    handles.append(Line2D([], [], color="gray", linestyle="--", label="training"))
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
     return figure
 

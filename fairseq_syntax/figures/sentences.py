@@ -211,7 +211,7 @@ def show_model(exhibit: Exhibit, name: str, reader: Reader, dataset: Any, number
         weights = found["attention"]["encoder"][layer][head]
         heads = predicted_heads(weights, exhibit.counts, exhibit.spans or [(0, len(exhibit.words))])
         first = np.cumsum([0, *exhibit.counts[:-1]])
-        p = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]
+        p: list[float | None] = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]
         labels = ["root" if i == h else "" for i, h in enumerate(heads)]
         exhibit.trees[f"{name} (predicted)"] = Tree(heads, labels, p)
 

@@ -362,7 +362,7 @@ class Aligner:
             attention = head.pick(source_attention(model, net_input, targets))
             found = list(cut(attention, net_input["src_tokens"], targets, head.shift, model.decoder.dictionary.pad()))
             total = [a + b for a, b in zip(total, found)] if total else found
-        return [weights / len(self.models) for weights in total]
+        return [(weights / len(self.models)).astype(np.float32) for weights in total]
 
     def of_hypotheses(self, net_input: dict[str, Any], tokens: Sequence[Sequence[Tensor]]) -> list[list[Weights]]:
         """:meth:`weights` of each of the n best translations of each sentence."""

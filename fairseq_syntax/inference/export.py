@@ -229,7 +229,8 @@ def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embed
         if marked := [s for s in task.source_dictionary.symbols if FACTOR_MARK in s]:
             raise SyntaxDataError(f"the piece {marked[0]!r} holds {FACTOR_MARK}, which marks factors in CTranslate2")
         spec.encoder.embeddings[0].weight = model.encoder.embed_tokens.weight[:, : embedding.kept].numpy()
-        for place, (column, labels) in zip(spec.encoder.embeddings[1:], embedding.embeddings.items()):
+        tables: list[tuple[str, Any]] = list(embedding.embeddings.items())
+        for place, (column, labels) in zip(spec.encoder.embeddings[1:], tables):
             # The end of a sentence has the embedding of no label, and CTranslate2 looks for its symbols at the end.
             none = labels.weight[:1]
             place.weight = torch.cat([labels.weight, none, none, none]).numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from fairseq import utils
@@ -108,7 +108,9 @@ class ForcedDecoder:
         return self.task.target_dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long()
 
     def _check_lengths(self, lengths: Sequence[int], targets: Sequence[Sequence[torch.Tensor]]) -> None:
-        limits = utils.resolve_max_positions(self.task.max_positions(), *(m.max_positions() for m in self.models))
+        limits = utils.resolve_max_positions(
+            self.task.max_positions(), *(cast(Any, m).max_positions() for m in self.models)
+        )
         for number, (length, own) in enumerate(zip(lengths, targets)):
             for found, limit, side in zip((length, max(map(len, own), default=0)), limits, ("source", "target")):
                 if found > limit:

@@ -27,7 +27,8 @@ DISTIL = "--distil says how to train a plain model on this one's translations"
 
 def why_not_plain(model: Any) -> str | None:
     """Why fairseq alone could not compute what the model computes at inference; None where it can."""
-    if needs := getattr(model, "inference_needs", frozenset()):
+    needs: frozenset[str] = getattr(model, "inference_needs", frozenset())
+    if needs:
         systems = [s.name for s in getattr(model.encoder, "systems", {}).values() if s.inference_needs]
         what = "the parser's distribution" if "arcs" in needs else "the parse"
         return f"{' and '.join(systems) or type(model).__name__} reads {what} of each sentence that it translates"
@@ -142,7 +143,7 @@ def check_equal(model: Any, plain: Any, vocabulary: tuple[int, int], pad: int, e
     source[0, :4] = pad
     batch = {"src_tokens": source, "src_lengths": source.ne(pad).sum(dim=1), "prev_output_tokens": target}
     logits: list[Tensor] = [m(**batch)[0].float() for m in (model, plain)]
-    if not torch.allclose(*logits, atol=1e-4, rtol=1e-4):
+    if not torch.allclose(logits[0], logits[1], atol=1e-4, rtol=1e-4):
         difference = (logits[0] - logits[1]).abs().max()
         raise SyntaxDataError(f"the plain model is not the same function: its logits differ by {difference:.2g}")
 

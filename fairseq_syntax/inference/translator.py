@@ -12,7 +12,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ class Translator:
         options = Namespace(**generation)
         for model in self.models:
             # As fairseq-generate does: an LSTM, for one, then builds no map of its attention at every step.
-            model.prepare_for_inference_(Namespace(generation=options))
+            cast(Any, model).prepare_for_inference_(Namespace(generation=options))
         self._generator = task.build_generator(self.models, options)
 
     @classmethod
@@ -340,4 +340,6 @@ class Translator:
             raise SyntaxDataError(f"a sentence has {longest} pieces, and the model takes {most}", hint="split it")
 
     def _max_positions(self) -> Any:
-        return utils.resolve_max_positions(self.task.max_positions(), *(m.max_positions() for m in self.models))
+        return utils.resolve_max_positions(
+            self.task.max_positions(), *(cast(Any, m).max_positions() for m in self.models)
+        )

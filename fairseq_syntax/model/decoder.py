@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
@@ -207,7 +207,8 @@ class SyntaxTransformerDecoder(TransformerDecoderBase):
     @property
     def training_needs(self) -> frozenset[str]:
         """What the systems need of the target's syntax in training."""
-        return frozenset().union(*(s.training_needs for s in self.systems.values()))
+        systems = cast("list[DecoderSystem]", list(self.systems.values()))
+        return frozenset().union(*(s.training_needs for s in systems))
 
     def extract_features(
         self,

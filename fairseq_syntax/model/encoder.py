@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -203,14 +203,18 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
     @property
+    def _systems(self) -> list[EncoderSystem]:
+        return cast("list[EncoderSystem]", list(self.systems.values()))
+
+    @property
     def training_needs(self) -> frozenset[str]:
         """What the systems need of a batch's syntax in training."""
-        return frozenset().union(*(s.training_needs for s in self.systems.values()))
+        return frozenset().union(*(s.training_needs for s in self._systems))
 
     @property
     def inference_needs(self) -> frozenset[str]:
         """What the systems need of a batch's syntax at inference."""
-        return frozenset().union(*(s.inference_needs for s in self.systems.values()))
+        return frozenset().union(*(s.inference_needs for s in self._systems))
 
     def forward(  # type: ignore[override]
         self,
@@ -242,7 +246,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         mask = padding if padding.any() else None
         if token_embeddings is None:
             token_embeddings = self.embed_tokens(src_tokens)
-        for system in self.systems.values():
+        for system in self._systems:
             token_embeddings = system.embed(token_embeddings, step.seen_by(system))
         x, embedded = self._add_positions(token_embeddings, step)
         x = x.masked_fill(padding[:, :, None], 0).transpose(0, 1)  # [T, B, C]
@@ -273,7 +277,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         x = embedded = self.embed_scale * token_embeddings
         if self.embed_positions is not None:
             positions = self.embed_positions(step.tokens)
-            for system in self.systems.values():
+            for system in self._systems:
                 positions = system.positions(positions, step.seen_by(system))
             x = embedded + positions
         if self.layernorm_embedding is not None:
@@ -293,7 +297,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         return x
 
     def _blocks(self, x: Tensor, step: Step, after: int | None) -> Tensor:
-        for system in self.systems.values():
+        for system in self._systems:
             if after in system.blocks():
                 x = system.block(x, step.seen_by(system), after)
         return x
@@ -301,7 +305,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
     def _syntax(self, flat: Mapping[str, Tensor] | None, tokens: Tensor) -> SyntaxBatch | None:
         needs = self.training_needs if self.training else self.inference_needs
         if flat is None and needs:
-            names = " and ".join(s.name for s in self.systems.values() if s.training_needs | s.inference_needs)
+            names = " and ".join(s.name for s in self._systems if s.training_needs | s.inference_needs)
             raise SyntaxDataError(
                 f"{names} cannot encode a sentence without its parse, and this batch has none",
                 hint="use --task syntax_translation; a tool that passes tokens only cannot be used with it",

@@ -60,7 +60,11 @@ class SyntaxLSTMEncoder(LSTMEncoder):
                 hint="use --task syntax_translation",
             )
         tokens = utils.convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
-        syntax = SyntaxBatch(src_syntax, tokens, self.padding_idx).for_readers if self.needs else None
+        syntax = (
+            SyntaxBatch(src_syntax, tokens, self.padding_idx).for_readers
+            if self.needs and src_syntax is not None
+            else None
+        )
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
         # The loader leaves its counts on the host; without them it waits for the device here, as fairseq's does.
         lengths = src_lengths.cpu() if syntax is None else torch.from_numpy(syntax.host_counts[0].astype("int64")) + 1

@@ -139,8 +139,8 @@ def sparse_factor_attention(
     """
     if factors.size != (v.shape[0], v.shape[1], v.shape[2]):
         raise ValueError(f"factors for (B, H, T) = {factors.size}, values of shape {tuple(v.shape)}")
-    q, k, v = (None if x is None else x.permute(2, 0, 1, 3) for x in (q, k, v))
-    return _SparseFactorAttention.apply(q, k, v, factors, key_padding_mask).permute(1, 2, 0, 3)
+    rows = (None if x is None else x.permute(2, 0, 1, 3) for x in (q, k, v))
+    return _SparseFactorAttention.apply(*rows, factors, key_padding_mask).permute(1, 2, 0, 3)
 
 
 class _SparseFactorAttention(torch.autograd.Function):

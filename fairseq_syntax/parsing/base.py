@@ -106,16 +106,16 @@ class Parser(ABC):
         parses = iter(self.parse_sentences(sentences) if sentences else [])
         parsed: list[ParsedLine] = []
         for index, found in enumerate(tokenized):
-            line = assemble(found, [next(parses) for _ in found], first_line + index)
+            parse = assemble(found, [next(parses) for _ in found], first_line + index)
             text = lines[index]
             expected = normalise(text) if isinstance(text, str) else " ".join(text)
-            if text_of(line) != expected:
+            if text_of(parse) != expected:
                 raise SyntaxDataError(
-                    f"the tokens of line {line.line_number + 1} give {text_of(line)[:60]!r}, "
+                    f"the tokens of line {parse.line_number + 1} give {text_of(parse)[:60]!r}, "
                     f"not the text {expected[:60]!r}",
                     hint="use another --tokenizer",
                 )
-            parsed.append(line)
+            parsed.append(parse)
         return parsed
 
     def _shorten(self, sentences: TokenizedLine, line_number: int) -> TokenizedLine:

@@ -168,7 +168,7 @@ class StanzaParser(Parser):
             )
 
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
-        document = sentences
+        document: Any = sentences
         for name, processor in self.pipeline.processors.items():
             if name != "depparse":
                 document = processor.process(document)

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import nltk
 import numpy as np
@@ -109,7 +110,7 @@ class Scorer:
             return self._statistics[run]
 
         # TER and chrF of thousands of sentences take seconds, and the tests below ask for them again and again.
-        self.metric._extract_corpus_statistics = remember
+        self.metric._extract_corpus_statistics = remember  # type: ignore[method-assign]  # versions are bounded for this
 
     @property
     def signature(self) -> str:
@@ -142,7 +143,7 @@ class Scorer:
 def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric, Metric | None]:
     if key in ("bleu", "bleu1"):
         # force: no warning for text that looks tokenised; the signature says how it was scored
-        options = {"tokenize": tokenize, "lowercase": lowercase, "force": True}
+        options: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "force": True}
         options["max_ngram_order"] = 4 if key == "bleu" else 1
         return BLEU(references=references, **options), BLEU(effective_order=True, **options)
     if key == "chrf":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 
@@ -147,7 +148,7 @@ def _check_names(systems: Sequence[System], baseline: str | None) -> None:
 
 
 def _score(system: System, scorers: Sequence[Scorer], references, options: Options) -> dict:
-    runs = []
+    runs: list[dict[str, Any]] = []
     for run in system.runs:
         scores = {scorer.name: scorer.corpus(run.lines) for scorer in scorers}
         if "distinct1" in options.metrics:
@@ -233,9 +234,9 @@ def by_length(
         ``{"of": "source" or "reference", "width", "buckets": [{"over", "to", "sentences", "BLEU": {system: score}}]}``;
         empty intervals are left out
     """
-    width = options.by_length
+    width = cast(int, options.by_length)  # who asks has looked
     scorer = Scorer("bleu", references, options.tokenize, options.lowercase)
-    tokenize = scorer.metric.tokenizer
+    tokenize = cast(Any, scorer.metric).tokenizer
     lengths = np.array([len(tokenize(line).split()) for line in (references[0] if sources is None else sources)])
     bucket = np.maximum(np.ceil(lengths / width).astype(int) - 1, 0)
     buckets = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from sacrebleu.significance import PairedTest
@@ -40,10 +41,10 @@ def paired_tests(
     for name, kind, samples in (("bootstrap", "bs", resamples), ("randomization", "ar", trials)):
         if samples <= 0:
             continue
-        runs = [("baseline", tuple(baseline)), ("system", tuple(system))]
+        runs: list[tuple[str, Sequence[str]]] = [("baseline", tuple(baseline)), ("system", tuple(system))]
         signatures, scores = PairedTest(runs, {scorer.name: scorer.metric}, None, kind, n_samples=samples)()
         (key,) = signatures
-        theirs, ours = scores[key]
+        theirs, ours = (cast(Any, score) for score in scores[key])
         # sacrebleu counts differences strictly greater than the observed: 0 of them, p = 1 / (samples + 1), for equals
         found[name] = {"p": 1.0 if equal else float(ours.p_value), "signature": str(signatures[key])}
         if kind == "bs":

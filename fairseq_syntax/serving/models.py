@@ -66,7 +66,7 @@ class ServedModel:
         """
         search = self._searches.get(beam)
         if search is None:
-            options = {"batch_size": self._batch_size, "beam": beam, "nbest": beam}
+            options: dict[str, Any] = {"batch_size": self._batch_size, "beam": beam, "nbest": beam}
             search = self._searches[beam] = Translator(self._models, self.task, **options)
         return search.translations(sentences)
 

@@ -61,7 +61,7 @@ class SyntaxStore:
         """Names of the label ids, by column: ``deprel``, ``upos``, ``xpos``."""
         return self.metadata["labels"]
 
-    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> dict[str, np.ndarray | int]:
+    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> dict[str, Any]:
         """The flat arrays of a batch, as :mod:`fairseq_syntax.data.batch` describes them.
 
         Args:

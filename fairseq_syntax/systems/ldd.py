@@ -11,7 +11,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -236,7 +236,7 @@ class Ldd(EncoderSystem):
         best, L = self.variant in ("LDP", "UDP"), len(self.groups)
         if self.variant in UNLABELLED:
             return unlabelled_factors(syntax, L, best)
-        return labelled_factors(syntax, self.group_of_label, self.groups.root, L, best)
+        return labelled_factors(syntax, cast(Tensor, self.group_of_label), self.groups.root, L, best)
 
 
 # 8 heads in every other layer, as in the paper, whatever the size.

@@ -89,8 +89,10 @@ class ParentTerm(ScoreTerm):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         if self._fused and q.is_cuda:
-            own = (x[:, self.heads] for x in (q, k, v))
-            return with_plain_heads(self.flex(*own, key_padding_mask), self.heads, q, k, v, key_padding_mask)
+            h = self.heads
+            return with_plain_heads(
+                self.flex(q[:, h], k[:, h], v[:, h], key_padding_mask), self.heads, q, k, v, key_padding_mask
+            )
         return dense_factor_attention(q, k, v, self.distance, key_padding_mask, heads=self.heads, add=self._add)
 
     def flex(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor:
@@ -112,7 +114,8 @@ def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
     """FlexAttention; only its compiled form avoids the T×T scores."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
+    attend: Any = torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
+    return attend
 
 
 @dataclass

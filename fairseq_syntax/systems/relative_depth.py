@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -132,11 +132,11 @@ class RelativeDepth(EncoderSystem):
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
         depth = piece_depth(step)
-        term = DepthTerm(depth, self.most, self.depth[str(layer)])
+        term = DepthTerm(depth, self.most, cast(RelativeEmbeddings, self.depth[str(layer)]))
         if not self.sequential:
             return term
         distance = distance_buckets(depth.size(1), self.sequential, depth.device)
-        return BothTerms(term, RelativeTerm(distance, self.distance[str(layer)]))
+        return BothTerms(term, RelativeTerm(distance, cast(RelativeEmbeddings, self.distance[str(layer)])))
 
 
 class BothTerms(ScoreTerm):

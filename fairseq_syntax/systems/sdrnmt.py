@@ -71,8 +71,8 @@ class UnitConvolution(nn.Module):
                 value = F.embedding_bag(rows[place], table, mode="sum")
                 best.masked_fill_(value > greatest, place)
                 greatest = torch.maximum(greatest, value)
-        value = sum(s.gather(0, members.gather(1, best + k)) for k, s in enumerate(slices))
-        return torch.tanh(value + self.conv.bias)
+        value = torch.stack([s.gather(0, members.gather(1, best + k)) for k, s in enumerate(slices)]).sum(dim=0)
+        return torch.tanh(value + self.conv.bias)  # type: ignore[operator]  # it has a bias
 
 
 def unit_vectors(convolution: UnitConvolution, x: Tensor, syntax: SyntaxBatch) -> Tensor:
@@ -160,8 +160,8 @@ class PairedAttention(SourceAttention):
         keys, values, of_hidden = self.units.project(units)
         word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, len(units))
         sentence = torch.arange(len(word), device=word.device)[:, None]
-        keys, values = (DeferredStates(F.pad(t, (0, 0, 0, 0, 0, 1))[word, sentence]) for t in (keys, values))
-        return PairedMemory(words, PaddedMemory(keys, values, DeferredLinear(of_hidden), words.bias))
+        seen = [DeferredStates(F.pad(t, (0, 0, 0, 0, 0, 1))[word, sentence]) for t in (keys, values)]
+        return PairedMemory(words, PaddedMemory(seen[0], seen[1], DeferredLinear(of_hidden), words.bias))
 
     def forward(self, hidden: Tensor, memory: PairedMemory, step: int) -> tuple[Tensor, Tensor]:
         of_words, of_units = hidden.chunk(2)
@@ -197,7 +197,8 @@ class TwoStreamDecoder(SyntaxLSTMDecoder):
         )
 
     def merge(self, outs: Tensor) -> Tensor:
-        return sum(outs.chunk(2, dim=1))
+        first, second = outs.chunk(2, dim=1)
+        return first + second
 
 
 class SDRNMTModel(SyntaxLSTMModel):

@@ -53,9 +53,9 @@ class LabelEmbedding(EncoderSystem):
                 f"dimension, and together they have at most the token embedding's {embed_dim}"
             )
         self.embeddings = nn.ModuleDict({c: nn.Embedding(num_labels[c], d) for c, d in features.items()})
-        for embedding in self.embeddings.values():
+        for weight in self.embeddings.parameters():
             # as large as the token embedding that they stand in for
-            nn.init.normal_(embedding.weight, std=embed_dim**-0.5)
+            nn.init.normal_(weight, std=embed_dim**-0.5)
 
     @classmethod
     def from_config(cls, config: LabelEmbeddingConfig, args: Namespace, task: Any) -> LabelEmbedding:

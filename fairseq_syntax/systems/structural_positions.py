@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -120,8 +120,8 @@ class StructuralPositions(EncoderSystem):
             self.absolute = nn.ModuleDict(
                 {name: nn.Linear(embed_dim, embed_dim, bias=False) for name in ("depth", "sequence")}
             )
-            for layer in self.absolute.values():
-                nn.init.xavier_uniform_(layer.weight)
+            for weight in self.absolute.parameters():
+                nn.init.xavier_uniform_(weight)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -162,7 +162,7 @@ class StructuralPositions(EncoderSystem):
         syntax = step.syntax
         assert syntax is not None
         buckets = step.once("structural buckets", lambda: structural_buckets(syntax, self.most))
-        return RelativeTerm(buckets, self.relative[str(layer)])
+        return RelativeTerm(buckets, cast(RelativeEmbeddings, self.relative[str(layer)]))
 
 
 register_presets("structural_positions_transformer", encoder_syntax="structural_positions")

@@ -132,7 +132,7 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         self._training_needs = getattr(model, "training_needs", frozenset())
         self._losses = getattr(model, "losses", ())
-        inference_needs = getattr(model, "inference_needs", frozenset())
+        inference_needs: frozenset[str] = getattr(model, "inference_needs", frozenset())
         self._target_needs = getattr(model, "target_training_needs", frozenset())
         self._need("source", inference_needs if from_checkpoint else self._training_needs)
         if from_checkpoint:

@@ -246,12 +246,12 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
         if not forest:
             order.append(of)
         elif next(preorder):
-            node = len(governor)
+            new = len(governor)
             governor.append(of)
-            todo += [(True, of), (True, node), (False, node), (True, node)]
-    word_of = {node: word for word, node in enumerate(order)}
-    for node, above in enumerate(governor):
-        heads[word_of[node]] = word_of[max(above, 0)]
+            todo += [(True, of), (True, new), (False, new), (True, new)]
+    word_of = {at: word for word, at in enumerate(order)}
+    for at, above in enumerate(governor):
+        heads[word_of[at]] = word_of[max(above, 0)]
     return heads
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
 from tqdm import tqdm
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.conllu import read_conllu, write_conllu
+from fairseq_syntax.text.conllu import ParsedLine, read_conllu, write_conllu
 from fairseq_syntax.text.files import read_lines, whole_file
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.text.segmentation_training import fingerprints, is_conllu, train_segmenter
@@ -81,7 +82,7 @@ def segment_file(
         parsed = len(files) == 2
         if parsed:
             files[1].write(" " * _LINES_WIDTH + "\n")
-        source = read_conllu(path) if parsed else read_lines(path)
+        source: Iterable[str | ParsedLine] = read_conllu(path) if parsed else read_lines(path)
         for line in tqdm(source, desc=os.path.basename(os.fspath(path)), unit=" lines", leave=False, disable=None):
             lines += 1
             if isinstance(line, str):

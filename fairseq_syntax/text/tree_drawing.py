@@ -11,18 +11,18 @@ def depths(heads: Sequence[int]) -> list[int]:
     Raises:
         ValueError: the heads form a cycle
     """
-    found: list[int | None] = [0 if head == i else None for i, head in enumerate(heads)]
+    found = [0 if head == i else -1 for i, head in enumerate(heads)]  # -1: not known yet
     for start in range(len(heads)):
         path = []
         word = start
-        while found[word] is None:
+        while found[word] < 0:
             path.append(word)
             if len(path) > len(heads):
                 raise ValueError(f"the heads form a cycle through word {start}")
             word = heads[word]
         for step, below in enumerate(reversed(path), 1):
             found[below] = found[word] + step
-    return [depth or 0 for depth in found]
+    return found
 
 
 def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:

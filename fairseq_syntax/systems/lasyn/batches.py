@@ -92,7 +92,8 @@ class RepeatedBatchIterator(EpochBatchIterator):
 class BatchRepeats:
     """Mixed into a task: repeats training batches as the criterion asks by ``batch_repeats`` and ``batch_groups``."""
 
-    _repeats, _groups = 1, (1,)
+    _repeats: int = 1
+    _groups: Sequence[int] = (1,)
 
     def build_criterion(self, cfg: Any) -> Any:
         """fairseq's, noting how often each training batch is to come."""

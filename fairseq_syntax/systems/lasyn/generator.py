@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from fairseq.search import BeamSearch
@@ -86,7 +86,7 @@ class LatentGenerator(SequenceGenerator):
                 raise SyntaxDataError(
                     f"a template of {len(template)} tags, where a translation has {self.min_len} to {longest} pieces",
                     hint="change the template, or --min-len, --max-len-a and --max-len-b",
-                    **self.templates.where(number),
+                    **cast("TemplateSource", self.templates).where(number),
                 )
 
     def finalize_hypos(self, step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, *args, **kw):

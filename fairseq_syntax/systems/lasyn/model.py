@@ -128,7 +128,7 @@ class LaSynDecoder(SyntaxTransformerDecoder):
             [B, T] int64; :data:`UNKNOWN` on padding and where the word has no tag that the training data knows
         """
         eos = self.dictionary.eos()
-        label = getattr(SyntaxBatch(syntax, target, self.padding_idx), self.tags)
+        label = getattr(SyntaxBatch(syntax, target, self.padding_idx), str(self.tags))
         return torch.where(label > 0, label, UNKNOWN).masked_fill(target.eq(eos), self.latent_names.index(END))
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -248,7 +248,8 @@ class _EMLossFunction(torch.autograd.Function):
             value = nll[rows]
             if smoothing or observed is not None:
                 if smoothing:
-                    log_word = on * log_word + off * (word_sum + tag_sum - n_words * norm)
+                    sums = cast(Tensor, word_sum) + cast(Tensor, tag_sum)
+                    log_word = on * log_word + off * (sums - n_words * norm)
                 entropy = torch.special.entr(posterior).sum(dim=1)
                 value = -(posterior * (log_word + log_prior[rows])).sum(dim=1) - entropy
             loss.append(value.sum())
