@@ -68,6 +68,8 @@ def main(args: argparse.Namespace) -> int:
     _check_tokenizer(args.tokenize, SyntaxDataError)
     if bool(args.by) != bool(args.conllu):
         raise SyntaxDataError("--by and --conllu belong together", hint="give both")
+    if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
+        raise SyntaxDataError("there is no such folder to write to", path=args.json)
     by = [Property.of(text) for text in args.by or ()]
     references = [read_text(path) for path in args.ref]
     sources = read_text(args.src) if args.src else None

@@ -23,6 +23,7 @@ from fairseq_syntax.inference.alignment import PieceText, Span, locate, spell, w
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.text.conllu import ParsedLine, Token, flatten, parse_conllu_block, text_of, unflatten
+from fairseq_syntax.text.conllu_reader import MOST_EMPTY_LINES
 from fairseq_syntax.text.segmentation import spaces_before
 
 logger = logging.getLogger(__name__)
@@ -305,7 +306,7 @@ def read_blocks(lines: Iterable[str]) -> Iterator[str]:
                     block, done = [], done + 1
                 if value <= done:
                     raise SyntaxDataError(f"'# line = {value}' comes after line {done}")
-                yield from [""] * (value - done - 1)
+                yield from _empty(value - done - 1)
                 number, done = value, value - 1
         elif row.strip():
             block.append(row)
@@ -317,7 +318,13 @@ def read_blocks(lines: Iterable[str]) -> Iterator[str]:
     if block:
         yield _flattened(block)
         done += 1
-    yield from [""] * (total - done)
+    yield from _empty(total - done)
+
+
+def _empty(lines: int) -> list[str]:
+    if lines > MOST_EMPTY_LINES:
+        raise SyntaxDataError(f"{lines} lines without a sentence", hint="is a number in '# line = N' wrong?")
+    return [""] * lines
 
 
 def _flattened(block: list[str]) -> str:

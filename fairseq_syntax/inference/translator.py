@@ -201,7 +201,7 @@ class Translator:
         """The best translation of each sentence, as text.
 
         Args:
-            sentences: raw text, CoNLL-U flattened by ``fairseq-syntax parse --one-line``, or parsed lines
+            sentences: raw text, CoNLL-U flattened by ``fairseq_syntax.text.conllu.flatten``, or parsed lines
 
         Raises:
             SyntaxDataError: the model needs a parse, and there is no parser; or a sentence is too long for it

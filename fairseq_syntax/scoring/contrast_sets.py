@@ -100,7 +100,7 @@ def read_tsv(name: str, path: str) -> ContrastSet:
     found = ContrastSet(name)
     header: list[str] = []
     for number, line in enumerate(read_lines(path), 1):
-        cells = line.removeprefix("\ufeff").split("\t") if number == 1 else line.split("\t")
+        cells = line.split("\t")
         if number == 1:
             header = [cell.strip() for cell in cells]
             missing = [column for column in ("source", "correct", "incorrect") if column not in header]
@@ -128,7 +128,7 @@ def read_json(name: str, path: str) -> ContrastSet:
         raise SyntaxDataError(f"entry {number + 1} {what}", path=path, hint="LingEval97's or ContraPro's layout")
 
     try:
-        entries = json.loads("\n".join(read_lines(path)).removeprefix("\ufeff"))
+        entries = json.loads("\n".join(read_lines(path)))
     except ValueError as error:
         raise SyntaxDataError(f"not JSON: {error}", path=path) from error
     if not isinstance(entries, list) or not entries:

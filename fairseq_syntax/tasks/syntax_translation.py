@@ -36,7 +36,7 @@ class SyntaxTranslationConfig(TagSearchConfig, TranslationConfig):
         default="auto",
         metadata={
             "help": "what fairseq-interactive reads: raw text, CoNLL-U sentences each ended by a blank line, or "
-            "(auto) one line per input, raw or a CoNLL-U parse flattened by fairseq-syntax parse --one-line"
+            "(auto) one line per input, raw or a CoNLL-U parse with its rows joined by \\n"
         },
     )
     syntax_parser: str = field(

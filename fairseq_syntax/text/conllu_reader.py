@@ -11,6 +11,7 @@ from fairseq_syntax.text.parsed_line import ParsedLine, Token, owner
 
 COLUMNS = 10
 MASS_TOLERANCE = 1e-3
+MOST_EMPTY_LINES = 1_000_000
 ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": r"\\", ",": r"\c"}
 
 _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
@@ -63,6 +64,7 @@ class ConlluReader:
                     )
                 if index < position:
                     self.fail(f"'# line = {index + 1}' comes before the first line, {position + 1}", start)
+                self.check_gap(index - position, start)
                 for empty in range(position, index):
                     yield ParsedLine(line_number=empty, file_line=start)
                 position = index
@@ -86,8 +88,14 @@ class ConlluReader:
                 None,
                 "without '# line = N' comments there must be one sentence for every line",
             )
+        self.check_gap(total - position, None)
         for empty in range(position, total):
             yield ParsedLine(line_number=empty, file_line=self.last_line + 1)
+
+    def check_gap(self, lines: int, at: int | None) -> None:
+        """A number of a million empty lines in a row is a slip, where no text says otherwise."""
+        if self.n_lines is None and lines > MOST_EMPTY_LINES:
+            self.fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
 
     def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[tuple[int, list[str]]]]]:
         """Yields (``# line`` or None, file line, rows); a row is (file line, columns)."""

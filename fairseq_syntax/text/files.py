@@ -49,7 +49,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file, plain or ``.gz``, without their line ends.
+    """Yields the lines of a UTF-8 file, plain or ``.gz``, without their line ends and without a byte order mark.
 
     Only ``\\n`` ends a line: the other line breaks of Unicode are text here, since the two sides of a corpus must
     keep their numbering.
@@ -61,7 +61,8 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     try:
         for raw in read_raw_lines(path):
             number += 1
-            yield raw.decode("utf-8").rstrip("\r\n")
+            text = raw.decode("utf-8").rstrip("\r\n")
+            yield text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
         raise SyntaxDataError(message, path=path, line=number, hint="convert the file, for example by iconv") from None

@@ -213,6 +213,8 @@ def test_the_command(tmp_path, capsys):
     assert "Holm" not in capsys.readouterr().out
     assert command(["score", *common, "--by", "depth"]) == 1
     assert "--by and --conllu belong together" in capsys.readouterr().err
+    assert command(["score", *common, "--json", f"{tmp_path}/none/r.json"]) == 1
+    assert "no such folder" in capsys.readouterr().err
     (tmp_path / "p.conllu").write_text("# lines = 3\n\n")
     assert command(argv) == 1
     assert "holds the parse of 3 lines, but the text has 30" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from fairseq_syntax.text.conllu import (
     unflatten,
     write_conllu,
 )
+from fairseq_syntax.text.files import read_lines
 
 CAPTION = """# text = A man sees.
 1	A	a	DET	DT	_	2	det	_	_
@@ -114,6 +115,17 @@ def test_a_file_without_line_comments_has_a_sentence_per_line(tmp_path):
         list(read_conllu(path, n_lines=3))
     with pytest.raises(SyntaxDataError, match="of line 2, but the text has 1"):
         list(read_conllu(path, n_lines=1))
+
+
+@pytest.mark.parametrize("comment", ["# line = 999999999", "# lines = 999999999\n# line = 1"])
+def test_a_number_of_lines_beyond_reason_is_an_error(comment):
+    with pytest.raises(SyntaxDataError, match=r"99999999\d lines without a sentence"):
+        read(f"{comment}\n{rows(0)}")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+    (tmp_path / "a.conllu").write_text("\ufeff" + rows(0), encoding="utf-8")
+    assert next(read_lines(tmp_path / "a.conllu")).startswith("1\tw1")
 
 
 def test_line_ends_and_the_byte_order_mark_do_not_matter():
