@@ -183,7 +183,7 @@ class SyntaxTransformerDecoder(TransformerDecoderBase):
     ) -> None:
         for system in systems.values():
             system.connect(systems)
-        check_layers("decoder", cfg.decoder.layers, systems.values())
+        check_layers("decoder", cfg.decoder.layers, ((s.name, s.layers()) for s in systems.values()))
         # The layers are built inside super().__init__, before a module can be registered.
         self._building = list(systems.values())
         self._plans: list[LayerPlan | None] = []

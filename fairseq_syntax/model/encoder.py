@@ -182,7 +182,8 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
     ) -> None:
         for system in systems.values():
             system.connect(systems)
-        check_layers("encoder", cfg.encoder.layers, systems.values())
+        acting = ((s.name, (*s.layers(), *s.blocks())) for s in systems.values())
+        check_layers("encoder", cfg.encoder.layers, acting)
         # The layers are built inside super().__init__, before a module can be registered.
         self._building = list(systems.values())
         # By number: which module a layer is does not say it, as FSDP wraps modules.

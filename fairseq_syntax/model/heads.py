@@ -253,13 +253,17 @@ def plan_layer(side: str, layer: int, num_heads: int, systems: Iterable[HeadSyst
     )
 
 
-def check_layers(side: str, total: int, systems: Iterable[HeadSystem]) -> None:
-    """Refuse systems that act on layers that are not there."""
-    for system in systems:
-        for layer in system.layers():
-            if not 0 <= layer < total:
+def check_layers(side: str, total: int, acting: Iterable[tuple[str, Iterable[int | None]]]) -> None:
+    """Refuse systems that act on layers that are not there.
+
+    Args:
+        acting: names of systems, and layers that they act on; None stands for the embeddings
+    """
+    for name, layers in acting:
+        for layer in layers:
+            if layer is not None and not 0 <= layer < total:
                 raise SyntaxDataError(
-                    f"{system.name} acts on {side} layer {layer}, but the {side} has layers 0 to {total - 1}"
+                    f"{name} acts on {side} layer {layer}, but the {side} has layers 0 to {total - 1}"
                 )
 
 

@@ -17,6 +17,7 @@ from full_disk import files_no_larger_than
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
@@ -318,7 +319,7 @@ def test_several_stores(tmp_path):
     ids = list(range(len(everything)))
     rng.shuffle(ids)
     for chosen in (ids, [5], [6, 5, 8, 0, 0]):
-        found = side.collate(torch.tensor(chosen))
+        found = unpack(side.collate(torch.tensor(chosen)))
         check({k: v if isinstance(v, int) else v.numpy() for k, v in found.items()}, everything, chosen, True)
 
 
