@@ -13,7 +13,9 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         description="Load models once and translate what is posted to /translate; / is a page to try them on. "
         "Requests that come together are translated together. Prints its address when it is ready.",
     )
-    parser.add_argument("model", nargs="+", metavar="[NAME=]MODEL", help="checkpoints; the first is the default")
+    parser.add_argument(
+        "model", nargs="+", metavar="[NAME=]MODEL", help="checkpoints or exported folders; the first is the default"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 for any that is free (default: 8000)")
     parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what each model was trained on)")

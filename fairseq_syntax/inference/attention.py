@@ -99,7 +99,8 @@ class Reader:
     """
 
     def __init__(self, model: nn.Module, task: Any, beam: int = 5) -> None:
-        self.model, self.task = model.eval(), task
+        model.eval()  # whose result is None for a model that has been prepared for inference already
+        self.model, self.task = model, task
         self._generator = task.build_generator([model], Namespace(beam=beam, nbest=1))
 
     @torch.no_grad()

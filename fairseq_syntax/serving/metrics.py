@@ -47,7 +47,7 @@ class Metrics:
         """Count a batch that was parsed."""
         self._parsed.observe(sentences)
 
-    def translated(self, key: tuple[str, str, int], sentences: int) -> None:
+    def translated(self, key: tuple[str, str, int, bool], sentences: int) -> None:
         """Count a batch that was translated; attention that was read is not counted."""
         kind, model, *_ = key
         if kind == "search":

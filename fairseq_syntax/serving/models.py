@@ -23,21 +23,19 @@ class ServedModel:
     Args:
         name: of the model in requests and answers
         translator: the model
-        batch_size: the most sentences at a time
 
     Attributes:
         needs: what it reads of the parse, of ``"tree"`` and ``"arcs"``
         systems: the names of its encoder's and decoder's syntax systems
     """
 
-    def __init__(self, name: str, translator: Translator, batch_size: int = 32) -> None:
+    def __init__(self, name: str, translator: Translator) -> None:
         self.name, self.task = name, translator.task
-        self._models, self._batch_size = translator.models, batch_size
+        self._translator, self._models = translator, translator.models
         self._searches: dict[int, Translator] = {}
         self.needs: frozenset[str] = self.task.needs("source") or frozenset()
-        encoder = getattr(self._models[0], "encoder", None)
-        decoder = getattr(self._models[0], "decoder", None)
-        self.systems = [*getattr(encoder, "systems", {}), *getattr(decoder, "systems", {})]
+        sides = [getattr(model, side, None) for model in self._models[:1] for side in ("encoder", "decoder")]
+        self.systems = [name for side in sides for name in getattr(side, "systems", {})]
 
     @property
     def source_lang(self) -> str:
@@ -58,7 +56,9 @@ class ServedModel:
         except (SyntaxDataError, AttributeError, OSError):
             return []
 
-    def translations(self, sentences: Sequence[str | ParsedLine], beam: int) -> list[list[Translation]]:
+    def translations(
+        self, sentences: Sequence[str | ParsedLine], beam: int, alignments: bool = False
+    ) -> list[list[Translation]]:
         """The translations of each sentence, best first, as many as the beam is wide.
 
         Raises:
@@ -66,9 +66,8 @@ class ServedModel:
         """
         search = self._searches.get(beam)
         if search is None:
-            options: dict[str, Any] = {"batch_size": self._batch_size, "beam": beam, "nbest": beam}
-            search = self._searches[beam] = Translator(self._models, self.task, **options)
-        return search.translations(sentences)
+            search = self._searches[beam] = self._translator.with_search(beam=beam, nbest=beam)
+        return search.translations(sentences, alignments=alignments)
 
     def attention(self, sentence: str | ParsedLine, beam: int) -> dict[str, Any]:
         """What :func:`.page.exhibit_data` gives for the best translation of a sentence: attention with the parse.
@@ -76,6 +75,8 @@ class ServedModel:
         Raises:
             SyntaxDataError: as :meth:`translations`
         """
+        if not self._models:
+            raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
         source = InteractiveInput(self.task)
         if isinstance(sentence, str):
             line, tokens = None, source.encode([sentence])
@@ -129,13 +130,13 @@ def load_models(
     device: str | None = None,
     batch_size: int = 32,
 ) -> list[ServedModel]:
-    """The models of these checkpoints, by name.
+    """The models of these checkpoints and exported folders, by name.
 
     Raises:
         SyntaxDataError: a checkpoint is missing or cannot be used, or the models' source languages differ
     """
     models = [
-        ServedModel(name, Translator.load(path, data, device=device, batch_size=batch_size), batch_size)
+        ServedModel(name, Translator.load(path, data, device=device, batch_size=batch_size))
         for name, path in paths.items()
     ]
     languages = {model.source_lang for model in models}

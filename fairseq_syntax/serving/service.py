@@ -89,9 +89,9 @@ class Service:
             parsed = await _all([self._parse(sentence, models) for sentence in sentences])
             beam = max(request.beam, request.nbest)
             # oldest first: a request's sentences of one model come together
-            work = [("search", model, beam) for model in models]
+            work = [("search", model, beam, request.alignments) for model in models]
             if request.attention:
-                work.append(("attention", models[0], beam))
+                work.append(("attention", models[0], beam, False))
             found = await _all(
                 [
                     asyncio.wrap_future(self._translating.submit(sentence, key=key, words=_length(sentence)))
@@ -155,13 +155,13 @@ class Service:
             return None
         return Parse.of(sentence)
 
-    def _translate(self, key: tuple[str, str, int], sentences: list[str | ParsedLine]) -> list[Any]:
+    def _translate(self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine]) -> list[Any]:
         """In the thread of the models: translations, or attention."""
-        kind, name, beam = key
+        kind, name, beam, alignments = key
         model = self.models[name]
         if kind == "attention":
             return [model.attention(sentence, beam) for sentence in sentences]
-        return model.translations(sentences, beam)
+        return model.translations(sentences, beam, alignments)
 
 
 async def _all(coroutines: list[Any]) -> list[Any]:

@@ -79,7 +79,7 @@ class StandIn:
     def relations(self) -> list[str]:
         return []
 
-    def translations(self, sentences: list[Any], beam: int, **_: Any) -> list[list[Translation]]:
+    def translations(self, sentences: list[Any], beam: int, alignments: bool = False) -> list[list[Translation]]:
         self.began.set()
         assert self.go.wait(20)
         self.batches.append(list(sentences))

@@ -102,6 +102,18 @@ def test_beam_nbest_and_models(server, offline, lines):
     assert len(server.translate(text=text, beam=1, nbest=2)[1]["translations"]) == 2
 
 
+def test_alignments_are_those_of_the_translator(server, offline, lines):
+    texts = [text_of(line) for line in lines]
+    status, answer = server.translate(text=texts, alignments=True)
+    assert status == 200
+    for found, expected in zip(answer["translations"], offline.translations(texts, alignments=True)):
+        alignment = expected[0].alignment
+        assert found["alignment"]["pharaoh"] == alignment.pharaoh()
+        assert found["alignment"]["links"] == [list(link) for link in alignment.links]
+        words = [found["text"][start:end] for start, end in found["alignment"]["target_words"]]
+        assert words == [expected[0].text[start:end] for start, end in alignment.target_words] and all(words)
+
+
 def test_attention_is_that_of_the_translation(server, lines):
     text = next(text_of(line) for line in lines if len(line.words) > 4)
     status, answer = server.translate(text=text, attention=True)

@@ -57,7 +57,7 @@ class Naming:
     def relations(self) -> list[str]:
         return ["nmod", "obl"]
 
-    def translations(self, sentences: list[ParsedLine], beam: int, **_) -> list[list[Translation]]:
+    def translations(self, sentences: list[ParsedLine], beam: int, alignments: bool) -> list[list[Translation]]:
         return [[Translation(self.of(line), [], -0.25)] for line in sentences]
 
     def of(self, line: ParsedLine) -> str:
