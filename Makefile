@@ -16,7 +16,7 @@ TORCH_OPTIONS := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 export CUDA
 
-.PHONY: help demo test test-fast check format matrix release bench gpu clean
+.PHONY: help demo test test-fast check format matrix release bench gpu docs clean
 
 help:
 	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
@@ -28,6 +28,7 @@ help:
 	@echo "make release    wheel and source distribution, each installed and tried in an environment of its own"
 	@echo "make bench      install, then the measurements; ONLY=train/ for a part"
 	@echo "make gpu        the tests and measures that need a GPU, and their record; MULTI30K=1 trains on Multi30k, too"
+	@echo "make docs       install, then the site in docs/_build/html; warnings are errors"
 	@echo "make clean      remove .venv and what the programs wrote"
 	@echo
 	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)"
@@ -69,8 +70,11 @@ bench: $(VENV)/.package
 gpu: $(VENV)/.package
 	$(BIN)/python tools/gpu.py $(if $(MULTI30K),--multi30k)
 
+docs: $(VENV)/.package
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
 clean:
-	rm -rf $(VENV) .venv-python3.* build dist *.egg-info runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-python3.* docs/_build docs/generated build dist *.egg-info runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each step leaves a stamp, so that a later step that changes does not repeat the ones before.

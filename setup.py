@@ -1,5 +1,25 @@
-"""For tools that still call setup.py; everything it says is in pyproject.toml."""
+"""Puts the programs of examples/toy into the package, for `fairseq-syntax demo`; the rest is in pyproject.toml."""
+
+from pathlib import Path
+from shutil import copyfile
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
-setup()
+TOY = Path(__file__).parent / "examples" / "toy"
+FILES = ("generate.py", "grammar.py", "run.py", "systems.py", "label_groups.txt")
+
+
+class BuildWithToy(build_py):
+    """An editable installation has the checkout, and needs no copy."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            folder = Path(self.build_lib) / "fairseq_syntax" / "toy"
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in FILES:
+                copyfile(TOY / name, folder / name)
+
+
+setup(cmdclass={"build_py": BuildWithToy})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from fairseq_syntax import __version__, register
@@ -11,6 +12,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 # In the order of the pipeline.
 SUBCOMMANDS = {
+    "demo": "train the plain Transformer and PASCAL on a toy corpus, and compare them",
     "filter": "remove pairs of a parallel corpus by language, length, ratio or parse",
     "parse": "parse text to CoNLL-U",
     "control": "make control parses: the same form, without the syntax",
@@ -48,13 +50,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
     chosen = argv[0] if argv and argv[0] in SUBCOMMANDS else None
+    completing = "_ARGCOMPLETE" in os.environ  # set by the shell, which then wants to know all options
     for name, summary in SUBCOMMANDS.items():
-        if chosen in (None, name):
-            module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}") if chosen else None
+        if completing or chosen in (None, name):
+            load = completing or chosen
+            module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}") if load else None
             if module is None:
                 subparsers.add_parser(name, help=summary)
             else:
                 module.add_parser(subparsers)
+    if completing:
+        _complete(parser)
     args = parser.parse_args(argv)
     if args.subcommand in WITH_FAIRSEQ:
         register()
@@ -68,3 +74,12 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that completes the command line, and end; without argcomplete there is no answer."""
+    try:
+        import argcomplete
+    except ImportError:
+        sys.exit(1)
+    argcomplete.autocomplete(parser)

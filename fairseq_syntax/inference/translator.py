@@ -40,6 +40,8 @@ from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.parsing.base import Parser
 from fairseq_syntax.text.conllu import ParsedLine, flatten
 
+__all__ = ["Translation", "Translator"]
+
 
 @dataclass
 class Translation:

@@ -33,6 +33,7 @@ def wheel(tmp_path_factory):
     source = tmp_path_factory.mktemp("source")
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "examples" / "toy", source / "examples" / "toy")
     shutil.copytree(ROOT / "fairseq_syntax", source / "fairseq_syntax", ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
     subprocess.run([*command, "--wheel-dir", source / "out", source], check=True, capture_output=True)
@@ -51,7 +52,11 @@ def test_the_wheel_holds_everything(wheel):
         for path in (ROOT / "fairseq_syntax").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in names if ".dist-info/" not in name} == checkout
+    toy = {name for name in names if name.startswith("fairseq_syntax/toy/")}
+    assert {name for name in names if ".dist-info/" not in name} - toy == checkout
+    # what `fairseq-syntax demo` runs: every program of the toy corpora, and what they read
+    programs = {path.name for path in (ROOT / "examples" / "toy").iterdir() if path.suffix in (".py", ".txt")}
+    assert {Path(name).name for name in toy} == programs
     assert "fairseq_syntax/py.typed" in names
     assert "fairseq-syntax = fairseq_syntax.cli:main" in entry_points
     assert "License: MIT" in metadata or "License-Expression: MIT" in metadata
@@ -70,6 +75,11 @@ def test_the_wheel_works_from_anywhere(wheel, tmp_path):
         command = [sys.executable, *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True).stdout
 
+    assert run("-m", "fairseq_syntax", "--version").split() == ["fairseq-syntax", fairseq_syntax.__version__]
+    # the demo's programs, and the package that they import, are those of the wheel
+    corpus = ["--out", tmp_path / "corpus", "--train", 5, "--valid", 5, "--test", 5]
+    run(target / "fairseq_syntax/toy/generate.py", *corpus)
+    assert len((tmp_path / "corpus/test.src").read_text("utf-8").splitlines()) == 5
     user_dir = run("-m", "fairseq_syntax", "user-dir").strip()
     assert Path(user_dir) == target / "fairseq_syntax"
     program = (

@@ -1,0 +1,69 @@
+"""The site: `make docs`. Nothing in it is fetched from elsewhere, neither when it is built nor when it is read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import latex2mathml.converter
+import pictures
+import sources
+
+import fairseq_syntax
+
+project = "fairseq-syntax"
+author = copyright = "The fairseq-syntax authors"
+version = release = fairseq_syntax.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
+myst_heading_anchors = 4
+exclude_patterns = ["equations.md", "ways.md", "_build"]
+suppress_warnings = ["myst.header"]  # a README may begin below its first level where it is included
+nitpicky = False
+
+html_theme = "furo"
+html_title = f"fairseq-syntax {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_math_renderer = "mathml"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+
+def mathml(latex: str, display: str) -> str:
+    """Mathematics as MathML, which browsers draw by themselves."""
+    return latex2mathml.converter.convert(" ".join(latex.split()), display=display)
+
+
+def visit_math(self: Any, node: Any) -> None:
+    from docutils.nodes import SkipNode
+
+    self.body.append(mathml(node.astext(), "inline"))
+    raise SkipNode
+
+
+def visit_math_block(self: Any, node: Any) -> None:
+    from docutils.nodes import SkipNode
+
+    self.body.append(f'<div class="math">{mathml(node.astext(), "block")}</div>')
+    raise SkipNode
+
+
+def make_sources(app: Any) -> None:
+    sources.write_pages()
+    pictures.site(sources.OUT / "pictures")
+
+
+def setup(app: Any) -> None:
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
+    app.connect("builder-inited", make_sources)

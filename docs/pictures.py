@@ -1,0 +1,390 @@
+#!/usr/bin/env python3
+"""Draws the pictures of the documentation from what programs measured.
+
+    python docs/pictures.py point       the picture at the top of the README, from the models of `make demo`
+    python docs/pictures.py site DIR    those of the site, from bench/results.jsonl and examples/: what `make docs` does
+
+The colours are Okabe and Ito's, which colour-blind readers tell apart; marks and lines differ too, so that the pictures
+can be read in grey.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # from a checkout that is not installed too
+
+from fairseq_syntax.figures.fonts import any_script
+from fairseq_syntax.figures.heatmap import arc_levels
+from fairseq_syntax.figures.plot import COLORS, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parents[1]
+BLUE, RED, GREEN = COLORS[0], COLORS[1], COLORS[2]
+GREY, INK = "#8a939c", "#1f2328"
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A white figure of so many inches, which no global state of pyplot keeps alive."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def one_panel(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure with one plot and a light grid."""
+    figure = new_figure(width, height)
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+# --- the picture at the top of the README ---
+
+WORDS = ["the", "man", "saw", "the", "girl", "with", "the", "telescope", "."]
+HEADS = [2, 3, 0, 5, 3, 8, 8, None, 3]  # from 1, 0 for the root; None is what the sentence leaves open
+LABELS = ["det", "nsubj", "root", "det", "obj", "case", "det", "?", "punct"]
+TAGS = ["DET", "NOUN", "VERB", "DET", "NOUN", "ADP", "DET", "NOUN", "PUNCT"]
+OPEN = 7
+READINGS = {3: ("obl", "he used the telescope"), 5: ("nmod", "she had the telescope")}
+
+
+@dataclass
+class Reading:
+    """One parse of the sentence, and what each system says to it."""
+
+    heads: list[int]
+    labels: list[str]
+    gloss: str
+    right: str
+    translations: dict[str, str]
+
+
+def conllu(head: int, label: str) -> str:
+    """The sentence with the phrase attached to a word (counted from 1), a word a row."""
+    rows = []
+    for i, word in enumerate(WORDS):
+        to, how = (head, label) if i == OPEN else (HEADS[i], LABELS[i])
+        after = "SpaceAfter=No" if i + 1 < len(WORDS) and WORDS[i + 1] == "." else "_"
+        rows.append("\t".join([str(i + 1), word, "_", TAGS[i], "_", "_", str(to), how, "_", after]))
+    return "\n".join(rows) + "\n"
+
+
+def read_models(data: Path, models: dict[str, Path]) -> list[Reading]:
+    """Both readings, translated by each model.
+
+    Raises:
+        SyntaxDataError: no such model
+    """
+    from fairseq_syntax.inference.translator import Translator
+    from fairseq_syntax.text.conllu import parse_conllu_block
+
+    lines = [parse_conllu_block(conllu(head, label)) for head, (label, _) in READINGS.items()]
+    said = {
+        name: Translator.load(path, data, device="cpu", beam=1, max_len_b=60).translate(lines)
+        for name, path in models.items()
+    }
+    readings = []
+    for n, (line, (head, (_, gloss))) in enumerate(zip(lines, READINGS.items())):
+        governor = {3: "sah", 5: "Mädchen"}[head]
+        right = f"der Mann sah das Mädchen mit dem Fernrohr ({governor})."
+        readings.append(
+            Reading(line.heads, line.deprels, gloss, right, {name: found[n] for name, found in said.items()})
+        )
+    return readings
+
+
+@any_script()
+def point(readings: Sequence[Reading]) -> Figure:
+    """The readings below each other: the parse over the words, and each system's translation, right or wrong."""
+    figure = new_figure(9.2, 2.75 * len(readings))
+    panels = figure.subplots(len(readings), 1, squeeze=False)[:, 0]
+    figure.subplots_adjust(0.02, 0.01, 0.98, 0.985, hspace=0.1)
+    for panel, reading in zip(panels, readings):
+        _draw_reading(panel, reading)
+    return figure
+
+
+def _draw_reading(axes: Axes, reading: Reading) -> None:
+    axes.set_axis_off()
+    axes.set_xlim(0, 100)
+    axes.set_ylim(-3.9, 4.6)
+    widths = [1.25 * len(word) + 3.6 for word in WORDS]
+    scale = 96 / sum(widths)
+    middles, at = [], 2.0
+    for width in widths:
+        middles.append(at + width * scale / 2)
+        at += width * scale
+    arcs = [(i, h) for i, h in enumerate(reading.heads) if i != h and reading.labels[i] != "punct"]
+    for (i, h), level in zip(arcs, arc_levels(arcs)):
+        open_arc = i == OPEN
+        _draw_arc(axes, middles, i, h, 0.6 + 0.78 * level, reading.labels[i], BLUE if open_arc else GREY, open_arc)
+    for i, (word, middle) in enumerate(zip(WORDS, middles)):
+        strong = i in (OPEN, reading.heads[OPEN])
+        axes.text(
+            middle, 0, word, ha="center", va="center", fontsize=16, color=BLUE if strong else INK,
+            fontweight="bold" if strong else "normal",
+        )  # fmt: skip
+    axes.text(2, 3.9, f"“{reading.gloss}”", fontsize=12.5, color=INK, style="italic", va="center")
+    for row, (name, text) in enumerate(reading.translations.items()):
+        y = -1.65 - 1.35 * row
+        right = text == reading.right
+        color = GREEN if right else RED
+        axes.text(2, y, name, fontsize=13.5, color=INK, va="center", fontweight="bold")
+        axes.text(28, y, "✓" if right else "✗", fontsize=17, color=color, va="center", ha="center")
+        axes.text(31, y, text, fontsize=13.5, color=INK, va="center", style="normal" if right else "italic")
+
+
+def _draw_arc(
+    axes: Axes, middles: list[float], i: int, h: int, top: float, label: str, color: str, strong: bool
+) -> None:
+    to, start = middles[i], middles[h] + (0.7 if i > h else -0.7)
+    width = 2.4 if strong else 1.0
+    axes.plot([start, start, to], [0.55, top, top], color=color, linewidth=width, solid_joinstyle="round")
+    style = {"arrowstyle": "-|>", "color": color, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (to, 0.55), (to, top), arrowprops={**style, "mutation_scale": 15 if strong else 9})
+    axes.text(
+        (start + to) / 2, top, label, ha="center", va="center", fontsize=11.5 if strong else 9, color=color,
+        fontweight="bold" if strong else "normal", bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2},
+    )  # fmt: skip
+
+
+# --- measured speed ---
+
+
+def bench(prefix: str) -> dict[int, dict[str, Any]]:
+    """The measurements PREFIX@LENGTH of bench/results.jsonl by their length, in its order."""
+    rows = map(json.loads, (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines())
+    found = {}
+    for row in rows:
+        name, at, length = row["name"].partition("@")
+        if at and name == prefix and length.isdigit():
+            found[int(length)] = row
+    return dict(sorted(found.items()))
+
+
+SPEEDS = {
+    "layer/ldd": ("LDD in linear time", "o-"),
+    "layer/ldd_projected": ("LDD, with the projections around it", "s--"),
+    "layer/pascal": ("PASCAL", "^-."),
+}
+
+
+@any_script()
+def speed() -> Figure:
+    """Speed of a layer's attention against the plain one (1), by length."""
+    figure, axes = one_panel(7, 4.2)
+    lengths: set[int] = set()
+    for (prefix, (name, style)), color in zip(SPEEDS.items(), (BLUE, GREEN, RED)):
+        rows = bench(prefix)
+        if not rows:
+            continue
+        ratios = [row["ratio"] for row in rows.values()]
+        lows = [row["ratio"] - row["ratio_min"] for row in rows.values()]
+        highs = [row["ratio_max"] - row["ratio"] for row in rows.values()]
+        axes.errorbar(
+            list(rows),
+            ratios,
+            (lows, highs),
+            fmt=style,
+            color=color,
+            capsize=3,
+            markersize=6,
+            linewidth=1.7,
+            label=name,
+        )
+        lengths |= set(rows)
+    axes.axhline(1, color=INK, linewidth=1)
+    axes.text(max(lengths), 1.06, "plain attention", ha="right", va="bottom", fontsize=9, color=INK)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(sorted(lengths), [str(n) for n in sorted(lengths)])
+    marks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+    axes.set_yticks(marks, [f"{mark:g}" for mark in marks])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens of a sentence")
+    axes.set_ylabel("speed, times plain attention")
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+# --- the toy corpora ---
+
+ROW = re.compile(
+    r"^(?P<system>\S.*?)\s{2,}(?P<corpus>\S+)\s{2,}(?P<knows>\w+)\s.*?(?P<best>[\d.]+) % ± (?P<best_error>[\d.]+)\s+"
+    r"(?P<exact>[\d.]+) %(?: ± (?P<error>[\d.]+))?"
+)
+
+
+def toy_rows() -> list[dict[str, str]]:
+    """The rows of examples/toy/TABLE.md."""
+    text = (ROOT / "examples/toy/TABLE.md").read_text("utf-8")
+    return [match.groupdict() for match in map(ROW.match, text.splitlines()) if match]
+
+
+@any_script()
+def toy() -> Figure:
+    """Each row's exact match as a dot on the bar of the best that its knowledge allows."""
+    rows = toy_rows()
+    figure, axes = one_panel(7, 0.9 + 0.235 * len(rows))
+    axes.grid(axis="y", visible=False)
+    previous = None
+    for y, row in enumerate(rows):
+        if previous not in (None, row["corpus"]):
+            axes.axhline(y - 0.5, color="#c9d1d9", linewidth=0.9)
+        previous = row["corpus"]
+        best, error = float(row["best"]), float(row["best_error"])
+        axes.barh(y, best, 0.62, color="#dbe4ee", edgecolor="#b5c3d1", linewidth=0.6)
+        if error:
+            axes.plot([best - error, min(best + error, 100)], [y, y], color="#6b7c8d", linewidth=1.2)
+        told = row["knows"] != "text"
+        axes.plot(
+            float(row["exact"]), y, "D" if told else "o", color=BLUE if told else RED, markersize=5.5, clip_on=False,
+            markeredgecolor="white", markeredgewidth=0.5, zorder=5,
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [f"{row['system']}  ·  {row['corpus']}" for row in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(0, 101)
+    axes.set_xlabel("exact match on the ambiguous test sentences, %")
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [
+        Patch(facecolor="#dbe4ee", edgecolor="#b5c3d1", label="the best possible, ± two standard errors"),
+        Line2D([], [], marker="D", linestyle="", color=BLUE, label="measured: reads the parse"),
+        Line2D([], [], marker="o", linestyle="", color=RED, label="measured: reads the text alone"),
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=1, frameon=False, fontsize=8.5)
+    return figure
+
+
+# --- real text ---
+
+SCORE = re.compile(r"^\| ([^|]+?) \| ([\d.]+)(?: ± [\d.]+)? \| ([\d.]+)(?: ± [\d.]+)? \|$")
+
+
+def multi30k_scores(name: str) -> dict[str, dict[str, float]]:
+    """BLEU by test set and system, of a table in examples/multi30k."""
+    found: dict[str, dict[str, float]] = {}
+    test = ""
+    for line in (ROOT / "examples/multi30k" / name).read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            test = line[3:].strip()
+        elif test.startswith("test") and (match := SCORE.match(line)):
+            found.setdefault(test, {})[match[1]] = float(match[2])
+    return found
+
+
+@any_script()
+def multi30k() -> Figure:
+    """BLEU of each system less the Transformer's, in the two test sets of the table of one CPU."""
+    scores = multi30k_scores("CPU.md")
+    tests = list(scores)
+    names = [name for name in scores[tests[0]] if name not in ("transformer", "multitask")]
+    figure, axes = one_panel(7, 0.9 + 0.33 * len(names))
+    axes.grid(axis="y", visible=False)
+    for number, (test, mark, color) in enumerate(zip(tests, "os", (BLUE, RED))):
+        differences = [scores[test][name] - scores[test]["transformer"] for name in names]
+        places = [y + 0.14 * (2 * number - 1) for y in range(len(names))]
+        axes.hlines(places, 0, differences, color=color, linewidth=1.2, linestyle="-" if number == 0 else "--")
+        axes.plot(differences, places, mark, color=color, markersize=6, label=test.replace("_", " "))
+    axes.axvline(0, color=INK, linewidth=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlabel("BLEU, difference from the Transformer of the same table")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+# --- the house ---
+
+
+def floors() -> list[tuple[str, ...]]:
+    """The packages, from the bottom up, as tests/project/test_layers.py has them."""
+    tree = ast.parse((ROOT / "tests/project/test_layers.py").read_text("utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FLOORS":
+            return list(ast.literal_eval(node.value))
+    raise SystemExit("tests/project/test_layers.py has no FLOORS")
+
+
+def package_imports() -> set[tuple[str, str]]:
+    """(importing, imported) for all pairs of packages, from the files themselves."""
+    found = set()
+    known = {name for names in floors() for name in names}
+    for path in (ROOT / "fairseq_syntax").rglob("*.py"):
+        package = path.relative_to(ROOT / "fairseq_syntax").parts[0].removesuffix(".py")
+        for name in re.findall(r"^\s*(?:from|import) fairseq_syntax\.(\w+)", path.read_text("utf-8"), re.M):
+            if package in known and name in known and name != package:
+                found.add((package, name))
+    return found
+
+
+@any_script()
+def house() -> Figure:
+    """A square for each package that imports (row) another (column): all below the diagonal: nothing goes up."""
+    names = [name for names in floors() for name in names]
+    place = {name: i for i, name in enumerate(names)}
+    figure, axes = one_panel(6.4, 5.6)
+    axes.grid(visible=False)
+    count = len(names)
+    for i in range(count):
+        axes.axhspan(i - 0.5, i + 0.5, color="#f3f6f9" if i % 2 else "white", zorder=0)
+        axes.plot([i], [i], "s", color="#c9d1d9", markersize=13)
+    pairs = sorted(package_imports())
+    axes.plot([place[b] for _, b in pairs], [place[a] for a, _ in pairs], "s", color=BLUE, markersize=13)
+    axes.set_xticks(range(count), names, rotation=60, ha="right")
+    axes.set_yticks(range(count), names)
+    axes.set_xlim(-0.5, count - 0.5)
+    axes.set_ylim(-0.5, count - 0.5)
+    axes.set_xlabel("is imported by the package of the row")
+    return figure
+
+
+def site(out: Path) -> None:
+    """Draw the site's pictures into a directory."""
+    out.mkdir(parents=True, exist_ok=True)
+    for draw in (speed, toy, multi30k, house):
+        save(draw(), out / f"{draw.__name__}.svg")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    one = kinds.add_parser("point", help="the picture at the top of the README")
+    toy_run = ROOT / "runs/toy/attachment"
+    one.add_argument("--data", type=Path, default=toy_run / "bin", metavar="BIN", help="default: %(default)s")
+    one.add_argument("--plain", type=Path, default=toy_run / "plain_Transformer/1/checkpoint_last.pt", metavar="FILE")
+    one.add_argument("--pascal", type=Path, default=toy_run / "PASCAL/1/checkpoint_last.pt", metavar="FILE")
+    one.add_argument("--out", type=Path, default=ROOT / "docs/point.svg", metavar="FILE", help="default: %(default)s")
+    kinds.add_parser("site", help="the pictures of the site").add_argument("out", type=Path)
+    args = parser.parse_args()
+    if args.kind == "site":
+        site(args.out)
+        return 0
+    readings = read_models(args.data, {"plain Transformer": args.plain, "PASCAL": args.pascal})
+    for reading in readings:
+        print(reading.gloss, *reading.translations.items(), sep="\n  ")
+    save(point(readings), args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""Writes the pages of the site that come from elsewhere: READMEs, tables, the command line, the options of systems.
+
+They go to ``docs/generated``, which git ignores. A link of a README to another page becomes a link to that page, one to
+any other file of the project becomes a download; one that leads nowhere stops the build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+OUT = DOCS / "generated"
+
+# Read as they are: file -> page. Those of examples/ come to them.
+FIXED = {
+    "docs/ways.md": "results/ways.md",
+    "fairseq_syntax/README.md": "house.md",
+    "fairseq_syntax/store/README.md": "store.md",
+    "fairseq_syntax/parsing/README.md": "parsing.md",
+    "preprocess/README.md": "corpora.md",
+    "CHANGELOG.md": "changelog.md",
+}
+
+LINK = re.compile(r"(!?)\[([^\[\]]*)\]\(([^()\s]+)\)")
+FENCE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$", re.M | re.S)
+
+
+@cache
+def pages() -> dict[Path, Path]:
+    """Absolute path of each file that the site shows, with that of its page.
+
+    An example that has an equation is a system; other files than READMEs are tables.
+    """
+    found = {}
+    for source in sorted((ROOT / "examples").glob("*/*.md")):
+        name, stem = source.parent.name, source.stem.lower()
+        if stem != "readme":
+            found[source] = OUT / "results" / (f"{stem}.md" if name == "multi30k" else f"{name}-{stem}.md")
+        else:
+            found[source] = OUT / ("systems" if name in equations() else "examples") / f"{name}.md"
+    return found | {ROOT / source: OUT / page for source, page in FIXED.items() if (ROOT / source).exists()}
+
+
+def relink(text: str, source: Path, page: Path) -> str:
+    """A file's Markdown with links that hold from a page of the site.
+
+    Raises:
+        ValueError: a link leads to no file
+    """
+    shown = pages()
+
+    def change(match: re.Match[str]) -> str:
+        image, label, target = match.groups()
+        path, _, anchor = target.partition("#")
+        if "://" in target or target.startswith("mailto:") or not path:
+            return match[0]
+        file = (source.parent / path).resolve()
+        if not file.exists():
+            raise ValueError(f"{source.relative_to(ROOT)}: the link {target} leads nowhere")
+        if image:
+            return f"![{label}]({os.path.relpath(file, page.parent)})"
+        if (file / "README.md") in shown:
+            file /= "README.md"
+        if file in shown:
+            to = os.path.relpath(shown[file], page.parent) + (f"#{anchor}" if anchor else "")
+            return f"[{label}]({to})"
+        if file.is_dir():
+            return label
+        if file.suffix == ".md":  # no page of its own: a link would look for one
+            return label
+        return f"[{label}]({os.path.relpath(file, page.parent)})"
+
+    return "".join(part if code else LINK.sub(change, part) for part, code in _split(text))
+
+
+def _split(text: str) -> Iterator[tuple[str, bool]]:
+    """The text in parts, fenced code apart from the rest."""
+    at = 0
+    for match in FENCE.finditer(text):
+        yield text[at : match.start()], False
+        yield match[0], True
+        at = match.end()
+    yield text[at:], False
+
+
+@cache
+def equations() -> dict[str, str]:
+    """The sections of equations.md by the system's name."""
+    parts = re.split(r"^## (\w+)\n", (DOCS / "equations.md").read_text("utf-8"), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def with_equation(text: str, equation: str) -> str:
+    """A system's README with its equation after the first paragraph."""
+    title, first, rest = text.split("\n\n", 2)
+    return "\n\n".join([title, first, equation.strip(), rest])
+
+
+def without_section(text: str, title: str) -> str:
+    """The text without a section of the second level."""
+    return re.sub(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", "", text, flags=re.M | re.S)
+
+
+def write(page: Path, text: str) -> None:
+    """Write a page, unless it stands there: Sphinx builds again what is newer."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    if not page.exists() or page.read_text("utf-8") != text:
+        page.write_text(text, encoding="utf-8")
+
+
+def write_pages() -> None:
+    """Every page of :func:`pages`, and those that programs make."""
+    formulas, shown = equations(), pages()
+    for source, page in shown.items():
+        text = relink(source.read_text("utf-8"), source, page)
+        if page.parent.name == "systems":
+            text = with_equation(text, formulas[page.stem])
+        if page.parent.name == "results":
+            text = without_section(text, "Commands")
+        write(page, text)
+    write(OUT / "speed.md", speed_table())
+    write(OUT / "commands.md", commands())
+    write(OUT / "options.md", options())
+    for folder, title in (("systems", "The systems"), ("examples", "Examples"), ("results", "All tables")):
+        names = [f"{folder}/{page.stem}" for page in shown.values() if page.parent.name == folder]
+        if folder == "systems":
+            names.sort(key=lambda name: list(formulas).index(Path(name).stem))
+        names += {"examples": ["corpora"], "results": ["speed"]}.get(folder, [])
+        write(OUT / f"{folder}.md", "\n".join([f"# {title}", "", *_toctree(names), ""]))
+
+
+def _toctree(names: Iterable[str]) -> list[str]:
+    return ["```{toctree}", ":maxdepth: 1", "", *names, "```"]
+
+
+# --- measured speed ---
+
+
+def speed_table() -> str:
+    """bench/results.jsonl as a page: the last measurement of every name."""
+    rows = [json.loads(line) for line in (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines()]
+    last = {row["name"]: row for row in rows}
+    lines = [
+        "# Measured speed",
+        "",
+        "Written from `bench/results.jsonl`, which `make bench` writes: medians of ratios that were taken in one run,",
+        "with the lowest and the highest. Above 1, ours is the faster, the smaller or the cheaper, as the unit says.",
+        "",
+        "| measure | ratio | from | to | unit | device | threads |",
+        "|:--|--:|--:|--:|:--|:--|--:|",
+    ]
+    for name, row in sorted(last.items()):
+        numbers = " | ".join(f"{row[key]:.2f}" for key in ("ratio", "ratio_min", "ratio_max"))
+        lines.append(f"| `{name}` | {numbers} | {row['unit']} | {row['device']} | {row['threads']} |")
+    return "\n".join(lines) + "\n"
+
+
+# --- the command line ---
+
+
+def commands() -> str:
+    """Every subcommand, from its parser."""
+    from fairseq_syntax.cli import SUBCOMMANDS
+
+    parser = argparse.ArgumentParser(prog="fairseq-syntax")
+    subparsers = parser.add_subparsers()
+    parts = ["# The command line", "", "`fairseq-syntax SUBCOMMAND --help` says the same.", ""]
+    for name in SUBCOMMANDS:
+        module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}")
+        module.add_parser(subparsers)
+    for name, sub in subparsers.choices.items():
+        parts += _command(name, sub, 2)
+    return "\n".join(parts) + "\n"
+
+
+def _command(name: str, parser: argparse.ArgumentParser, level: int) -> list[str]:
+    usage = parser.format_usage().removeprefix("usage: ").rstrip()
+    parts = [f"{'#' * level} `{name}`", "", _cell(parser.description or ""), "", "```text", usage, "```", ""]
+    formatter = parser._get_formatter()
+    rows, nested = [], []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            nested += action.choices.items()
+            continue
+        if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
+            continue
+        value = formatter._format_args(action, formatter._get_default_metavar_for_optional(action))
+        names = ", ".join(action.option_strings)
+        shown = f"{names} {value}".strip() if names else value
+        text = formatter._expand_help(action) if action.help else ""
+        rows.append(f"| `{shown.replace('|', '/')}` | {_cell(text)} |")
+    if rows:
+        parts += ["| argument | meaning |", "|:--|:--|", *rows, ""]
+    for sub_name, sub in nested:
+        parts += _command(f"{name} {sub_name}", sub, level + 1)
+    return parts
+
+
+def _cell(text: str) -> str:
+    """Plain text as Markdown in one line."""
+    text = " ".join(text.split())
+    for character in "\\|<>*_[]$`#{}":
+        text = text.replace(character, "\\" + character)
+    return text
+
+
+# --- the options ---
+
+
+def options() -> str:
+    """The options of every system, criterion and of the task, from where fairseq has them."""
+    import dataclasses
+
+    from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+    from fairseq.models.lstm import LSTMModel
+    from fairseq.tasks.translation import TranslationConfig
+
+    import fairseq_syntax
+    from fairseq_syntax.model.decoder import DECODER_SYSTEMS
+    from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+
+    fairseq_syntax.register()
+    parts = [
+        "# Options",
+        "",
+        "Options of fairseq's commands that this package adds, read from the program. Those of fairseq hold too.",
+        "",
+    ]
+
+    def table(title: str, rows: list[str]) -> None:
+        if rows:
+            parts.extend([f"## {title}", "", "| option | meaning |", "|:--|:--|", *rows, ""])
+
+    def of_dataclass(config: Any, without: frozenset[str] = frozenset()) -> list[str]:
+        rows = []
+        for f in dataclasses.fields(config):
+            if f.name not in without and f.metadata.get("help"):
+                rows.append(f"| `--{f.name.replace('_', '-')}` | {_cell(f.metadata['help'])} |")
+        return rows
+
+    presets = sorted(
+        arch
+        for arch, model in ARCH_MODEL_REGISTRY.items()
+        if model.__module__.startswith("fairseq_syntax") and ARCH_MODEL_NAME_REGISTRY.get(arch)
+    )
+    parts += ["## Architectures", "", "`--arch` takes " + ", ".join(f"`{arch}`" for arch in presets) + ".", ""]
+    for flag, registry in (("--encoder-syntax", ENCODER_SYSTEMS), ("--decoder-syntax", DECODER_SYSTEMS)):
+        for name, system in sorted(registry.items()):
+            table(f"`{flag} {name}`", of_dataclass(system.config))
+    known = _options_of(LSTMModel)
+    for name, model in sorted(MODEL_REGISTRY.items()):
+        if model.__module__.startswith("fairseq_syntax") and issubclass(model, LSTMModel):
+            more = {key: text for key, text in _options_of(model).items() if key not in known}
+            table(f"`--arch {name}`", [f"| `{key}` | {_cell(text)} |" for key, text in more.items()])
+    inherited = frozenset(f.name for f in dataclasses.fields(TranslationConfig))
+    table("`--task syntax_translation`", of_dataclass(_task_config(), inherited))
+    for name, config in sorted(CRITERION_DATACLASS_REGISTRY.items()):
+        if config.__module__.startswith("fairseq_syntax"):
+            table(f"`--criterion {name}`", of_dataclass(config))
+    return "\n".join(parts) + "\n"
+
+
+def _task_config() -> Any:
+    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig
+
+    return SyntaxTranslationConfig
+
+
+def _options_of(model: Any) -> dict[str, str]:
+    parser = argparse.ArgumentParser()
+    model.add_args(parser)
+    formatter = parser._get_formatter()
+    return {
+        action.option_strings[-1]: formatter._expand_help(action) if action.help else ""
+        for action in parser._actions
+        if action.option_strings and not isinstance(action, argparse._HelpAction)
+    }

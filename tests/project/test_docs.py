@@ -1,0 +1,169 @@
+"""The site: built without a warning, every link of it leads somewhere, and its tutorial runs as it stands."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+sources, pictures = load("sources"), load("pictures")
+
+
+class Links(HTMLParser):
+    """What a page points to, and the places in it that can be pointed to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.add(value)
+            if name in ("href", "src") and value:
+                self.targets.append(value)
+
+
+def broken_links(site: Path) -> list[str]:
+    """Links within a site that lead nowhere, and whatever would be fetched from elsewhere."""
+    pages = {path: Links(path) for path in site.rglob("*.html")}
+    broken = []
+    for path, page in pages.items():
+        for target in page.targets:
+            file, _, anchor = target.partition("#")
+            if re.match(r"[a-z]+:", target):
+                continue
+            to = (path.parent / unquote(file.partition("?")[0])).resolve() if file else path
+            if not to.exists() or (anchor and to in pages and unquote(anchor) not in pages[to].ids):
+                broken.append(f"{path.relative_to(site)}: {target}")
+    return broken
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<p id="x"><a href="b.html#y"></a><a href="#x"></a><a href="http://e.org"></a>')
+    (tmp_path / "b.html").write_text('<a href="a.html#no"></a><img src="none.svg"><p id="y">')
+    assert broken_links(tmp_path) == ["b.html: a.html#no", "b.html: none.svg"]
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", ROOT / "docs", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert broken_links(tmp_path) == []
+    fetched = [
+        tag
+        for path in tmp_path.rglob("*.html")
+        for tag in re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"(?:https?:)?//[^>]*>", path.read_text("utf-8"))
+    ]
+    assert fetched == []
+    ldd = (tmp_path / "generated/systems/ldd.html").read_text("utf-8")
+    assert "<math" in ldd and "--ldd-variant" in ldd
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs/tutorial.md").read_text("utf-8"), re.M | re.S)
+    assert len(blocks) > 8
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        ["bash", "-c", "set -euo pipefail\n" + "\n".join(blocks)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    generated, interactive = (
+        {m[1]: m[2] for m in re.finditer(r"^H-(\d+)\t\S+\t(.*)$", (tmp_path / name).read_text("utf-8"), re.M)}
+        for name in ("pascal.out", "interactive.out")
+    )
+    assert len(interactive) == 60 and generated == interactive
+    assert "BLEU" in done.stdout and "UAS" in done.stdout
+    for name in ("page.html", "curves.svg", "test.txt"):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def test_links_of_readmes_lead_to_their_pages(tmp_path: Path) -> None:
+    source, page = ROOT / "examples/pascal/README.md", sources.OUT / "systems/pascal.md"
+    text = "[a](../ldd/README.md) [b](../toy) `[c](no)` [d](https://e.org/x) [e](../../fairseq_syntax/errors.py)"
+    changed = sources.relink(text.replace("`[c](no)` ", ""), source, page)
+    assert changed == "[a](ldd.md) [b](../examples/toy.md) [d](https://e.org/x) [e](../../../fairseq_syntax/errors.py)"
+    assert sources.relink("```\n[c](no)\n```", source, page) == "```\n[c](no)\n```"
+    with pytest.raises(ValueError, match="leads nowhere"):
+        sources.relink("[x](none.md)", source, page)
+
+
+def test_every_example_has_a_page_and_every_system_its_equation() -> None:
+    shown = sources.pages()
+    assert set((ROOT / "examples").glob("*/README.md")) <= set(shown)
+    here = {page.stem for page in shown.values() if page.parent.name == "systems"}
+    rooms = {path.stem for path in (ROOT / "fairseq_syntax/systems").iterdir()} - {"__init__", "__pycache__"}
+    assert rooms & {path.name for path in (ROOT / "examples").iterdir()} <= here == set(sources.equations())
+
+
+def test_a_page_gets_its_equation_after_the_first_paragraph() -> None:
+    assert sources.with_equation("# T\n\none\n\ntwo\n\nthree\n", "\nE\n") == "# T\n\none\n\nE\n\ntwo\n\nthree\n"
+    assert sources.without_section("# T\n\n## A\n\na\n\n## Commands\n\nc\n\n## B\n\nb\n", "Commands") == (
+        "# T\n\n## A\n\na\n\n## B\n\nb\n"
+    )
+
+
+def test_every_subcommand_and_option_is_in_the_reference() -> None:
+    from fairseq_syntax.cli import SUBCOMMANDS
+
+    commands = sources.commands()
+    for name in SUBCOMMANDS:
+        assert f"\n## `{name}`\n" in commands, name
+    assert "`--shard I/N`" in commands and "%(default)" not in commands
+    options = sources.options()
+    for option in (
+        "--pascal-heads",
+        "--ldd-variant",
+        "--dlaa-block-size",
+        "--em-steps",
+        "--syntax-input",
+        "--gcn-after",
+    ):
+        assert f"| `{option}` |" in options, option
+
+
+def test_pictures_draw_what_the_tables_say() -> None:
+    rows = {row["system"]: row for row in pictures.toy_rows()}
+    table = (ROOT / "examples/toy/TABLE.md").read_text("utf-8")
+    assert len(rows) == len(re.findall(r"^\S.* % ± ", table, re.M)) and float(rows["PASCAL"]["exact"]) > 95
+    scores = pictures.multi30k_scores("CPU.md")
+    assert len(scores) == 2 and all(len(of_test) == 13 for of_test in scores.values())
+    assert next(iter(pictures.bench("layer/ldd"))) == 32
+    assert pictures.floors()[-1] == ("cli",)
+    place = {name: floor for floor, names in enumerate(pictures.floors()) for name in names}
+    assert all(place[below] < place[above] for above, below in pictures.package_imports())
+
+
+def test_the_picture_of_the_readme_marks_what_is_right(tmp_path: Path) -> None:
+    right = "der Mann sah das Mädchen mit dem Fernrohr (sah)."
+    reading = pictures.Reading([1, 2, 2, 4, 2, 7, 7, 2, 2], pictures.LABELS, "g", right, {"a": right, "b": "other"})
+    texts = [text.get_text() for text in pictures.point([reading]).axes[0].texts]
+    assert texts.count("✓") == 1 and texts.count("✗") == 1 and texts[-1] == "other" and texts[-2] == "✗"
