@@ -21,6 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
             help=f"{split} files, as given to fairseq-preprocess: PREFIX.LANG with the pieces and PREFIX.LANG.conllu",
         )
     parser.add_argument("--only-source", action="store_true", help="leave the target's syntax out")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
     from fairseq_syntax.data.preprocess import add_syntax_options
 
     add_syntax_options(parser)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
+import gc
+import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import xxhash
 from tqdm import tqdm
 
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
-from fairseq_syntax.store.schema import StoredSentence
+from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.store import schema as layout
+from fairseq_syntax.store.chunk import Buffers, list_numbers, pack, relabelled
+from fairseq_syntax.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
+from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu
-from fairseq_syntax.text.files import read_lines
+from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
+from fairseq_syntax.text.files import file_sha256, fingerprint, locked, make_folder, read_raw_lines
+from fairseq_syntax.text.jobs import Parts, in_workers
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 
+logger = logging.getLogger(__name__)
 PARSE_SUFFIX = ".conllu"
 
 
@@ -60,6 +73,10 @@ def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
     A token of several syntactic words (a CoNLL-U range) takes head, labels and tags of the word whose head lies
     outside the range; arcs to the other words of the range lead to the token, their own arcs are left out.
     """
+    if len(line.tokens) == len(line.words):
+        stored = _of_words(line, labels)
+        if stored is not None:
+            return stored
     unit = [0] * len(line.words)
     for number, token in enumerate(line.tokens):
         unit[token.first : token.last + 1] = [number] * (token.last + 1 - token.first)
@@ -85,6 +102,20 @@ def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
     return stored
 
 
+def _of_words(line: ParsedLine, labels: LabelInventory) -> StoredSentence | None:
+    """What :func:`to_stored` gives of a line whose tokens are words, unless an arc stands twice."""
+    deprels = labels.ids("deprel", line.deprels)
+    upos, xpos = labels.ids("upos", line.upos), labels.ids("xpos", line.xpos)
+    starts = [start for start, _ in line.sentences] if len(line.sentences) > 1 else []
+    arcs = None
+    if line.arcs is not None:
+        arc_labels = labels.ids("deprel", [arc[2] for arc in line.arcs])
+        arcs = [(arc[0], arc[1], label, arc[3]) for arc, label in zip(line.arcs, arc_labels)]
+        if len({arc[:3] for arc in arcs}) < len(arcs):
+            return None
+    return StoredSentence([t.pieces or 1 for t in line.tokens], list(line.heads), deprels, upos, xpos, arcs, starts)
+
+
 def paired_lines(tokens: str, parse: str, segmenter: Segmenter | None = None) -> Iterator[tuple[list[str], ParsedLine]]:
     """The pieces and the parse of each line, checked against each other.
 
@@ -96,17 +127,33 @@ def paired_lines(tokens: str, parse: str, segmenter: Segmenter | None = None) ->
     Raises:
         SyntaxDataError: other line counts, or a line whose pieces are not those of its parse
     """
-    parsed = read_conllu(parse)
-    number = 0
-    for number, (text, line) in enumerate(zip_longest(read_lines(tokens), parsed), start=1):
-        if text is None:
-            raise SyntaxDataError(f"has more lines than the {number - 1} of {tokens}", path=parse)
-        if line is None:
-            # Trailing empty lines of the text leave no trace in a parse without "# lines".
-            if text.strip():
-                raise SyntaxDataError(f"has {number - 1} lines, {tokens} has more", path=parse)
-            line = ParsedLine(line_number=number - 1)
-        pieces = text.split()
+    for texts, part in _parts(tokens, parse, count_lines(tokens)):
+        yield from _pair(texts, part, tokens, parse, segmenter)
+
+
+def count_lines(path: str) -> int:
+    """The lines of a text file. Raises SyntaxDataError where there is none."""
+    n_lines = sum(1 for _ in read_raw_lines(path))
+    if not n_lines:
+        raise SyntaxDataError("the file is empty", path=path)
+    return n_lines
+
+
+def _parts(tokens: str, parse: str, n_lines: int) -> Iterator[tuple[list[bytes], ConlluPart]]:
+    texts = read_raw_lines(tokens)
+    for part in conllu_parts(parse, SENTENCES_PER_CHUNK, n_lines=n_lines):
+        yield list(islice(texts, part.end - part.start)), part
+
+
+def _pair(
+    texts: list[bytes], part: ConlluPart, tokens: str, parse: str, segmenter: Segmenter | None
+) -> Iterator[tuple[list[str], ParsedLine]]:
+    for number, (raw, line) in enumerate(zip(texts, part.read(parse), strict=True), start=part.start + 1):
+        try:
+            pieces = raw.decode("utf-8").split()
+        except UnicodeDecodeError as error:
+            message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
+            raise SyntaxDataError(message, path=tokens, line=number) from None
         expected = sum(t.pieces or 1 for t in line.tokens)
         if len(pieces) != expected:
             unsplit = all(t.pieces is None for t in line.tokens)
@@ -123,7 +170,7 @@ def paired_lines(tokens: str, parse: str, segmenter: Segmenter | None = None) ->
             own = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
         else:
             own = None if any(t.pieces for t in line.tokens) else [[t.form] for t in line.tokens]
-        if own is not None and pieces != (flat := [p for word in own for p in word]):
+        if own is not None and pieces != (flat := list(chain.from_iterable(own))):
             at = next(i for i, (a, b) in enumerate(zip(pieces, flat)) if a != b) if len(flat) == len(pieces) else 0
             raise SyntaxDataError(
                 f"piece {at + 1} is {pieces[at]!r}, but the parse has {flat[at]!r}",
@@ -131,18 +178,15 @@ def paired_lines(tokens: str, parse: str, segmenter: Segmenter | None = None) ->
                 line=number,
                 hint=f"is {parse} (line {line.file_line}) the parse of this text?",
             )
-        if own is not None:
-            wrong = next((t for t, word in zip(line.tokens, own) if (t.pieces or 1) != len(word)), None)
-            if wrong is not None:
-                raise SyntaxDataError(
-                    f"the parse gives {wrong.form!r} {wrong.pieces or 1} pieces, its segmentation another number",
-                    path=tokens,
-                    line=number,
-                    hint=f"write {tokens} and {parse} with fairseq-syntax segment",
-                )
+        if own is not None and [t.pieces or 1 for t in line.tokens] != [len(word) for word in own]:
+            wrong = next(t for t, word in zip(line.tokens, own) if (t.pieces or 1) != len(word))
+            raise SyntaxDataError(
+                f"the parse gives {wrong.form!r} {wrong.pieces or 1} pieces, its segmentation another number",
+                path=tokens,
+                line=number,
+                hint=f"write {tokens} and {parse} with fairseq-syntax segment",
+            )
         yield pieces, line
-    if number == 0:
-        raise SyntaxDataError("the file is empty", path=tokens)
 
 
 def binarize(
@@ -153,11 +197,14 @@ def binarize(
     *,
     lang: str,
     dictionary: str,
+    workers: int = 1,
     progress: bool = True,
 ) -> Summary:
     """Write the store of one side of a split.
 
-    A store that was made from the same files, dictionary and segmentation with the same labels is left as it is.
+    It is made in parts, which are written whole or not at all: a run that was killed continues with those that are
+    missing. A store that was made from the same files, dictionary and segmentation with the same labels, beside the
+    same tokens, is left as it is, unless it is damaged.
 
     Args:
         tokens: the file of pieces that was binarized to tokens
@@ -166,60 +213,183 @@ def binarize(
         labels: the inventory; grows unless frozen
         lang: language of this side
         dictionary: ``dict.LANG.txt`` of the token dataset
+        workers: processes; the store does not depend on their number
         progress: show a progress bar on a terminal
 
     Raises:
         SyntaxDataError: bad input; nothing is written then
     """
-    inputs = [*_digest(tokens, parse), file_fingerprint(dictionary)]
+    for path in (tokens, parse):
+        if not os.path.exists(path):
+            raise SyntaxDataError("no such file", path=path, hint="fairseq-syntax parse, then fairseq-syntax segment")
     about = segmentation_path(os.path.dirname(tokens) or ".", lang)
     segmenter = load_segmenter(about) if os.path.exists(about) else None
-    if segmenter:
-        inputs.append(segmenter.fingerprint)
-    done = _already(out, inputs, labels)
-    if done is not None:
-        return done
-    with_arcs = _has_arcs(parse)
-    summary = Summary()
-    lines = paired_lines(tokens, parse, segmenter)
-    bar = tqdm(lines, desc=os.path.basename(out), unit=" lines", disable=None if progress else True, leave=False)
-    with SyntaxStoreWriter(out, with_arcs=with_arcs) as writer:
-        for _, line in bar:
-            stored = to_stored(line, labels)
-            if with_arcs and stored.arcs is None:
-                if line.words:
-                    raise SyntaxDataError("no Arcs= in this sentence, but in others", path=parse, line=line.file_line)
-                stored.arcs = []
-            if not with_arcs:
-                stored.arcs = None
-            writer.add(stored)
-            summary.sentences += 1
-            summary.words += len(stored.pieces)
-            summary.pieces += sum(stored.pieces)
-            summary.arcs += len(stored.arcs or ())
-            summary.mass += sum(a[3] for a in stored.arcs or ())
-            _add_label_mass(summary.label_mass, stored, labels)
-        writer.update_metadata(
-            {
-                "lang": lang,
-                "labels": labels.labels,
-                "labels_fingerprint": labels.fingerprint,
-                "dictionary_fingerprint": inputs[2],
-                "segmentation_fingerprint": segmenter.fingerprint if segmenter else None,
-                "inputs": inputs,
-                "mass": summary.mass,
-                "label_mass": {label: round(mass, 3) for label, mass in summary.label_mass.items()},
-            }
+    with locked(out):
+        content = tokens_fingerprint(out.removesuffix(STORE_SUFFIX))
+        inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
+        made_from = [*inputs, file_fingerprint(dictionary), segmenter.fingerprint if segmenter else None, content]
+        done = _already(out, made_from, labels)
+        if done is not None:
+            return done
+        with_arcs = _has_arcs(parse)
+        known = labels.labels if labels.frozen else None
+        parts = Parts(
+            Path(out), fingerprint(layout.VERSION, inputs, made_from[3], known, SENTENCES_PER_CHUNK), ".chunk"
         )
+        parts.clear_others()
+        make_folder(parts.folder)
+        spans = _make_parts(parts, tokens, parse, workers, (about if segmenter else None, known, with_arcs), progress)
+        summary = _merge(parts, spans, out, labels, with_arcs, {
+            "lang": lang,
+            "dictionary_fingerprint": made_from[2],
+            "segmentation_fingerprint": made_from[3],
+            "tokens_content": content,
+            "inputs": made_from,
+        })  # fmt: skip
+        parts.remove()
     return summary
 
 
-def _add_label_mass(total: dict[str, float], stored: StoredSentence, labels: LabelInventory) -> None:
+def _make_parts(
+    parts: Parts, tokens: str, parse: str, workers: int, settings: tuple[Any, ...], progress: bool
+) -> list[tuple[int, int]]:
+    spans = []
+
+    def tasks() -> Iterator[tuple[list[bytes], ConlluPart]]:
+        for texts, part in _parts(tokens, parse, n_lines):
+            spans.append((part.start, part.end))
+            if parts.is_whole(spans[-1]):
+                bar.update(part.end - part.start)
+            else:
+                yield texts, part
+
+    n_lines = count_lines(tokens)
+    name = os.path.basename(parts.output)
+    with tqdm(total=n_lines, desc=name, unit=" lines", disable=None if progress else True, leave=False) as bar:
+        for start, end in in_workers(
+            _work,
+            tasks(),
+            workers=min(workers, -(-n_lines // SENTENCES_PER_CHUNK)),
+            start=_start,
+            arguments=(parts, tokens, parse, *settings),
+        ):
+            bar.update(end - start)
+    return spans
+
+
+_worker: tuple[Any, ...] | None = None
+
+
+def _start(
+    parts: Parts, tokens: str, parse: str, about: str | None, known: dict[str, list[str]] | None, with_arcs: bool
+) -> None:
+    global _worker
+    _worker = parts, tokens, parse, load_segmenter(about) if about else None, known, with_arcs
+
+
+def _work(task: tuple[list[bytes], ConlluPart]) -> tuple[int, int]:
+    """Makes a part: a line of JSON, and the record batch with the labels' ids in the part's own inventory."""
+    assert _worker is not None
+    parts, tokens, parse, segmenter, known, with_arcs = _worker
+    texts, part = task
+    labels = LabelInventory(known, frozen=known is not None)
+    stored: list[StoredSentence] = []
+    collecting = gc.isenabled()
+    gc.disable()  # a part makes millions of objects and no cycles
+    try:
+        for _, line in _pair(texts, part, tokens, parse, segmenter):
+            sentence = to_stored(line, labels)
+            if with_arcs and sentence.arcs is None:
+                if line.words:
+                    raise SyntaxDataError("no Arcs= in this sentence, but in others", path=parse, line=line.file_line)
+                sentence.arcs = []
+            if not with_arcs:
+                sentence.arcs = None
+            stored.append(sentence)
+        batch = pack(stored, with_arcs=with_arcs, first=part.start)
+    finally:
+        if collecting:
+            gc.enable()
+    head = {"labels": labels.labels, "unknown": labels.unknown, "label_mass": _label_mass(batch, labels)}
+    parts.commit((part.start, part.end), json.dumps(head).encode() + b"\n" + batch.serialize().to_pybytes())
+    return part.start, part.end
+
+
+def _merge(
+    parts: Parts,
+    spans: list[tuple[int, int]],
+    out: str,
+    labels: LabelInventory,
+    with_arcs: bool,
+    metadata: dict[str, Any],
+) -> Summary:
+    """Puts the parts together, with the ids of one inventory: in the order in which labels come in the text."""
+    summary = Summary()
+    heads = []
+    for span in spans:
+        head, _, _ = parts.body(span).partition(b"\n")
+        heads.append(json.loads(head))
+        labels.unknown.update(heads[-1]["unknown"])
+        for column, names in heads[-1]["labels"].items():
+            for name in names:
+                labels.id(column, name)
+        for label, mass in heads[-1]["label_mass"].items():
+            summary.label_mass[label] = summary.label_mass.get(label, 0.0) + mass
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for span, head in zip(spans, heads):
+            raw = parts.body(span)
+            batch = pa.ipc.read_record_batch(pa.py_buffer(raw[raw.index(b"\n") + 1 :]), layout.schema(with_arcs))
+            tables = {column: np.array(labels.ids(column, names)) for column, names in head["labels"].items()}
+            yield relabelled(batch, tables)
+
+    summary.mass = sum(summary.label_mass.values()) if with_arcs else 0.0
+    metadata |= {
+        "labels": labels.labels,
+        "labels_fingerprint": labels.fingerprint,
+        "mass": summary.mass,
+        "label_mass": {label: round(mass, 3) for label, mass in summary.label_mass.items()},
+    }
+    write_store(out, batches, metadata, with_arcs=with_arcs, chunk=SENTENCES_PER_CHUNK)
+    found = SyntaxStore(out).metadata
+    summary.sentences, summary.words = found["sentences"], found["words"]
+    summary.pieces, summary.arcs = found["pieces"], found["arcs"] or 0
+    return summary
+
+
+def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, float]:
+    """The mass of the arcs of each label, or the number of words where there are no arcs; the roots' under ``root``."""
     names = labels.labels["deprel"]
-    arcs = ((word, head, label, 1.0) for word, (head, label) in enumerate(zip(stored.head, stored.deprel)))
-    for word, head, label, mass in arcs if stored.arcs is None else stored.arcs:
-        name = ROOT_LABEL if word == head else names[label]
-        total[name] = total.get(name, 0.0) + mass
+    if "arcs" in batch.schema.names:
+        numbers = list_numbers(batch, "arcs")
+        label, root = numbers[:, layout.ARC_LABEL], numbers[:, layout.ARC_HEAD] == numbers[:, layout.ARC_DEPENDENT]
+        weight = numbers[:, layout.ARC_PROB] / layout.PROB_SCALE
+    else:
+        numbers = list_numbers(batch, "words")
+        label = numbers[:, layout.LABELS] & ((1 << layout.DEPREL_BITS) - 1)
+        lengths = np.diff(np.frombuffer(Buffers.of(batch).offsets["words"], dtype="<i4"))
+        within = np.arange(len(numbers)) - (np.cumsum(lengths) - lengths).repeat(lengths)
+        root, weight = numbers[:, layout.HEAD] == within, np.ones(len(numbers))
+    mass = np.bincount(label[~root], weights=weight[~root], minlength=len(names))
+    total = {name: float(m) for name, m in zip(names, mass) if m}
+    if root.any():
+        total[ROOT_LABEL] = total.get(ROOT_LABEL, 0.0) + float(weight[root].sum())
+    return total
+
+
+def tokens_fingerprint(prefix: str) -> str | None:
+    """XXH3 (64 bits, hexadecimal) of a token dataset's ``.bin``; None where there is no such file.
+
+    It is read through a memory map at several GB a second.
+    """
+    path = prefix + ".bin"
+    if not os.path.exists(path):
+        return None
+    with open(path, "rb") as file:
+        digest = xxhash.xxh3_64()
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
@@ -231,36 +401,24 @@ def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
 
 def file_fingerprint(path: str) -> str:
     """SHA-256 of a file's bytes, shortened."""
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()[:16] if hasattr(hashlib, "file_digest") else _sha256(f)
-
-
-def _sha256(file) -> str:  # Python 3.10 lacks file_digest
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()[:16]
-
-
-def _digest(*paths: str) -> list[str]:
-    for path in paths:
-        if not os.path.exists(path):
-            raise SyntaxDataError("no such file", path=path, hint="fairseq-syntax parse, then fairseq-syntax segment")
-    return [file_fingerprint(path) for path in paths]
+    return file_sha256(path)[:16]
 
 
 def _has_arcs(parse: str) -> bool:
     return next((line.arcs is not None for line in read_conllu(parse) if line.words), False)
 
 
-def _already(out: str, inputs: list[str], labels: LabelInventory) -> Summary | None:
+def _already(out: str, inputs: list[str | None], labels: LabelInventory) -> Summary | None:
     """The summary of a store made from the same inputs with labels that this inventory has, if there is one."""
     if not os.path.exists(out):
         return None
     try:
-        found = SyntaxStore(out).metadata
-    except SyntaxDataError:
+        store = SyntaxStore(out)
+        store.verify()
+    except SyntaxDataError as error:
+        logger.warning("%s: it is made again", error.message)
         return None
+    found = store.metadata
     if found.get("inputs") != inputs:
         return None
     if labels.frozen and found["labels"] != labels.labels:

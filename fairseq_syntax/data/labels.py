@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import whole_file
@@ -47,6 +48,11 @@ class LabelInventory:
         self.labels[column].append(label)
         self._ids[column][label] = len(self.labels[column]) - 1
         return self._ids[column][label]
+
+    def ids(self, column: str, labels: Sequence[str]) -> list[int]:
+        """As :meth:`id`, of several."""
+        known = self._ids[column]
+        return [known[label] if label in known else self.id(column, label) for label in labels]
 
     @property
     def fingerprint(self) -> str:

@@ -12,13 +12,15 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, copy_segmentation
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import store_path
-from fairseq_syntax.text.files import read_lines
+from fairseq_syntax.text.files import file_sha256, fingerprint, locked, make_folder, read_lines, unwritable
+from fairseq_syntax.text.jobs import Step, read_record
 
 TASK = "syntax_translation"
 logger = logging.getLogger(__name__)
@@ -92,7 +94,8 @@ def binarize_syntax(args: Namespace) -> None:
             copy_segmentation(os.path.dirname(side.tokens) or ".", args.destdir, side.lang)
         out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         dictionary = os.path.join(args.destdir, f"dict.{side.lang}.txt")
-        summary = binarize(side.tokens, side.parse, out, labels, lang=side.lang, dictionary=dictionary)
+        given = {"lang": side.lang, "dictionary": dictionary, "workers": args.workers}
+        summary = binarize(side.tokens, side.parse, out, labels, **given)
         logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
         if labels.unknown:
             logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
@@ -177,10 +180,71 @@ def _preprocess_modules():
         yield main
 
 
+def _dictionary_step(args: Namespace, lang: str) -> Step:
+    """The making of a dictionary: from the training text and the options that choose its symbols."""
+    source = lang == args.source_lang
+    langs = [args.source_lang, args.target_lang] if args.joined_dictionary else [lang]
+    texts = [file_sha256(f"{args.trainpref}.{each}") for each in langs] if args.trainpref else []
+    options = [args.thresholdsrc, args.nwordssrc] if source or args.joined_dictionary else []
+    options += [] if source else [args.thresholdtgt, args.nwordstgt]
+    made_from = fingerprint("dictionary", texts, options, args.padding_factor, args.joined_dictionary)
+    return Step((Path(args.destdir, f"dict.{lang}.txt"),), made_from)
+
+
+def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
+    """Tells fairseq to take the dictionaries that an earlier run of this command made; returns those to be made.
+
+    fairseq refuses to begin where there is a dictionary, also its own of a killed run.
+
+    Raises:
+        SyntaxDataError: there is one that was made from another text or with other options
+    """
+    langs = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    options = {args.source_lang: "srcdict", args.target_lang: "tgtdict"}
+    given = {lang: getattr(args, options[lang]) for lang in langs}
+    if args.joined_dictionary and any(given.values()):
+        return {}
+    steps = {lang: _dictionary_step(args, lang) for lang in langs if not given[lang]}
+    for step in steps.values():
+        path, found = step.outputs[0], read_record(step.outputs[0])
+        if path.exists() and (found is None or found["made_from"] != step.made_from):
+            raise SyntaxDataError(
+                "exists, and was made from another text or with other options",
+                path=path,
+                hint="give another --destdir, remove it, or take it with --srcdict and --tgtdict",
+            )
+    done = [lang for lang, step in steps.items() if step.record() is not None]
+    if args.joined_dictionary and len(done) < len(langs):
+        done = []  # the two are one, which is made anew
+    for lang in done[:1] if args.joined_dictionary else done:
+        setattr(args, options[lang], os.fspath(steps.pop(lang).outputs[0]))
+    for step in steps.values():
+        step.outputs[0].unlink(missing_ok=True)
+        step.begin()
+    return steps
+
+
+def _make_tokens(make, steps: dict[str, Step], vocab, input_prefix, output_prefix, lang, num_workers, args) -> None:
+    """fairseq's binarizing of one side of a split, unless it is done. The dictionaries are written by then."""
+    while steps:
+        steps.popitem()[1].finish()
+    base = os.path.join(args.destdir, f"{output_prefix}.{args.source_lang}-{args.target_lang}.{lang}")
+    made_from = fingerprint("tokens", file_sha256(f"{input_prefix}.{lang}"), vocab.symbols, args.dataset_impl)
+    step = Step((Path(base + ".bin"), Path(base + ".idx")), made_from)
+    with step.making() as record:
+        if record is not None:
+            logger.info("[%s] %s is up to date", lang, step.outputs[0])
+            return
+        step.begin()
+        make(vocab, input_prefix, output_prefix, lang, num_workers, args)
+        step.finish()
+
+
 def _wrap_main(module) -> None:
     original = module.main
     if getattr(original, "with_syntax", False):
         return
+    make_tokens = module._make_binary_dataset
 
     @functools.wraps(original)
     def main(args):
@@ -188,9 +252,18 @@ def _wrap_main(module) -> None:
             return original(args)
         list(sides(args))  # complain of a missing parse at once
         check_text(args)
-        original(args)
-        if not args.dict_only:
-            binarize_syntax(args)
+        make_folder(args.destdir)
+        with locked(os.path.join(args.destdir, "preprocess")), unwritable(args.destdir):
+            steps = _resume_dictionaries(args)
+            module._make_binary_dataset = functools.partial(_make_tokens, make_tokens, steps)
+            try:
+                original(args)
+            finally:
+                module._make_binary_dataset = make_tokens
+            for step in steps.values():  # with --dict-only, or --dataset-impl raw
+                step.finish()
+            if not args.dict_only:
+                binarize_syntax(args)
         return None
 
     main.with_syntax = True  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +106,45 @@ def _per_sentence(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, f
     for b in np.flatnonzero(sums >= 1 << 32)[:1]:
         raise SyntaxDataError(f"sentence {first + b + 1} has {sums[b]} arcs between pieces, too many for the store")
     return pa.array(sums, pa.uint32())
+
+
+def list_numbers(batch: pa.RecordBatch, column: str) -> np.ndarray:
+    """The numbers of a column of lists, words or arcs: [N, 4] uint16."""
+    return np.frombuffer(Buffers.of(batch).values[column], dtype="<u2").reshape(-1, 4)
+
+
+def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.RecordBatch:
+    """The batch with other label ids.
+
+    Args:
+        tables: the new id of each id, by column: ``deprel``, ``upos``, ``xpos``
+
+    Raises:
+        SyntaxDataError: an id larger than the format holds
+    """
+    if all((table == np.arange(len(table))).all() for table in tables.values()):
+        return batch
+    words = list_numbers(batch, "words").copy()
+    deprel = tables["deprel"][words[:, layout.LABELS] & ((1 << layout.DEPREL_BITS) - 1)]
+    upos = tables["upos"][words[:, layout.LABELS] >> layout.DEPREL_BITS]
+    xpos = tables["xpos"][words[:, layout.XPOS]]
+    for name, ids in (("deprel", deprel), ("upos", upos), ("xpos", xpos)):
+        if ids.max(initial=0) > layout.WORD_LIMITS[name]:
+            raise SyntaxDataError(f"{name} {ids.max()} is too large for the store ({layout.WORD_LIMITS[name]} at most)")
+    words[:, layout.LABELS] = deprel | upos << layout.DEPREL_BITS
+    words[:, layout.XPOS] = xpos
+    columns = dict(zip(batch.schema.names, batch.columns))
+    columns["words"] = _lists(_lengths(batch, "words"), words)
+    if "arcs" in columns:
+        arcs, n_arcs = list_numbers(batch, "arcs").copy(), _lengths(batch, "arcs")
+        arcs[:, layout.ARC_LABEL] = tables["deprel"][arcs[:, layout.ARC_LABEL]]
+        keys = [arcs[:, i] for i in (layout.ARC_LABEL, layout.ARC_HEAD, layout.ARC_DEPENDENT)]
+        columns["arcs"] = _lists(n_arcs, arcs[np.lexsort([*keys, np.arange(len(n_arcs)).repeat(n_arcs)])])
+    return pa.record_batch(list(columns.values()), schema=batch.schema)
+
+
+def _lengths(batch: pa.RecordBatch, column: str) -> np.ndarray:
+    return np.diff(np.frombuffer(Buffers.of(batch).offsets[column], dtype="<i4")).astype(np.int64)
 
 
 class Buffers(NamedTuple):

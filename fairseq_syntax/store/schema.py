@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 VERSION = 2
+STORE_SUFFIX = ".syntax.arrow"
 METADATA_KEY = b"fairseq_syntax"
 OWN_METADATA = frozenset(
     {"version", "chunk", "sentences", "words", "pieces", "arcs", "tokens", "labels", "checksums", "checksum"}
@@ -76,7 +77,7 @@ def schema(with_arcs: bool) -> pa.Schema:
 
 def store_path(data_dir: str | os.PathLike[str], split: str, src: str, tgt: str, lang: str) -> str:
     """Name of the store of one side of a split, beside fairseq's ``SPLIT.SRC-TGT.LANG.bin``."""
-    return os.path.join(data_dir, f"{split}.{src}-{tgt}.{lang}.syntax.arrow")
+    return os.path.join(data_dir, f"{split}.{src}-{tgt}.{lang}{STORE_SUFFIX}")
 
 
 def chunk_checksum(buffers: list[memoryview]) -> str:

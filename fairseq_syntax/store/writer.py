@@ -1,27 +1,79 @@
-"""Writing a store, sentence by sentence, in constant memory. Nothing under the final name is ever incomplete."""
+"""Writing a store in constant memory. Nothing under the final name is ever incomplete."""
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import schema as layout
 from fairseq_syntax.store.chunk import Buffers, pack
 from fairseq_syntax.store.schema import StoredSentence
+from fairseq_syntax.text.files import unwritable, whole_path
+
+
+def write_store(
+    path: str | os.PathLike[str],
+    batches: Callable[[], Iterator[pa.RecordBatch]],
+    metadata: Mapping[str, Any],
+    *,
+    with_arcs: bool,
+    chunk: int,
+) -> None:
+    """Writes a store of record batches, which are gone through twice: the counts stand before them.
+
+    Args:
+        batches: gives the record batches anew at each call; all of ``chunk`` rows but the last
+        metadata: what :attr:`SyntaxStore.metadata` is to say beside what the batches do (JSON values)
+
+    Raises:
+        SyntaxDataError: the file cannot be written
+    """
+    checksums: list[str] = []
+    sizes = [np.zeros(0, dtype=np.int32)]
+    words = arcs = 0
+    for batch in batches():
+        buffers = Buffers.of(batch)
+        checksums.append(buffers.checksum())
+        sizes.append(np.frombuffer(buffers.values["pieces"], dtype="<u4").astype(np.int32) + 1)
+        words += buffers.values["words"].size // 8
+        arcs += buffers.values["arcs"].size // 8 if with_arcs else 0
+    lengths = np.concatenate(sizes)
+    about: dict[str, Any] = {
+        **metadata,
+        "version": layout.VERSION,
+        "chunk": chunk,
+        "sentences": len(lengths),
+        "words": words,
+        "pieces": int(lengths.sum(dtype=np.int64)) - len(lengths),
+        "arcs": arcs if with_arcs else None,
+        "tokens": layout.sizes_fingerprint(lengths),
+        "checksums": checksums,
+    }
+    about["checksum"] = layout.metadata_checksum(about)
+    final = layout.schema(with_arcs).with_metadata({layout.METADATA_KEY: json.dumps(about, ensure_ascii=False)})
+    with (
+        whole_path(path) as temporary,
+        unwritable(path),
+        pa.OSFile(temporary, "wb") as sink,
+        pa.ipc.new_file(sink, final) as writer,
+    ):
+        for batch in batches():
+            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=final))
 
 
 class SyntaxStoreWriter:
-    """Writes a store; use it as a context manager.
+    """Writes a store sentence by sentence; use it as a context manager.
 
-    The file appears under its name when the ``with`` block ends without an error. Until then, and after a kill or
-    a full disk, there is only a temporary file beside it, which no reader takes for a store.
+    The file appears under its name when the ``with`` block ends without an error. Until then there is only a temporary
+    file without a name.
 
     Args:
         path: the final name
@@ -36,33 +88,26 @@ class SyntaxStoreWriter:
         self.with_arcs = with_arcs
         self.metadata: dict[str, object] = {"labels": {}}
         self._chunk = chunk
-        self._schema = layout.schema(with_arcs)
         self._waiting: list[StoredSentence] = []
-        self._sizes: list[np.ndarray] = []
-        self._checksums: list[str] = []
-        self._words, self._arcs, self._sentences = 0, 0, 0
-        self._partial = f"{self.path}.partial-{os.getpid()}-{secrets.token_hex(4)}"
+        self._sentences = 0
 
     def __enter__(self) -> SyntaxStoreWriter:
-        try:
-            self._writer = pa.ipc.new_file(self._partial, self._schema)
-        except OSError as e:
-            raise self._unwritable(e) from e
+        with unwritable(self.path):
+            self._spool = tempfile.TemporaryFile(dir=os.path.dirname(self.path) or ".")
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._spool, "w"), layout.schema(self.with_arcs))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         try:
             if kind is None:
                 self._flush()
-            self._writer.close()
-            if kind is None:
-                self._finish()
-        except OSError as e:
-            raise self._unwritable(e) from e
+                with unwritable(self.path):
+                    self._writer.close()
+                    self._spool.flush()
+                write_store(self.path, self._batches, self.metadata, with_arcs=self.with_arcs, chunk=self._chunk)
         finally:
-            for leftover in (self._partial, self._partial + ".whole"):
-                if os.path.exists(leftover):
-                    os.remove(leftover)
+            with suppress(OSError):  # what a full disk did not take, and nobody needs any more
+                self._spool.close()
 
     def update_metadata(self, values: Mapping[str, object]) -> None:
         """Add what :attr:`SyntaxStore.metadata` is to say (JSON values); may be called until the block ends."""
@@ -82,47 +127,11 @@ class SyntaxStoreWriter:
     def _flush(self) -> None:
         if self._waiting:
             batch = pack(self._waiting, with_arcs=self.with_arcs, first=self._sentences)
+            self._sentences += len(self._waiting)
             self._waiting = []
-            self._add_chunk(batch)
+            with unwritable(self.path):
+                self._writer.write_batch(batch)
 
-    def _add_chunk(self, batch: pa.RecordBatch) -> None:
-        """Append a record batch of ``chunk`` rows; only the last may have fewer."""
-        buffers = Buffers.of(batch)
-        self._checksums.append(buffers.checksum())
-        self._sizes.append(np.frombuffer(buffers.values["pieces"], dtype="<u4").astype(np.int32) + 1)
-        self._sentences += batch.num_rows
-        self._words += buffers.values["words"].size // 8
-        self._arcs += buffers.values["arcs"].size // 8 if self.with_arcs else 0
-        try:
-            self._writer.write_batch(batch)
-        except OSError as e:
-            raise self._unwritable(e) from e
-
-    def _unwritable(self, error: OSError) -> SyntaxDataError:
-        return SyntaxDataError(f"could not write the store: {error}", path=self.path, hint="free some space")
-
-    def _finish(self) -> None:
-        """Copy the batches behind a header that knows the counts, then give the file its name."""
-        sizes = np.concatenate([np.zeros(0, dtype=np.int32), *self._sizes])
-        self.metadata |= {
-            "version": layout.VERSION,
-            "chunk": self._chunk,
-            "sentences": self._sentences,
-            "words": self._words,
-            "pieces": int(sizes.sum(dtype=np.int64)) - len(sizes),
-            "arcs": self._arcs if self.with_arcs else None,
-            "tokens": layout.sizes_fingerprint(sizes),
-            "checksums": self._checksums,
-        }
-        self.metadata["checksum"] = layout.metadata_checksum(self.metadata)
-        final = self._schema.with_metadata({layout.METADATA_KEY: json.dumps(self.metadata, ensure_ascii=False)})
-        whole = self._partial + ".whole"
-        with pa.OSFile(self._partial) as source, pa.OSFile(whole, "wb") as sink:
-            reader = pa.ipc.open_file(source)
-            with pa.ipc.new_file(sink, final) as writer:
-                for i in range(reader.num_record_batches):
-                    batch = reader.get_batch(i)
-                    writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=final))
-        with open(whole, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(whole, self.path)
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        self._spool.seek(0)
+        yield from pa.ipc.open_stream(pa.PythonFile(self._spool, "r"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -17,15 +18,24 @@ ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": 
 _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
 _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
+_NUMBERS = {str(number): number for number in range(1000)}
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
-_LINE_COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
+LINE_COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
 
 
 class ConlluReader:
-    """Reads one file; holds what its error messages need."""
+    """Reads one file, or a part of it; holds what its error messages need.
 
-    def __init__(self, path: str | None, n_lines: int | None, first_line: int = 0) -> None:
+    Args:
+        path: for messages
+        n_lines: of the text, where they are known
+        first_line: the line of the text to begin with, counted from 0
+        before: lines of the file before those that are read
+    """
+
+    def __init__(self, path: str | None, n_lines: int | None, first_line: int = 0, before: int = 0) -> None:
         self.path = path
+        self.before = before
         self.n_lines = n_lines
         self.first_line = first_line
         self.declared: int | None = None  # by "# lines"
@@ -101,44 +111,41 @@ class ConlluReader:
         """Yields (``# line`` or None, file line, rows); a row is (file line, columns)."""
         rows: list[tuple[int, list[str]]] = []
         number: int | None = None
-        start = at = 0
-        for at, raw in self.decoded(lines):
-            if not raw or (raw.isspace() and "\t" not in raw):
-                if rows:
-                    yield number, start, rows
-                elif number is not None:
-                    self.fail(f"'# line = {number}' has no sentence", start)
-                rows, number, start = [], None, 0
-                continue
-            start = start or at
-            if raw[0] == "#":
-                number = self.comment(raw, at, number, bool(rows))
-                continue
-            columns = raw.split("\t")
-            if len(columns) != COLUMNS or "" in columns:
-                found = f"{len(columns)} columns" if len(columns) != COLUMNS else "an empty column"
-                self.fail(f"{found} where ten are due, split by tabs: {_shown(raw)}", at)
-            rows.append((at, columns))
+        start = 0
+        at = self.before
+        try:
+            for line in lines:
+                at += 1
+                raw: str = line.decode("utf-8") if isinstance(line, bytes) else line
+                raw = raw.rstrip("\r\n") if raw[-1:] in "\r\n" else raw
+                if at == 1:
+                    raw = raw.removeprefix("\ufeff")
+                if not raw or (raw.isspace() and "\t" not in raw):
+                    if rows:
+                        yield number, start, rows
+                    elif number is not None:
+                        self.fail(f"'# line = {number}' has no sentence", start)
+                    rows, number, start = [], None, 0
+                    continue
+                start = start or at
+                if raw[0] == "#":
+                    number = self.comment(raw, at, number, bool(rows))
+                    continue
+                columns = raw.split("\t")
+                if len(columns) != COLUMNS or "" in columns:
+                    found = f"{len(columns)} columns" if len(columns) != COLUMNS else "an empty column"
+                    self.fail(f"{found} where ten are due, split by tabs: {_shown(raw)}", at)
+                rows.append((at, columns))
+        except UnicodeDecodeError as error:
+            self.fail(f"not UTF-8: {error.reason} at byte {error.start + 1} of the line", at, "convert it with iconv")
         self.last_line = at
         if rows:
             yield number, start, rows
         elif number is not None:
             self.fail(f"'# line = {number}' has no sentence", start)
 
-    def decoded(self, lines: Iterable[Any]) -> Iterator[tuple[int, str]]:
-        at = 0
-        try:
-            for at, raw in enumerate(lines, start=1):
-                text: str = raw.decode("utf-8") if isinstance(raw, bytes) else raw
-                text = text[:-1] if text.endswith("\n") else text
-                if at == 1:
-                    text = text.removeprefix("\ufeff")
-                yield at, text[:-1] if text.endswith("\r") else text
-        except UnicodeDecodeError as error:
-            self.fail(f"not UTF-8: {error.reason} at byte {error.start + 1} of the line", at, "convert it with iconv")
-
     def comment(self, raw: str, at: int, number: int | None, within: bool) -> int | None:
-        match = _LINE_COMMENT.match(raw)
+        match = LINE_COMMENT.match(raw)
         if match is None:
             return number
         if within:
@@ -153,6 +160,10 @@ class ConlluReader:
 
     def add_sentence(self, line: ParsedLine, rows: list[tuple[int, list[str]]]) -> None:
         offset = len(line.words)
+        found = list(zip(*(columns for _, columns in rows)))
+        if found[0] == _ids(len(rows)):  # words only: nearly every sentence of nearly every language
+            self.add_words(line, rows, found, offset)
+            return
         ranges: list[tuple[int, int, int, list[str]]] = []  # first, last, file line, columns; counted over the line
         words: list[tuple[int, list[str]]] = []
         for at, columns in rows:
@@ -198,12 +209,40 @@ class ConlluReader:
             line.arcs = arcs if line.arcs is None else line.arcs + arcs
         line.sentences.append((offset, offset + len(words)))
 
+    def add_words(
+        self, line: ParsedLine, rows: list[tuple[int, list[str]]], columns: list[tuple[str, ...]], offset: int
+    ) -> None:
+        """A sentence in which every token is a word: what :meth:`add_sentence` does, a column at a time."""
+        _, forms, _, upos, xpos, _, _, deprels, _, miscs = columns
+        n_words = len(forms)
+        self.add_heads(line, rows, offset)
+        line.words += forms
+        line.upos += upos
+        line.xpos += xpos
+        line.deprels += deprels
+        arcs: list[tuple[int, int, str, float]] = []
+        has_arcs = False
+        tokens = line.tokens
+        for index, misc in enumerate(miscs, start=offset):
+            if misc == "_":
+                tokens.append(Token(forms[index - offset], True, index, index, index))
+                continue
+            at = rows[index - offset][0]
+            if "Arcs=" in misc:
+                has_arcs = self.add_arcs(arcs, misc, index, offset, n_words, at) or has_arcs
+            tokens.append(self.token(rows[index - offset][1], at, index, index, index))
+        if has_arcs:
+            line.arcs = arcs if line.arcs is None else line.arcs + arcs
+        line.sentences.append((offset, offset + n_words))
+
     def add_heads(self, line: ParsedLine, words: list[tuple[int, list[str]]], offset: int) -> None:
         """Heads of one sentence, checked to be a tree with one root."""
         heads: list[int] = []
         root = None
         for index, (at, columns) in enumerate(words):
-            head = _natural(columns[6])
+            head = _NUMBERS.get(columns[6])
+            if head is None:
+                head = _natural(columns[6])
             if head is None or head > len(words):
                 self.fail(
                     f"head {_shown(columns[6])} of word {index + 1} is not a number between 0 and {len(words)}",
@@ -237,15 +276,20 @@ class ConlluReader:
     ) -> bool:
         found = False
         mass = 0.0
-        for value in (entry[5:] for entry in misc.split("|") if entry.startswith("Arcs=")):
+        for value in misc.split("|"):
+            if not value.startswith("Arcs="):
+                continue
             found = True
-            for arc in value.split(",") if value else ():
+            for arc in value[5:].split(",") if len(value) > 5 else ():
                 head_text, _, rest = arc.partition(":")
                 label, _, p_text = rest.rpartition(":")
-                head = _natural(head_text)
+                head = _NUMBERS.get(head_text)
+                if head is None:
+                    head = _natural(head_text)
                 if head is None or not label:
                     self.fail(f"not an arc HEAD:LABEL:P: {_shown(arc)}", at)
-                if head > n_words or head - 1 + offset == index:
+                parent = head - 1 + offset if head else index
+                if head > n_words or (parent == index and head):
                     self.fail(
                         f"the arc {_shown(arc)} of word {index - offset + 1} leaves the sentence or is a loop", at
                     )
@@ -258,7 +302,7 @@ class ConlluReader:
                 mass += p
                 if "\\" in label:
                     label = unescape(label)
-                arcs.append((index, head - 1 + offset if head else index, label, p))
+                arcs.append((index, parent, label, p))
         if mass > 1.0 + MASS_TOLERANCE:
             self.fail(f"the arcs of word {index - offset + 1} have a mass of {mass:.4f}, above 1", at)
         return found
@@ -276,6 +320,12 @@ class ConlluReader:
                 if not pieces:
                     self.fail(f"not a number of pieces: {_shown(entry)}", at)
         return Token(columns[1], space_after, first, last, word, pieces)
+
+
+@lru_cache(maxsize=1024)
+def _ids(count: int) -> tuple[str, ...]:
+    """The ids of a sentence of plain words."""
+    return tuple(map(str, range(1, count + 1)))
 
 
 def unescape(text: str) -> str:

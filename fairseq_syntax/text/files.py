@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -283,7 +284,8 @@ def _target(path: str | os.PathLike[str], open_it: bool = True) -> str | int:
 
 
 def _unwritable(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError:
-    hint = "make room, and run the command again" if error.errno in (28, 27, 122) else None  # ENOSPC, EFBIG, EDQUOT
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or "too large" in str(error).lower()
+    hint = "make room, and run the command again" if full else None
     return SyntaxDataError(f"cannot be written: {error.strerror or error}", path=path, hint=hint)
 
 

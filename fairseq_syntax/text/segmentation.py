@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import whole_file
+from fairseq_syntax.text.files import whole_binary, whole_file
 
 FORMAT_VERSION = 1
 ESCAPE = "▂"
 JOINER = "￭"
 SEPARATOR = "@@"
 SPACE_MARK = "▁"
+CACHED_WORDS = 200_000  # some 60 MB; running text has most of its words in the most frequent thousands
 RESERVED = frozenset({"<s>", "<pad>", "</s>", "<unk>"})
 
 _ESCAPES = {ESCAPE: "e", SPACE_MARK: "u", JOINER: "j", " ": "s"}
@@ -83,7 +84,7 @@ def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
 
 
 class Segmenter(ABC):
-    """A trained segmentation model. Deterministic; caches the pieces of each word it has seen.
+    """A trained segmentation model. Deterministic; caches the pieces of the words it has seen, so many at most.
 
     Attributes:
         kind: ``sentencepiece`` or ``subword_nmt``
@@ -117,11 +118,15 @@ class Segmenter(ABC):
         """
         if len(words) != len(space_before):
             raise ValueError(f"{len(words)} words but {len(space_before)} marks for the space before them")
-        return [self._pieces(word, index == 0 or space) for index, (word, space) in enumerate(zip(words, space_before))]
+        known = self._cache
+        spaces = [True, *space_before[1:]] if words else []
+        # Copies, lest a caller's change of a list change every later sentence with that word.
+        return [list(known.get(key) or self._pieces(*key)) for key in zip(words, spaces)]
 
     def encode_text(self, text: str) -> list[str]:
         """The pieces of a raw line, whose words are what white space separates."""
-        return [piece for word in text.split() for piece in self._pieces(word, True)]
+        known = self._cache
+        return [piece for word in text.split() for piece in known.get((word, True)) or self._pieces(word, True)]
 
     @abstractmethod
     def decode(self, pieces: str | Iterable[str]) -> str:
@@ -131,9 +136,8 @@ class Segmenter(ABC):
         """Writes ``dest_prefix.json`` and ``dest_prefix.model``; returns the path of the former."""
         path = Path(f"{os.fspath(dest_prefix)}.json")
         model_path = Path(f"{os.fspath(dest_prefix)}.model")
-        partial = model_path.with_name(f".{model_path.name}.part")
-        partial.write_bytes(self.model)
-        os.replace(partial, model_path)
+        with whole_binary(model_path) as model:
+            model.write(self.model)
         with whole_file(path) as file:
             head = {"format": FORMAT_VERSION, "kind": self.kind, "model": model_path.name}
             json.dump({**self.about, **head, "fingerprint": self.fingerprint}, file, indent=1, ensure_ascii=False)
@@ -147,13 +151,14 @@ class Segmenter(ABC):
             text = single_spaced(word)
             if not text:
                 raise SyntaxDataError(f"a word is empty or white space only: {word!r}", hint="correct the parse")
+            if len(self._cache) >= CACHED_WORDS:
+                self._cache.clear()
             pieces = self._cache[key] = self._split_reserved(self._encode(text, space))
             # The context word shows whether a space before this one survives as well.
             decoded = self.decode([*self._encode("x", True), *pieces])
-            if decoded != ("x " if space else "x") + text:
+            if decoded != ("x " if space else "x") + text and len(self.altered) < CACHED_WORDS:
                 self.altered[word] = decoded.removeprefix("x").strip()
-        # A copy, lest a caller's change of a list change every later sentence with that word.
-        return list(pieces)
+        return pieces
 
     @abstractmethod
     def _encode(self, text: str, space: bool) -> list[str]:

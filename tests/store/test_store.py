@@ -350,7 +350,7 @@ def test_a_number_that_does_not_fit(tmp_path, field, number):
 
 
 def test_no_such_directory(tmp_path):
-    with pytest.raises(SyntaxDataError, match="could not write the store"):
+    with pytest.raises(SyntaxDataError, match="cannot be written: No such file"):
         write(tmp_path / "none" / "a.arrow", [sentence(random.Random(0), False)])
 
 
@@ -378,7 +378,7 @@ def test_a_full_disk(tmp_path, limit):
     os.remove(path)
     with (
         files_no_larger_than(limit),
-        pytest.raises(SyntaxDataError, match=r"a\.arrow: could not write the store: .*free some space"),
+        pytest.raises(SyntaxDataError, match=r"a\.arrow: cannot be written: .*make room"),
     ):
         write(path, sentences, chunk=50)
     assert os.listdir(tmp_path) == []
@@ -416,11 +416,7 @@ def test_killed_while_writing(tmp_path):
     assert writer.stdout.readline() == "writing\n"
     writer.kill()
     writer.wait()
-    leftovers = list(tmp_path.iterdir())
-    assert path not in leftovers and leftovers
-    for leftover in leftovers:
-        with pytest.raises(SyntaxDataError):
-            SyntaxStore(leftover)
+    assert list(tmp_path.iterdir()) == []
     assert len(write(path, [sentence(random.Random(0), False)])) == 1
 
 

@@ -1,0 +1,166 @@
+"""fairseq-preprocess and binarize, killed at any point and given again, end with the bytes of an undisturbed run."""
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy_data
+from fairseq import options
+from fairseq_cli import preprocess
+from full_disk import files_no_larger_than
+
+import fairseq_syntax.data.binarize as binarizing
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.text import jobs
+from fairseq_syntax.text.conllu import read_conllu, write_conllu
+from fairseq_syntax.text.conllu_parts import conllu_parts
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in the package catches it."""
+
+
+@pytest.fixture(scope="module")
+def segmented(tmp_path_factory) -> Path:
+    raw, out = tmp_path_factory.mktemp("raw"), tmp_path_factory.mktemp("seg")
+    toy_data.write_raw(raw, toy_data.corpus(seed=3))
+    toy_data.segment(raw, out)
+    return out
+
+
+def run(segmented: Path, data: Path, *more: str) -> None:
+    argv = [str(a) for a in toy_data.preprocess_options(segmented, data)]
+    args = options.get_preprocessing_parser().parse_args([*argv, *more])  # puts the package's main in its place
+    preprocess.main(args)
+
+
+def content(data: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in data.iterdir() if p.suffix in (".bin", ".idx", ".txt", ".json", ".arrow")}
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_killed_after_any_file_and_given_again(segmented, tmp_path, monkeypatch, joined):
+    more = ["--joined-dictionary"] if joined else []
+    run(segmented, tmp_path / "whole", *more)
+    whole = {n: b for n, b in content(tmp_path / "whole").items() if n != "preprocess.log"}
+    counted = jobs.write_json
+    for stop in range(1, 30):
+        calls = []
+
+        def note(path, value, stop=stop, calls=calls):
+            calls.append(path)
+            if len(calls) == stop:
+                raise Killed
+            counted(path, value)
+
+        monkeypatch.setattr(jobs, "write_json", note)
+        data = tmp_path / f"cut{stop}"
+        try:
+            run(segmented, data, *more)
+            break
+        except Killed:
+            monkeypatch.setattr(jobs, "write_json", counted)
+        for path in list(data.glob("*.bin"))[:1] + list(data.glob("dict.*"))[stop % 2 :][:1]:
+            path.write_bytes(path.read_bytes()[:-3])  # it was being written
+        run(segmented, data, *more)
+        assert content(data) == whole
+        shutil.rmtree(data)
+    assert stop > 8, "dictionaries and tokens were noted, begun and done"
+
+
+def test_given_again_nothing_is_made_and_another_text_is_refused(segmented, tmp_path):
+    data = tmp_path / "data"
+    run(segmented, data)
+    before = {p.name: p.stat().st_mtime_ns for p in data.glob("*.bin")}
+    run(segmented, data)
+    assert before == {p.name: p.stat().st_mtime_ns for p in data.glob("*.bin")}
+    other = tmp_path / "other"
+    shutil.copytree(segmented, other)
+    for name in ("train.en", "train.en.conllu", "train.de"):
+        shutil.copy(other / name.replace("train", "valid"), other / name)
+    with pytest.raises(SyntaxDataError, match=r"dict\.en\.txt: exists, and was made from another text"):
+        run(other, data)
+
+
+def test_a_full_disk_and_then_room(segmented, tmp_path):
+    run(segmented, tmp_path / "whole")
+    with files_no_larger_than(1500), pytest.raises(SyntaxDataError, match=r"cannot be written.*make room"):
+        run(segmented, tmp_path / "data")
+    run(segmented, tmp_path / "data")
+    assert content(tmp_path / "data") == content(tmp_path / "whole")
+
+
+def store_of(segmented, out, **more) -> bytes:
+    given = {"lang": "en", "dictionary": str(segmented / "train.en"), "progress": False, **more}
+    labels = LabelInventory()
+    binarizing.binarize(str(segmented / "train.en"), str(segmented / "train.en.conllu"), str(out), labels, **given)
+    return out.read_bytes()
+
+
+def test_parts_workers_and_kills_do_not_change_the_store(segmented, tmp_path, monkeypatch):
+    monkeypatch.setattr(binarizing, "SENTENCES_PER_CHUNK", 7)
+    whole = store_of(segmented, tmp_path / "a.arrow")
+    assert store_of(segmented, tmp_path / "b.arrow", workers=2) == whole
+    commit, done = jobs.Parts.commit, []
+
+    def kill(self, span, body):
+        done.append(span)
+        if len(done) == 3:
+            raise Killed
+        commit(self, span, body)
+
+    monkeypatch.setattr(jobs.Parts, "commit", kill)
+    with pytest.raises(Killed):
+        store_of(segmented, tmp_path / "c.arrow")
+    assert store_of(segmented, tmp_path / "c.arrow") == whole
+    assert done.count(done[0]) == 1 and done.count(done[2]) == 2, "what was committed is not made again"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.arrow", "b.arrow", "c.arrow"]
+    monkeypatch.setattr(binarizing, "SENTENCES_PER_CHUNK", 4096)
+    one = tmp_path / "one.arrow"
+    store_of(segmented, one)
+    ids = np.arange(len(SyntaxStore(one)))
+    for key, value in SyntaxStore(one).fetch(ids).items():
+        assert np.array_equal(value, SyntaxStore(tmp_path / "a.arrow").fetch(ids)[key])
+    assert SyntaxStore(one).labels == SyntaxStore(tmp_path / "a.arrow").labels
+
+
+def test_a_damaged_store_is_made_again(segmented, tmp_path):
+    out = tmp_path / "a.arrow"
+    whole = store_of(segmented, out)
+    mark = out.stat().st_mtime_ns
+    assert store_of(segmented, out) == whole and out.stat().st_mtime_ns == mark
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 16
+    out.write_bytes(damaged)
+    assert store_of(segmented, out) == whole
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_parse_cut_into_parts_is_the_parse(tmp_path, numbered):
+    rng = random.Random(1)
+    path = tmp_path / "t.conllu"
+    numbers = sorted(rng.sample(range(40), 20)) if numbered else range(20)
+    with open(path, "w", encoding="utf-8") as file:
+        for number in numbers:
+            line = toy_data.random_parsed_line(rng, number, max_sentences=2 if numbered else 1)
+            write_conllu(file, line)
+    if not numbered:
+        path.write_text("".join(r for r in path.open(encoding="utf-8") if not r.startswith("# line")), encoding="utf-8")
+    expected = list(read_conllu(path))
+    for size in (1, 3, 7, 100):
+        parts = list(conllu_parts(path, size))
+        assert [part.start for part in parts] == list(range(0, len(expected), size))
+        found = [line for part in parts for line in part.read(str(path))]
+        for a, b in zip(expected, found, strict=True):
+            assert (a.words, a.heads, a.line_number, a.arcs) == (b.words, b.heads, b.line_number, b.arcs)
+            assert a.file_line == b.file_line or not a.words
+    if numbered:
+        with pytest.raises(SyntaxDataError, match=r"t\.conllu:\d+: this sentence is of line \d+, but the text has 10"):
+            list(conllu_parts(path, 5, n_lines=10))
+        path.write_text(path.read_text(encoding="utf-8").replace("# line = ", "# line = 99999"), encoding="utf-8")
+        with pytest.raises(SyntaxDataError, match="# lines = N"):
+            list(conllu_parts(path, 5))
