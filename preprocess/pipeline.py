@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import shlex
 import subprocess
@@ -24,6 +23,8 @@ if str(ROOT) not in sys.path:  # a checkout that is not installed
 from sources import Pair  # noqa: E402
 
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
+from fairseq_syntax.text.files import file_sha256, fingerprint, make_folder, whole_file, write_json  # noqa: E402
+from fairseq_syntax.text.jobs import Step, read_record  # noqa: E402
 
 # Name (train, valid, test, test1, …) and pairs of each split.
 Splits = Iterable[tuple[str, Iterable[Pair]]]
@@ -133,45 +134,30 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
 def write_text(directory: Path, splits: Splits, langs: tuple[str, str]) -> list[str]:
     """Writes each split as two plain text files; returns the names, training data first.
 
-    Unchanged files are left alone, so that later steps see that they are.
+    Later steps see by the content which of them have changed.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     names = []
     for name, pairs in splits:
         names.append(name)
-        partial = [directory / f".{name}.{lang}.part" for lang in langs]
-        with open(partial[0], "w", encoding="utf-8") as source, open(partial[1], "w", encoding="utf-8") as target:
+        files = [directory / f"{name}.{lang}" for lang in langs]
+        with whole_file(files[0]) as source, whole_file(files[1]) as target:
             count = 0
             for one, other in pairs:
                 source.write(" ".join(one.split()) + "\n")
                 target.write(" ".join(other.split()) + "\n")
                 count += 1
-        for path, lang in zip(partial, langs):
-            final = directory / f"{name}.{lang}"
-            if final.exists() and final.stat().st_size == path.stat().st_size and _same(final, path):
-                path.unlink()
-            else:
-                path.replace(final)
         print(f"{name}: {count} pairs")
         if not count:
             raise SyntaxDataError("holds no sentences", path=directory / f"{name}.{langs[0]}", hint="check --data")
     return names
 
 
-def _same(one: Path, other: Path) -> bool:
-    with open(one, "rb") as a, open(other, "rb") as b:
-        while block := a.read(1 << 20):
-            if block != b.read(1 << 20):
-                return False
-    return True
-
-
 class Steps:
     """Runs commands, and remembers in ``.done`` which ones have run on which input."""
 
     def __init__(self, out: Path) -> None:
-        self.done = out / ".done"
-        self.done.mkdir(parents=True, exist_ok=True)
+        self.done = make_folder(out / ".done")
 
     def run(
         self, name: str, command: list, inputs: list[Path], outputs: list[Path], changed: str | None = None
@@ -191,18 +177,18 @@ class Steps:
         """
         words = [str(word) for word in command]
         stamp = self.done / f"{name}.json"
-        state = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in inputs}
-        now = {"command": words, "inputs": state}
-        before = json.loads(stamp.read_text()) if stamp.exists() else {**now, "finished": False}
-        if before == {**now, "finished": True} and all(path.exists() for path in outputs):
+        step = Step((stamp, *outputs), fingerprint(words, [[str(path), file_sha256(path)] for path in inputs]))
+        if step.record() is not None:
             return
-        if changed and {**before, "finished": False} != {**now, "finished": False}:
+        before = read_record(stamp)
+        other = before is not None and before["made_from"] != step.made_from
+        if changed and other:
             words = [*words, changed]
         for path in outputs:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if changed is None:
+            make_folder(path.parent)
+            if changed is None and other:
                 path.unlink(missing_ok=True)
-        stamp.write_text(json.dumps({**now, "finished": False}))
+        step.begin()
         shown = ["fairseq-syntax", *words[3:]] if words[1:3] == ["-m", "fairseq_syntax"] else words
         print(f"\n{shlex.join(shown)}", flush=True)
         begin = time.monotonic()
@@ -211,7 +197,8 @@ class Steps:
             "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])),
         }
         subprocess.run(words, check=True, env=environment)
-        stamp.write_text(json.dumps({**now, "finished": True}))
+        write_json(stamp, {"command": words})
+        step.finish()
         print(f"({name}: {time.monotonic() - begin:.0f} s)", flush=True)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import gzip
 import html
+import http.client
 import re
 import shutil
 import sys
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import read_lines
+from fairseq_syntax.text.files import file_sha256, locked, make_folder, read_lines, read_raw_lines, unwritable
 
 Pair = tuple[str, str]
 
@@ -25,23 +26,66 @@ _SENTENCE_TAG = re.compile(r"\s*<(title|description)>(.*?)</\1>\s*\Z")
 _SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECASE)
 
 
-def download(urls: Iterable[str], data: Path) -> None:
-    """Fetches files into ``data``, and unpacks ``.tgz`` there; what is there already is kept."""
-    data.mkdir(parents=True, exist_ok=True)
+def fetch(url: str, path: Path, sha256: str | None = None) -> None:
+    """Fetches one file, going on where an earlier run stopped, and unpacks it if it is a ``.tgz``.
+
+    What was fetched lies under ``NAME.part`` until it is as long as the server says and, where its SHA-256 is known,
+    the right one; only then it takes its name.
+
+    Raises:
+        SyntaxDataError: it cannot be fetched, ends early, or is another file
+    """
+    partial = path.with_name(path.name + ".part")
+    begin = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={begin}-"} if begin else {})
+    hint = "run the script again to go on, or fetch it yourself: --data"
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response, unwritable(partial):
+            resumed = begin > 0 and response.status == 206
+            length = response.headers.get("Content-Length")
+            with open(partial, "ab" if resumed else "wb") as file:
+                shutil.copyfileobj(response, file)
+            due = None if length is None else int(length) + (begin if resumed else 0)
+            if due is not None and partial.stat().st_size != due:
+                message = f"was cut off: {partial.stat().st_size} of {due} bytes"
+                raise SyntaxDataError(message, path=url, hint=hint)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:  # 416: there is nothing after what we have
+            raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
+    if sha256 is not None and file_sha256(partial) != sha256:
+        partial.unlink()
+        raise SyntaxDataError("is another file than it was (its SHA-256 differs)", path=url, hint=hint)
+    try:
+        if path.suffix == ".tgz":
+            unpack(partial, path.parent)
+        elif path.suffix == ".gz":
+            for _ in read_raw_lines(partial.rename(partial.with_name("checked.part.gz"))):
+                pass
+            partial.with_name("checked.part.gz").rename(partial)
+    except SyntaxDataError:
+        partial.unlink(missing_ok=True)
+        partial.with_name("checked.part.gz").unlink(missing_ok=True)
+        raise
+    partial.rename(path)
+
+
+def download(urls: Iterable[str], data: Path, checksums: Mapping[str, str] | None = None) -> None:
+    """Fetches files into ``data``, and unpacks ``.tgz`` there; what is there already is kept.
+
+    Args:
+        checksums: SHA-256 of files, by name, where it is known
+    """
+    make_folder(data)
     for url in urls:
         path = data / url.rsplit("/", 1)[-1]
         if path.exists():
             continue
         print(f"fetching {url}", file=sys.stderr)
-        partial = path.with_name(path.name + ".part")
-        try:
-            with urllib.request.urlopen(url, timeout=60) as response, open(partial, "wb") as file:
-                shutil.copyfileobj(response, file)
-        except (urllib.error.URLError, TimeoutError) as error:
-            raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint="fetch it yourself: --data") from error
-        if path.suffix == ".tgz":
-            unpack(partial, data)
-        partial.rename(path)
+        with locked(path):
+            if not path.exists():
+                fetch(url, path, (checksums or {}).get(path.name))
 
 
 def unpack(archive: Path, data: Path) -> None:

@@ -30,6 +30,8 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout 
 
 from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
 
+from fairseq_syntax.text.files import write_json
+
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "valid", "test")
 # The word pieces of the source and the target: few enough that many words are split.
@@ -88,7 +90,11 @@ def user_dir() -> str:
 
 
 def done_before(stamp: Path, key: object) -> bool:
-    return stamp.exists() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key
+    """Whether a stamp, which is written whole after the work, is that of the same work; a damaged one is none."""
+    try:
+        return json.loads(stamp.read_text(encoding="utf-8")).get("key") == key
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def prepare(runner: Runner, name: str, seed: int) -> Path:
@@ -123,7 +129,7 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     binarize = [*tool("fairseq-preprocess"), "--user-dir", user_dir(), "--task", "syntax_translation"]
     binarize += ["-s", "src", "-t", "tgt", *prefixes, "--destdir", root / "bin"]
     runner.run(binarize, logs / "preprocess.log")
-    stamp.write_text(json.dumps({"key": key}), encoding="utf-8")
+    write_json(stamp, {"key": key})
     return root
 
 
@@ -150,7 +156,7 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
     row = {**score(out / "generate-test.txt", corpus / "corpus", system), "train_s": seconds, "translate_s": more}
     if system.tree:
         row["uas"] = attachment_score(runner, out, corpus / "corpus")
-    stamp.write_text(json.dumps({"key": key, "row": row}), encoding="utf-8")
+    write_json(stamp, {"key": key, "row": row})
     runner.say(f"{system.name}, seed {seed}: {row['exact']:.1f} % of {row['ambiguous']} ambiguous sentences exact")
     return row
 

@@ -20,6 +20,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="other values for its vars"
     )
+    parser.add_argument("--check-code", action="store_true", help="run again what other code of this package did")
     parser.add_argument("--list", action="store_true", help="show what is done and what is not, and run nothing")
     parser.add_argument("--table", action="store_true", help="write the table again from the results file alone")
     return parser
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
             raise SyntaxDataError(f"not a variable and its value: {text!r}", hint="--set NAME=VALUE")
         overrides[name] = value
     experiment = load(args.file, overrides)
-    grid = Grid(experiment)
+    grid = Grid(experiment, check_code=args.check_code)
     if args.list:
         kept = {f"{system}/{seed}" for system, seed in experiment.cells() if grid.is_complete(system, seed)}
         for tasks in [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in experiment.cells())]:

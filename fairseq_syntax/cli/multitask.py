@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 
@@ -45,6 +46,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.files import make_folder
 
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")
@@ -53,77 +55,114 @@ def main(args: argparse.Namespace) -> int:
     if args.tags[0] == args.tags[1] or any(len(tag.split()) != 1 for tag in args.tags):
         raise SyntaxDataError(f"--tags {' '.join(args.tags)}: two different tags without spaces are wanted")
     outdir = Path(args.outdir)
-    outdir.mkdir(parents=True, exist_ok=True)
+    make_folder(outdir)
     for prefix in [*args.train, *args.translate_only]:
         if Path(prefix).parent.resolve() == outdir.resolve():
             raise SyntaxDataError("the output would overwrite the input", path=prefix, hint="give another --outdir")
-    for prefix in args.train:
-        print(write_doubled(args, Path(prefix), outdir))
-    for prefix in args.translate_only:
-        print(write_tagged(args, Path(prefix), outdir))
+    for prefix, write in [(p, write_doubled) for p in args.train] + [(p, write_tagged) for p in args.translate_only]:
+        print(unless_done(args, Path(prefix), outdir, write))
     return 0
 
 
+def unless_done(args: argparse.Namespace, prefix: Path, outdir: Path, write: Callable[..., str]) -> str:
+    """Write a corpus unless it was made from the same files with the same options; returns a line of report."""
+    from fairseq_syntax.text.files import file_sha256, fingerprint
+    from fairseq_syntax.text.jobs import Step
+
+    endings = [args.src, args.tgt] + ([f"{args.src}.conllu"] if write is write_doubled else [])
+    options = [write.__name__, args.form, args.words, list(args.tags), args.seed]
+    inputs = [file_sha256(f"{prefix}.{ending}") for ending in endings]
+    outputs = tuple(outdir / f"{prefix.name}.{lang}" for lang in (args.src, args.tgt))
+    step = Step(outputs, fingerprint("multitask", options, inputs))
+    with step.making() as done:
+        if done is not None:
+            return f"{outdir / prefix.name}: up to date"
+        step.begin()
+        report = write(args, prefix, outdir)
+        step.finish()
+    return report
+
+
 def write_doubled(args: argparse.Namespace, prefix: Path, outdir: Path) -> str:
-    """Write the doubled corpus of one prefix; returns a line of report."""
+    """Write the doubled corpus of one prefix; returns a line of report.
+
+    The pairs go to a temporary file, and the order in which they are read back is shuffled: 8 bytes of memory a pair.
+    """
     import random
+    import tempfile
+    from array import array
 
     from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.text.files import unwritable
     from fairseq_syntax.text.linearize import is_projective, linearize, piece_symbols
 
     translate, parse = args.tags
-    source, target = read_pair(args, prefix)
-    parse_path = f"{prefix}.{args.src}.conllu"
-    pairs = [(f"{translate} {s} {translate}", t) for s, t in zip(source, target)]
+    total = sum(1 for _ in read_pairs(args, prefix))
+    lines = read_conllu(f"{prefix}.{args.src}.conllu", n_lines=total)
+    places = [array("q"), array("q")]  # of the translations, and of the parses
     crossing = 0
-    for text, line in zip(source, read_conllu(parse_path, n_lines=len(source))):
-        if not line.words:
-            continue
-        symbols = piece_symbols(line, text.split()) if args.words else None
-        pairs.append((f"{parse} {text} {parse}", " ".join(linearize(line, args.form, symbols))))
-        crossing += not is_projective(line)
-    parses = len(pairs) - len(source)
-    random.Random(args.seed).shuffle(pairs)
-    write_pairs(args, outdir / prefix.name, pairs)
+    with unwritable(outdir), tempfile.TemporaryFile(dir=outdir) as spool:
+
+        def keep(kind: int, source: str, target: str) -> None:
+            places[kind].append(spool.tell())
+            spool.write(f"{source}\n{target}\n".encode())
+
+        for (text, target), line in zip(read_pairs(args, prefix), lines, strict=True):
+            keep(0, f"{translate} {text} {translate}", target)
+            if line.words:
+                symbols = piece_symbols(line, text.split()) if args.words else None
+                keep(1, f"{parse} {text} {parse}", " ".join(linearize(line, args.form, symbols)))
+                crossing += not is_projective(line)
+        order = places[0] + places[1]
+        random.Random(args.seed).shuffle(order)
+
+        def shuffled() -> Iterator[tuple[str, str]]:
+            for place in order:
+                spool.seek(place)
+                yield spool.readline().decode()[:-1], spool.readline().decode()[:-1]
+
+        write_pairs(args, outdir / prefix.name, shuffled())
     lost = f", {crossing} of them with crossing arcs, whose word order brackets lose" if args.form == "brackets" else ""
-    return f"{outdir / prefix.name}: {len(source)} translations and {parses} parses{lost}"
+    return f"{outdir / prefix.name}: {len(places[0])} translations and {len(places[1])} parses{lost}"
 
 
 def write_tagged(args: argparse.Namespace, prefix: Path, outdir: Path) -> str:
     """Write one prefix with the translation tag; returns a line of report."""
-    source, target = read_pair(args, prefix)
     tag = args.tags[0]
-    write_pairs(args, outdir / prefix.name, [(f"{tag} {s} {tag}", t) for s, t in zip(source, target)])
-    return f"{outdir / prefix.name}: {len(source)} translations"
+    count = write_pairs(args, outdir / prefix.name, ((f"{tag} {s} {tag}", t) for s, t in read_pairs(args, prefix)))
+    return f"{outdir / prefix.name}: {count} translations"
 
 
-def read_pair(args: argparse.Namespace, prefix: Path) -> tuple[list[str], list[str]]:
-    """Both sides of a corpus.
+def read_pairs(args: argparse.Namespace, prefix: Path) -> Iterator[tuple[str, str]]:
+    """The lines of both sides of a corpus.
 
     Raises:
-        SyntaxDataError: they differ in length, or the source uses one of the tags
+        SyntaxDataError: they differ in number, or the source uses one of the tags
     """
+    from itertools import zip_longest
+
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.files import read_lines
 
-    source, target = (list(read_lines(f"{prefix}.{lang}")) for lang in (args.src, args.tgt))
-    if len(source) != len(target):
-        raise SyntaxDataError(
-            f"{len(source)} lines, but {prefix}.{args.tgt} has {len(target)}", path=f"{prefix}.{args.src}"
-        )
-    for number, line in enumerate(source, start=1):
+    paths = [f"{prefix}.{lang}" for lang in (args.src, args.tgt)]
+    for number, (source, target) in enumerate(zip_longest(*map(read_lines, paths)), start=1):
+        if source is None or target is None:
+            counts = [sum(1 for _ in read_lines(path)) for path in paths]
+            raise SyntaxDataError(f"{counts[0]} lines, but {paths[1]} has {counts[1]}", path=paths[0])
         for tag in args.tags:
-            if tag in line.split():
-                raise SyntaxDataError(
-                    f"the text holds {tag}", path=f"{prefix}.{args.src}", line=number, hint="choose other --tags"
-                )
-    return source, target
+            if tag in source and tag in source.split():
+                raise SyntaxDataError(f"the text holds {tag}", path=paths[0], line=number, hint="choose other --tags")
+        yield source, target
 
 
-def write_pairs(args: argparse.Namespace, prefix: Path, pairs: list[tuple[str, str]]) -> None:
+def write_pairs(args: argparse.Namespace, prefix: Path, pairs: Iterable[tuple[str, str]]) -> int:
+    """Writes both sides, whole or not at all; returns the number of pairs."""
     from fairseq_syntax.text.files import whole_file
 
+    count = 0
     with whole_file(f"{prefix}.{args.src}") as source, whole_file(f"{prefix}.{args.tgt}") as target:
         for s, t in pairs:
             source.write(f"{s}\n")
             target.write(f"{t}\n")
+            count += 1
+    return count

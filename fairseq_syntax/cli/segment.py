@@ -12,7 +12,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         description="Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, trained here "
         "or given. From NAME.LANG.conllu come OUTDIR/NAME.LANG, the pieces with spaces between, and "
         "OUTDIR/NAME.LANG.conllu, the same parse with the number of pieces of every token. From plain text "
-        "comes the former. Files that are newer than their input and the model are left as they are.",
+        "comes the former. Files that were made from the same input by the same model are left as they are.",
     )
     parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
     parser.add_argument(
@@ -38,6 +38,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--train-lines", type=int, default=0, metavar="N", help="train on N lines drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of that draw")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
     parser.add_argument("--overwrite", action="store_true", help="train and segment again whatever is there")
     return parser
 
@@ -46,6 +47,7 @@ def main(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.files import make_folder
     from fairseq_syntax.text.segmentation_files import output_paths, prepare_model, segment_file
 
     outdir = Path(args.outdir)
@@ -57,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SyntaxDataError("two inputs would be written to this file", path=twice, hint="rename one of them")
-    outdir.mkdir(parents=True, exist_ok=True)
+    make_folder(outdir)
 
     training = None
     if args.train:
@@ -71,11 +73,10 @@ def main(args: argparse.Namespace) -> int:
             "seed": args.seed,
         }
     prefix = outdir / f"segmentation.{args.lang}"
-    segmenter, changed = prepare_model(prefix, args.model, training, args.overwrite)
-    newer = None if changed or args.overwrite else prefix.with_name(f"{prefix.name}.json")
+    segmenter = prepare_model(prefix, args.model, training, args.overwrite)
     print(f"segmentation.{args.lang}: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
     for path, paths in zip(args.input, outputs):
-        report = segment_file(segmenter, path, paths, unless_newer_than=newer)
+        report = segment_file(segmenter, path, paths, overwrite=args.overwrite, workers=args.workers)
         print(f"{paths[0]}: {report}")
     if segmenter.altered:
         examples = ", ".join(f"{word!r} -> {back!r}" for word, back in sorted(segmenter.altered.items())[:5])

@@ -26,7 +26,7 @@ from fairseq_syntax.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, Store
 from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
-from fairseq_syntax.text.files import file_sha256, fingerprint, locked, make_folder, read_raw_lines
+from fairseq_syntax.text.files import decode_line, file_sha256, fingerprint, locked, make_folder, read_raw_lines
 from fairseq_syntax.text.jobs import Parts, in_workers
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 
@@ -149,11 +149,7 @@ def _pair(
     texts: list[bytes], part: ConlluPart, tokens: str, parse: str, segmenter: Segmenter | None
 ) -> Iterator[tuple[list[str], ParsedLine]]:
     for number, (raw, line) in enumerate(zip(texts, part.read(parse), strict=True), start=part.start + 1):
-        try:
-            pieces = raw.decode("utf-8").split()
-        except UnicodeDecodeError as error:
-            message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
-            raise SyntaxDataError(message, path=tokens, line=number) from None
+        pieces = decode_line(raw, tokens, number).split()
         expected = sum(t.pieces or 1 for t in line.tokens)
         if len(pieces) != expected:
             unsplit = all(t.pieces is None for t in line.tokens)

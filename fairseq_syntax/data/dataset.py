@@ -101,6 +101,9 @@ def check_against_tokens(
     sizes: np.ndarray,
     dictionary_fingerprint: str | None,
     labels: dict[str, list[str]] | None = None,
+    *,
+    content: str | None = None,
+    segmentation: str | None = None,
 ) -> None:
     """Make sure that a store belongs to a token dataset.
 
@@ -108,6 +111,8 @@ def check_against_tokens(
         sizes: lengths of the dataset's sentences, ``</s>`` included
         dictionary_fingerprint: of the dictionary that the dataset is used with; None where there is no file
         labels: the label inventory that the dataset is used with; None does not check it
+        content: fingerprint of the dataset's tokens themselves; None does not check it
+        segmentation: fingerprint of the segmentation model beside the dataset; None where there is none
 
     Raises:
         SyntaxDataError: the store has other sentences, other lengths, another dictionary or other label ids
@@ -118,6 +123,16 @@ def check_against_tokens(
     if store.metadata["tokens"] != sizes_fingerprint(sizes):
         raise SyntaxDataError(
             "was made from another segmentation: its sentences have other lengths", path=store.path, hint=hint
+        )
+    made_from = store.metadata.get("tokens_content")
+    if content and made_from and content != made_from:
+        raise SyntaxDataError(
+            "was made beside other tokens: they are as long, but not the same", path=store.path, hint=hint
+        )
+    made_by = store.metadata.get("segmentation_fingerprint")
+    if segmentation and made_by and segmentation != made_by:
+        raise SyntaxDataError(
+            "was made with another segmentation model than the one beside it", path=store.path, hint=hint
         )
     known = store.metadata.get("dictionary_fingerprint")
     if dictionary_fingerprint and known and known != dictionary_fingerprint:

@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Task
 from fairseq_syntax.experiments.results import append, read, record_environment, write_whole
+from fairseq_syntax.text.files import file_sha256, fingerprint
 
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 
@@ -33,10 +36,12 @@ class Grid:
 
     Args:
         say: takes a line of progress
+        check_code: take a step that was done by other code of this package for not done
     """
 
-    def __init__(self, experiment: Experiment, say: Callable[[str], None] = print) -> None:
+    def __init__(self, experiment: Experiment, say: Callable[[str], None] = print, *, check_code: bool = False) -> None:
         self.experiment = experiment
+        self.check_code = check_code
         self.say = say
         self._running: set[subprocess.Popen] = set()
         self._guard = threading.Lock()
@@ -48,6 +53,8 @@ class Grid:
         try:
             mark = json.loads(self._mark(task).read_text(encoding="utf-8"))
         except (OSError, ValueError):
+            return False
+        if self.check_code and mark.get("code") != code_fingerprint():
             return False
         return mark.get("fingerprint") == task.fingerprint and not self._missing(task)
 
@@ -135,7 +142,8 @@ class Grid:
             if self._stopped:
                 return task.step
             if self.is_done(task):
-                self.say(f"{task.cell} {task.step}: done before")
+                other = self._code_of(task) != code_fingerprint()
+                self.say(f"{task.cell} {task.step}: done before{', by other code' if other else ''}")
             elif not self._run_task(task, lock):
                 return task.step
         with self._guard:
@@ -183,6 +191,7 @@ class Grid:
             return False
         entry: dict[str, Any] = {"kind": "step", "cell": task.cell, "step": task.step, "command": task.command.strip()}
         entry |= {"seconds": seconds, "attempts": attempts, "fingerprint": task.fingerprint}
+        entry["code"] = code_fingerprint()
         # the record first: a step with a record and without a mark runs again, and the later record counts
         append(self.experiment.record, entry)
         write_whole(mark, json.dumps(entry, indent=1, ensure_ascii=False) + "\n")
@@ -207,6 +216,12 @@ class Grid:
             return json.loads(self._mark(task).read_text(encoding="utf-8")).get("fingerprint"), 0
         except (OSError, ValueError):
             return None, 0
+
+    def _code_of(self, task: Task) -> str | None:
+        try:
+            return json.loads(self._mark(task).read_text(encoding="utf-8")).get("code")
+        except (OSError, ValueError):
+            return None
 
     def _was_another(self, task: Task) -> bool:
         return self._last_fingerprint(task)[0] not in (None, task.fingerprint)
@@ -283,6 +298,13 @@ class Grid:
                 os.killpg(process.pid, signal.SIGTERM)
             except ProcessLookupError:
                 continue
+
+
+@cache
+def code_fingerprint() -> str:
+    """Of all modules of this package."""
+    package = Path(fairseq_syntax.__file__).parent
+    return fingerprint(*((os.fspath(f.relative_to(package)), file_sha256(f)) for f in sorted(package.rglob("*.py"))))
 
 
 def _chosen(system: str, seed: int, only: Collection[str] | None) -> bool:

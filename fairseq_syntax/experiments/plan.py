@@ -16,6 +16,7 @@
       - name: binarize
         run: |
           fairseq-preprocess --source-lang en --target-lang de --trainpref {root}/train --destdir {bin}
+        inputs: ["{root}/train.en", "{root}/train.de"]    # files or folders that do not come from a step before it
         outputs: ["{bin}/dict.en.txt"]
     steps:                        # for each system and seed
       - name: train
@@ -54,8 +55,10 @@
 also ``{system}``, ``{seed}`` and ``{dir}``, the cell's own folder ``SYSTEM/SEED``. Variables may use one another.
 
 Commands run in bash with ``-euo pipefail``, the interpreter's folder first on PATH. A step is done when its command
-has succeeded, all its outputs are there, and neither its command nor that of a step before it has changed since; done
-steps are skipped. A step that was killed starts over, and ``fairseq-train`` itself goes on from its last checkpoint.
+has succeeded, all its outputs are there, and neither its command, nor the content of its ``inputs``, nor any of that in
+a step before it has changed since; done steps are skipped. A step that was done by other code of this package is
+skipped too, with a line that says so; ``--check-code`` runs it again. A step that was killed starts over, and
+``fairseq-train`` itself goes on from its last checkpoint.
 Before a changed command runs, the outputs of the old one are removed where they lie in the work directory: so name the
 checkpoints' folder as the output of a training step, lest it go on from a checkpoint of other options.
 """
@@ -72,6 +75,8 @@ from pathlib import Path
 import yaml
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.files import file_sha256
+from fairseq_syntax.text.files import fingerprint as fingerprint_of
 
 _NAME = re.compile(r"[\w][\w.+-]*")
 _VARIABLE = re.compile(r"(?<!\$)\{(\w+)\}|\{\{|\}\}")
@@ -85,6 +90,7 @@ class Step:
     name: str
     run: str
     outputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
 
 
@@ -218,9 +224,18 @@ class Experiment:
             command = self.fill(step.run, variables)
             outputs = tuple(self.fill(path, variables) for path in step.outputs)
             parts = [fingerprint, command, *outputs, *(f"{k}={v}" for k, v in sorted(self.env.items()))]
+            parts += [self._content(self.fill(path, variables)) for path in step.inputs]
             fingerprint = hashlib.sha256("\0".join(parts).encode()).hexdigest()
             tasks.append(Task(cell, step.name, command, outputs, fingerprint))
         return tasks
+
+    def _content(self, name: str) -> str:
+        """SHA-256 of an input, or of all files below a folder; "missing" where there is none (yet)."""
+        path = self.workdir / name
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.is_file())
+            return fingerprint_of(*((os.fspath(file.relative_to(path)), file_sha256(file)) for file in files))
+        return file_sha256(path) if path.is_file() else "missing"
 
 
 class _Variables(Mapping):
@@ -400,13 +415,14 @@ class _Reader:
         if not isinstance(value, list):
             raise self.fail(f"{where} must be a list")
         for i, raw in enumerate(value):
-            raw = self.mapping(raw, f"{where}[{i}]", {"name", "run"}, {"outputs", "only"})
+            raw = self.mapping(raw, f"{where}[{i}]", {"name", "run"}, {"outputs", "inputs", "only"})
             name = self.name(raw["name"], f"{where}[{i}].name")
             if name in [step.name for step in steps]:
                 raise self.fail(f"two steps of {where} are called {name}")
             outputs = self.texts(raw.get("outputs", []), f"{where}.{name}.outputs")
             only = self.only(raw.get("only"), f"{where}.{name}.only", systems)
-            steps.append(Step(name, str(raw["run"]), outputs, only))
+            inputs = self.texts(raw.get("inputs", []), f"{where}.{name}.inputs")
+            steps.append(Step(name, str(raw["run"]), outputs, inputs, only))
         return steps
 
     def tests(self, value, systems) -> list[Test]:

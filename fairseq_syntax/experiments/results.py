@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Shares, Test, Value
 from fairseq_syntax.scoring.tables import Table, number
+from fairseq_syntax.text.files import make_folder, whole_file
 
 if TYPE_CHECKING:
     from fairseq_syntax.scoring.outputs import Translations
@@ -69,13 +70,9 @@ def read(path: Path) -> list[dict]:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all, whenever the program is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as stream:
+    make_folder(path.parent)
+    with whole_file(path) as stream:
         stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(part, path)
 
 
 def environment() -> dict:

@@ -28,6 +28,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.parsing.distributions import Arc, arcs_of_scores
 from fairseq_syntax.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
+from fairseq_syntax.text.files import file_sha256
 
 _PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
 _EXTRAS = {
@@ -59,8 +60,7 @@ def fingerprint(options: ParserOptions) -> str:
         files = [folder / name for name in names if (folder / name).exists()]
     digest = hashlib.sha256(stanza.__version__.encode())
     for file in files:
-        with open(file, "rb") as content:
-            digest.update(file.name.encode() + hashlib.file_digest(content, "sha256").digest())
+        digest.update(file.name.encode() + bytes.fromhex(file_sha256(file)))
     return digest.hexdigest()
 
 

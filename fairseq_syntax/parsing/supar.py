@@ -6,7 +6,6 @@ use only files you trust.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.parsing.distributions import arcs_of_scores
+from fairseq_syntax.text.files import file_sha256
 
 
 def load(options: ParserOptions) -> Parser:
@@ -40,8 +40,7 @@ def load(options: ParserOptions) -> Parser:
 
 def fingerprint(options: ParserOptions) -> str:
     """A digest of the checkpoint."""
-    with open(_checkpoint(options), "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(_checkpoint(options))
 
 
 def _checkpoint(options: ParserOptions) -> Path:

@@ -16,13 +16,14 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 
 from fairseq_syntax.compat import ignore_syntax
-from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path
+from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PrintedAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
 from fairseq_syntax.store import SyntaxStore, store_path
+from fairseq_syntax.store.schema import STORE_SUFFIX
 from fairseq_syntax.systems.lasyn.batches import BatchRepeats
 from fairseq_syntax.systems.lasyn.search import TagSearch, TagSearchConfig
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
@@ -221,8 +222,13 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         dictionary = os.path.join(directory, f"dict.{lang}.txt")
         fingerprint = file_fingerprint(dictionary) if os.path.exists(dictionary) else None
         labels = getattr(self, f"{side}_labels")
+        segmenter = self._segmenter(lang)
+        segmentation = segmenter.fingerprint if segmenter else None
         for store, part in zip(stores, parts):
-            check_against_tokens(store, np.asarray(part.sizes), fingerprint, labels)
+            content = tokens_fingerprint(store.path.removesuffix(STORE_SUFFIX))
+            check_against_tokens(
+                store, np.asarray(part.sizes), fingerprint, labels, content=content, segmentation=segmentation
+            )
         if "arcs" in needs and not all(s.has_arcs for s in stores):
             raise SyntaxDataError(
                 "holds 1-best trees only, and the model needs the parser's distributions",

@@ -58,12 +58,15 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     Raises:
         SyntaxDataError: no such file, a damaged archive, or a line that is not UTF-8
     """
-    number = 0
+    for number, raw in enumerate(read_raw_lines(path), start=1):
+        yield decode_line(raw, path, number)
+
+
+def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
+    """A line of a UTF-8 file without its end. Raises SyntaxDataError if it is not UTF-8."""
     try:
-        for raw in read_raw_lines(path):
-            number += 1
-            text = raw.decode("utf-8").rstrip("\r\n")
-            yield text.removeprefix("\ufeff") if number == 1 else text
+        text = raw.decode("utf-8").rstrip("\r\n")
+        return text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
         raise SyntaxDataError(message, path=path, line=number, hint="convert the file, for example by iconv") from None

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from multiprocessing import get_context
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import parse_conllu_block
 from fairseq_syntax.text.files import read_lines, whole_file
+from fairseq_syntax.text.jobs import in_workers
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
 _CHUNK = 2000
@@ -264,33 +264,14 @@ def _judged(
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, str] | None]]:
     """Every line's texts and what is held against it."""
     chunks = _chunks(_parallel(inputs, conllu))
-    if jobs <= 1:
-        judge = Judge(limits)
-        for chunk in chunks:
-            for texts, parse in chunk:
-                yield texts, judge(texts, parse)
-        return
-    Judge(limits)  # an error here is read; one in a process that starts makes the pool start it again and again
-    with get_context("fork").Pool(jobs, _start_worker, (limits,)) as pool:
-        for chunk, verdicts in _in_step(chunks, pool, jobs):
-            yield from zip((texts for texts, _ in chunk), verdicts)
+    hint = "run the command again with fewer --jobs"
+    for texts, verdicts in in_workers(_work, chunks, workers=jobs, start=_start_worker, arguments=(limits,), hint=hint):
+        yield from zip(texts, verdicts)
 
 
 def _chunks(lines: Iterator) -> Iterator[list]:
     while chunk := list(islice(lines, _CHUNK)):
         yield chunk
-
-
-def _in_step(chunks: Iterable, pool, jobs: int) -> Iterator[tuple[list, list]]:
-    """Results in order, with a few chunks on their way at a time: ``imap`` would read the whole corpus ahead."""
-    waiting: list = []
-    for chunk in chunks:
-        waiting.append((chunk, pool.apply_async(_work, (chunk,))))
-        if len(waiting) > 2 * jobs:
-            chunk, result = waiting.pop(0)
-            yield chunk, result.get()
-    for chunk, result in waiting:
-        yield chunk, result.get()
 
 
 _judge: Judge | None = None
@@ -301,9 +282,9 @@ def _start_worker(limits: Limits) -> None:
     _judge = Judge(limits)
 
 
-def _work(chunk: list) -> list:
+def _work(chunk: list) -> tuple[list, list]:
     assert _judge is not None
-    return [_judge(texts, parse) for texts, parse in chunk]
+    return [texts for texts, _ in chunk], [_judge(texts, parse) for texts, parse in chunk]
 
 
 def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[tuple[tuple[str, ...], str | None]]:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.conllu import ParsedLine, read_conllu, write_conllu
-from fairseq_syntax.text.files import read_lines, whole_file
+from fairseq_syntax.text.conllu import format_conllu
+from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
+from fairseq_syntax.text.files import (
+    decode_line,
+    file_sha256,
+    fingerprint,
+    make_folder,
+    read_raw_lines,
+    whole_binary,
+)
+from fairseq_syntax.text.jobs import Parts, Step, in_workers
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.text.segmentation_training import fingerprints, is_conllu, train_segmenter
 
-_LINES_WIDTH = 32  # room for "# lines = N", which is known at the end only
+VERSION = 1  # to be raised where the same model and input give other pieces
+PART_LINES = 10_000
 
 
 def output_paths(path: str | os.PathLike[str], lang: str, outdir: Path) -> list[Path]:
@@ -25,83 +35,148 @@ def output_paths(path: str | os.PathLike[str], lang: str, outdir: Path) -> list[
     return [pieces, pieces.with_name(f"{pieces.name}.conllu")] if is_conllu(path) else [pieces]
 
 
-def prepare_model(
-    prefix: Path, model: str | None, training: dict | None, overwrite: bool = False
-) -> tuple[Segmenter, bool]:
-    """The model to use, written under ``prefix`` (``OUTDIR/segmentation.LANG``), and whether it is a new one there.
+def prepare_model(prefix: Path, model: str | None, training: dict | None, overwrite: bool = False) -> Segmenter:
+    """The model to use, written under ``prefix`` (``OUTDIR/segmentation.LANG``).
 
-    A model that was trained with the same options on the same files is not trained again.
+    A model that was trained with the same options on the same files is not trained again, unless what is there is
+    not whole.
 
     Args:
         prefix: path without ``.json``
         model: a model to load, or None
         training: arguments of ``train_segmenter``, where ``model`` is None
         overwrite: train in any case
+
+    Raises:
+        SyntaxDataError: no model, nothing to train it on, or it cannot be written
     """
-    json_path = prefix.with_name(f"{prefix.name}.json")
-    there = load_segmenter(json_path) if json_path.exists() and not (training and overwrite) else None
-    if model is not None:
-        segmenter = load_segmenter(model)
-        if there is not None and there.fingerprint == segmenter.fingerprint:
-            return there, False
-    elif training is not None:
+    outputs = tuple(prefix.with_name(f"{prefix.name}.{ending}") for ending in ("json", "model"))
+    given = load_segmenter(model) if model is not None else None
+    record: dict = {}
+    if training is not None:
         options = {name: value for name, value in training.items() if name != "files"}
         record = {"options": options, "files": fingerprints(training["files"])}
-        if there is not None and there.about.get("training") == record:
-            return there, False
-        segmenter = train_segmenter(**training)
-        segmenter.about["training"] = record
-    else:
+    elif given is None:
         raise ValueError("neither a model nor how to train one")
-    segmenter.about["language"] = prefix.name.removeprefix("segmentation.")
-    segmenter.save(prefix)
-    return segmenter, True
+    step = Step(outputs, fingerprint("segmentation", given.fingerprint if given else None, record))
+    with step.making() as done:
+        if done is not None and not overwrite:
+            return load_segmenter(outputs[0])
+        segmenter = given or train_segmenter(**(training or {}))
+        if given is None:
+            segmenter.about["training"] = record
+        segmenter.about["language"] = prefix.name.removeprefix("segmentation.")
+        step.begin()
+        segmenter.save(prefix)
+        step.finish()
+    return segmenter
 
 
 def segment_file(
-    segmenter: Segmenter, path: str | os.PathLike[str], outputs: list[Path], *, unless_newer_than: Path | None = None
+    segmenter: Segmenter,
+    path: str | os.PathLike[str],
+    outputs: list[Path],
+    *,
+    overwrite: bool = False,
+    workers: int = 1,
 ) -> str:
     """Writes the pieces of a file, and of a parse also the parse with ``Pieces=K``; returns a line of report.
+
+    It is done in parts: a run that was killed continues with those that are missing.
 
     Args:
         segmenter: the model
         path: text or CoNLL-U (``.conllu``)
         outputs: as :func:`output_paths` gives them
-        unless_newer_than: leave outputs alone that are newer than this file (the model's) and the input
+        overwrite: write the outputs anew though they are made from this input by this model
+        workers: processes
 
     Raises:
         SyntaxDataError: the input cannot be read, or holds a word of white space only
     """
-    if unless_newer_than is not None and all(out.exists() for out in outputs) and os.path.exists(path):
-        newest = max(os.stat(path).st_mtime_ns, unless_newer_than.stat().st_mtime_ns)
-        if all(out.stat().st_mtime_ns >= newest for out in outputs):
+    step = Step(tuple(outputs), fingerprint("segment", VERSION, segmenter.fingerprint, file_sha256(path)))
+    with step.making() as done:
+        if done is not None and not overwrite:
             return "up to date"
-    lines = words = pieces = 0
-    with ExitStack() as stack:
-        files = [stack.enter_context(whole_file(out)) for out in outputs]
-        parsed = len(files) == 2
-        if parsed:
-            files[1].write(" " * _LINES_WIDTH + "\n")
-        source: Iterable[str | ParsedLine] = read_conllu(path) if parsed else read_lines(path)
-        for line in tqdm(source, desc=os.path.basename(os.fspath(path)), unit=" lines", leave=False, disable=None):
-            lines += 1
-            if isinstance(line, str):
-                encoded = [segmenter.encode_text(line)]
-                words += len(line.split())
-            else:
-                forms = [token.form for token in line.tokens]
-                try:
-                    encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
-                except SyntaxDataError as error:
-                    raise SyntaxDataError(error.message, path=path, line=line.file_line, hint=error.hint) from None
-                for token, own in zip(line.tokens, encoded):
-                    token.pieces = len(own)
-                write_conllu(files[1], line)
-                words += len(forms)
-            flat = [piece for own in encoded for piece in own]
-            pieces += len(flat)
-            files[0].write(" ".join(flat) + "\n")
-        if parsed:
-            files[1].seek(0)
-            files[1].write(f"# lines = {lines}".ljust(_LINES_WIDTH))
+        parts = Parts(outputs[0], fingerprint(step.made_from, PART_LINES), ".pieces")
+        parts.clear_others()
+        make_folder(parts.folder)
+        spans: list[tuple[int, int]] = []
+        missing = _missing(parts, _source(path), spans)
+        for _ in in_workers(_work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)):
+            pass
+        heads = [json.loads(parts.body(span).partition(b"\n")[0]) for span in spans]
+        lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
+        for head in heads:
+            segmenter.altered.update(head["altered"])
+        step.begin()
+        with ExitStack() as stack:
+            files = [stack.enter_context(whole_binary(out)) for out in outputs]
+            if len(files) == 2:
+                files[1].write(f"# lines = {lines}\n".encode())
+            for span, head in zip(spans, heads):
+                _, _, body = parts.body(span).partition(b"\n")
+                files[0].write(body[: head["bytes"]])
+                if len(files) == 2:
+                    files[1].write(body[head["bytes"] :])
+        step.finish()
+        parts.remove()
     return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
+
+
+def _source(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:
+    """A file's parts; of a text too, whose rows are its lines."""
+    if is_conllu(path):
+        yield from conllu_parts(path, PART_LINES)
+        return
+    lines, start = read_raw_lines(path), 0
+    while rows := list(islice(lines, PART_LINES)):
+        yield ConlluPart(start, start + len(rows), start, rows)
+        start += len(rows)
+
+
+def _missing(parts: Parts, source: Iterator[ConlluPart], spans: list[tuple[int, int]]) -> Iterator[ConlluPart]:
+    for part in source:
+        spans.append((part.start, part.end))
+        if not parts.is_whole(spans[-1]):
+            yield part
+
+
+_worker: tuple[Segmenter, Parts, str] | None = None
+
+
+def _start(segmenter: Segmenter, parts: Parts, path: str | os.PathLike[str]) -> None:
+    global _worker
+    _worker = segmenter, parts, os.fspath(path)
+
+
+def _work(part: ConlluPart) -> None:
+    """Makes a part: a line of JSON, the pieces, and for a parse its rows."""
+    assert _worker is not None
+    segmenter, parts, path = _worker
+    parsed = is_conllu(path)
+    texts: list[str] = []
+    rows: list[str] = []
+    words = pieces = 0
+    for number, line in enumerate(part.read(path) if parsed else part.rows, start=part.start + 1):
+        if isinstance(line, bytes):
+            text = decode_line(line, path, number)
+            encoded = [segmenter.encode_text(text)]
+            words += len(text.split())
+        else:
+            forms = [token.form for token in line.tokens]
+            try:
+                encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
+            except SyntaxDataError as error:
+                raise SyntaxDataError(error.message, path=path, line=line.file_line, hint=error.hint) from None
+            for token, own in zip(line.tokens, encoded):
+                token.pieces = len(own)
+            rows.append(format_conllu(line))
+            words += len(forms)
+        flat = [piece for own in encoded for piece in own]
+        pieces += len(flat)
+        texts.append(" ".join(flat) + "\n")
+    body = "".join(texts).encode()
+    head = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
+    head["altered"] = dict(list(segmenter.altered.items())[:1000])
+    parts.commit((part.start, part.end), json.dumps(head).encode() + b"\n" + body + "".join(rows).encode())

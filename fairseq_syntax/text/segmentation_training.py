@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import random
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import segmentation
 from fairseq_syntax.text.conllu import read_conllu
-from fairseq_syntax.text.files import read_lines
+from fairseq_syntax.text.files import file_sha256, read_lines
 
 # Between words that no space separates, sentencepiece is told of the boundary by this private-use character.
 _BOUNDARY = "\ue000"
@@ -76,17 +75,7 @@ def train_segmenter(
 
 def fingerprints(files: Iterable[str | os.PathLike[str]]) -> list[list[str]]:
     """Name and SHA-256 of each file, in order; as lists, which come back from JSON as they are."""
-    digests = []
-    for path in files:
-        digest = hashlib.sha256()
-        try:
-            with open(path, "rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-        except OSError as error:
-            raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
-        digests.append([os.path.basename(path), digest.hexdigest()])
-    return digests
+    return [[os.path.basename(path), file_sha256(path)] for path in files]
 
 
 def _sample(lines: Iterable, count: int, rng: random.Random) -> list:

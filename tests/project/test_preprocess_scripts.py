@@ -1,12 +1,16 @@
 """The corpus scripts, from files of each corpus' own layout to binarized data."""
 
 import gzip
+import hashlib
+import http.server
 import io
 import os
 import subprocess
 import sys
 import tarfile
+import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import toy_data
@@ -239,11 +243,16 @@ def test_downloads_are_kept_and_unpacked_safely(tmp_path, monkeypatch):
     }
     asked = []
 
-    def urlopen(url, timeout):
+    class Response(io.BytesIO):
+        status = 200
+        headers: ClassVar[dict] = {}
+
+    def urlopen(request, timeout):
+        url = request.full_url
         asked.append(url)
         if url not in site:
             raise sources.urllib.error.URLError("no such host")
-        return io.BytesIO(site[url])
+        return Response(site[url])
 
     monkeypatch.setattr(sources.urllib.request, "urlopen", urlopen)
     data = tmp_path / "data"
@@ -257,6 +266,41 @@ def test_downloads_are_kept_and_unpacked_safely(tmp_path, monkeypatch):
     with pytest.raises(SyntaxDataError, match="cannot be unpacked"):
         sources.download(["https://site/evil.tgz"], data)
     assert not (tmp_path / "outside").exists() and not (data / "evil.tgz").exists()
+
+
+class _CutOff(http.server.BaseHTTPRequestHandler):
+    """Gives at most 1,000 bytes an answer, whatever it promises; goes on from where it is asked to."""
+
+    content = bytes(range(256)) * 10
+
+    def do_GET(self):
+        begin = int((self.headers["Range"] or "bytes=0-")[6:-1])
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(self.content) - begin))
+        self.end_headers()
+        self.wfile.write(self.content[begin : begin + 1000])
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_download_that_was_cut_off_goes_on(tmp_path):
+    server = http.server.HTTPServer(("127.0.0.1", 0), _CutOff)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/file"
+    right = hashlib.sha256(_CutOff.content).hexdigest()
+    for size in (1000, 2000):
+        with pytest.raises(SyntaxDataError, match=f"was cut off: {size} of 2560 bytes.*to go on"):
+            sources.download([url], tmp_path, {"file": right})
+        assert os.listdir(tmp_path) == ["file.part"]
+    sources.download([url], tmp_path, {"file": right})
+    assert (tmp_path / "file").read_bytes() == _CutOff.content and os.listdir(tmp_path) == ["file"]
+    (tmp_path / "file").rename(tmp_path / "file.part")
+    with pytest.raises(SyntaxDataError, match="SHA-256 differs"):
+        sources.fetch(url, tmp_path / "file", "0" * 64)
+    assert os.listdir(tmp_path) == []
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.mark.slow
