@@ -22,7 +22,12 @@ LABELS = ("root", "nsubj", "obj", "obl", "nmod", "det", "amod", "case", "advmod"
 
 @lru_cache
 def corpus(
-    sentences: int = 4000, words: int = 13, vocabulary: int = 6000, arcs_per_word: float = 2.07, tags: int = 6
+    sentences: int = 4000,
+    words: int = 13,
+    vocabulary: int = 6000,
+    arcs_per_word: float = 2.07,
+    tags: int = 6,
+    chunks: int = 1,
 ) -> str:
     """Write a binarized corpus with trees and distributions into a temporary directory; returns its path."""
     from fairseq.data import indexed_dataset
@@ -47,7 +52,7 @@ def corpus(
             path = store_path(directory, split, "en", "de", lang)
             prefix = path.removesuffix(".syntax.arrow")
             builder = indexed_dataset.make_builder(prefix + ".bin", "mmap", vocabulary)
-            with SyntaxStoreWriter(path, with_arcs=True) as writer:
+            with SyntaxStoreWriter(path, with_arcs=True, chunk=-(-count // chunks)) as writer:
                 for _ in range(count):
                     sentence = random_sentence(rng, max(1, round(rng.gauss(words, words / 4))), arcs_per_word)
                     tokens = [rng.randrange(4, len(dictionary)) for _ in range(sum(sentence.pieces))]
@@ -100,9 +105,9 @@ def model(task: SyntaxTranslationTask, arch: str, *arguments: str) -> tuple[torc
     return task.build_model(args), args
 
 
-def loader_epoch(needs: set[str]) -> Callable[[], None]:
+def loader_epoch(needs: set[str], directory: str | None = None) -> Callable[[], None]:
     """A function that goes through an epoch of the training data, whose batches bring what is needed of the source."""
-    loading = task()
+    loading = task(directory)
     loading._needs = {"source": frozenset(needs), "target": frozenset()}
     loading.load_dataset("train")
     batches = loading.get_batch_iterator(loading.dataset("train"), max_tokens=4000, seed=1)

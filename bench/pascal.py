@@ -45,11 +45,18 @@ def train() -> None:
     compare("train/pascal_transformer", ours, plain, pairs=7, detail={"target_tokens": tokens})
 
 
-@measure("loader/syntax")
+@measure("loader/syntax", "loader/syntax@153", "loader/arcs@153")
 def loader() -> None:
-    """An epoch over the loader with trees, against tokens only."""
+    """An epoch over the loader with trees, against tokens only; and from a store of 153 chunks, with arcs too.
 
+    Ten million sentences of a store whose chunks have 65,536 are 153 chunks; batches are sorted by length, so that each
+    touches most of them.
+    """
     compare("loader/syntax", corpus.loader_epoch({"tree"}), corpus.loader_epoch(set()), pairs=31)
+    many = corpus.corpus(sentences=153 * 27, chunks=153)
+    plain = corpus.loader_epoch(set(), many)
+    compare("loader/syntax@153", corpus.loader_epoch({"tree"}, many), plain, pairs=31)
+    compare("loader/arcs@153", corpus.loader_epoch({"tree", "arcs"}, many), plain, pairs=31)
 
 
 @measure("store/bytes_per_token")
