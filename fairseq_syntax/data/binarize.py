@@ -26,7 +26,7 @@ from fairseq_syntax.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, Store
 from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
-from fairseq_syntax.text.files import decode_line, file_sha256, fingerprint, locked, make_folder, read_raw_lines
+from fairseq_syntax.text.files import decode_line, file_sha256, fingerprint, locked, read_raw_lines
 from fairseq_syntax.text.jobs import Parts, in_workers
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 
@@ -232,24 +232,24 @@ def binarize(
         parts = Parts(
             Path(out), fingerprint(layout.VERSION, inputs, made_from[3], known, SENTENCES_PER_CHUNK), ".chunk"
         )
-        parts.clear_others()
-        make_folder(parts.folder)
-        spans = _make_parts(parts, tokens, parse, workers, (about if segmenter else None, known, with_arcs), progress)
-        summary = _merge(parts, spans, out, labels, with_arcs, {
-            "lang": lang,
-            "dictionary_fingerprint": made_from[2],
-            "segmentation_fingerprint": made_from[3],
-            "tokens_content": content,
-            "inputs": made_from,
-        })  # fmt: skip
-        parts.remove()
+        with parts.being_made():
+            spans = _make_parts(
+                parts, tokens, parse, workers, (about if segmenter else None, known, with_arcs), progress
+            )
+            summary = _merge(parts, spans, out, labels, with_arcs, {
+                "lang": lang,
+                "dictionary_fingerprint": made_from[2],
+                "segmentation_fingerprint": made_from[3],
+                "tokens_content": content,
+                "inputs": made_from,
+            })  # fmt: skip
     return summary
 
 
 def _make_parts(
     parts: Parts, tokens: str, parse: str, workers: int, settings: tuple[Any, ...], progress: bool
 ) -> list[tuple[int, int]]:
-    spans = []
+    spans: list[tuple[int, int]] = []
 
     def tasks() -> Iterator[tuple[list[bytes], ConlluPart]]:
         for texts, part in _parts(tokens, parse, n_lines):

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
@@ -163,6 +163,19 @@ class Parts:
             with open(path, "rb") as file:
                 if self.fingerprint.encode() not in file.readline(200).split():
                     shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def being_made(self) -> Iterator[None]:
+        """The folder of the parts; after an error it stays if there are parts in it, for the next run."""
+        self.clear_others()
+        make_folder(self.folder)
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                self.folder.rmdir()
+            raise
+        self.remove()
 
     def commit(self, span: tuple[int, int], body: bytes) -> None:
         """Writes a part. Raises SyntaxDataError where that fails."""

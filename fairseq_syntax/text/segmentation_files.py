@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.conllu import format_conllu
+from fairseq_syntax.text.conllu import ParsedLine, format_conllu
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.text.files import (
     decode_line,
     file_sha256,
     fingerprint,
-    make_folder,
     read_raw_lines,
     whole_binary,
 )
@@ -99,28 +99,26 @@ def segment_file(
         if done is not None and not overwrite:
             return "up to date"
         parts = Parts(outputs[0], fingerprint(step.made_from, PART_LINES), ".pieces")
-        parts.clear_others()
-        make_folder(parts.folder)
-        spans: list[tuple[int, int]] = []
-        missing = _missing(parts, _source(path), spans)
-        for _ in in_workers(_work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)):
-            pass
-        heads = [json.loads(parts.body(span).partition(b"\n")[0]) for span in spans]
-        lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
-        for head in heads:
-            segmenter.altered.update(head["altered"])
-        step.begin()
-        with ExitStack() as stack:
-            files = [stack.enter_context(whole_binary(out)) for out in outputs]
-            if len(files) == 2:
-                files[1].write(f"# lines = {lines}\n".encode())
-            for span, head in zip(spans, heads):
-                _, _, body = parts.body(span).partition(b"\n")
-                files[0].write(body[: head["bytes"]])
+        with parts.being_made():
+            spans: list[tuple[int, int]] = []
+            missing = _missing(parts, _source(path), spans)
+            for _ in in_workers(_work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)):
+                pass
+            heads = [json.loads(parts.body(span).partition(b"\n")[0]) for span in spans]
+            lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
+            for head in heads:
+                segmenter.altered.update(head["altered"])
+            step.begin()
+            with ExitStack() as stack:
+                files = [stack.enter_context(whole_binary(out)) for out in outputs]
                 if len(files) == 2:
-                    files[1].write(body[head["bytes"] :])
-        step.finish()
-        parts.remove()
+                    files[1].write(f"# lines = {lines}\n".encode())
+                for span, head in zip(spans, heads):
+                    _, _, body = parts.body(span).partition(b"\n")
+                    files[0].write(body[: head["bytes"]])
+                    if len(files) == 2:
+                        files[1].write(body[head["bytes"] :])
+            step.finish()
     return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
 
 
@@ -158,7 +156,8 @@ def _work(part: ConlluPart) -> None:
     texts: list[str] = []
     rows: list[str] = []
     words = pieces = 0
-    for number, line in enumerate(part.read(path) if parsed else part.rows, start=part.start + 1):
+    source: Iterable[ParsedLine | bytes] = part.read(path) if parsed else part.rows
+    for number, line in enumerate(source, start=part.start + 1):
         if isinstance(line, bytes):
             text = decode_line(line, path, number)
             encoded = [segmenter.encode_text(text)]
@@ -177,6 +176,6 @@ def _work(part: ConlluPart) -> None:
         pieces += len(flat)
         texts.append(" ".join(flat) + "\n")
     body = "".join(texts).encode()
-    head = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
+    head: dict[str, Any] = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
     head["altered"] = dict(list(segmenter.altered.items())[:1000])
     parts.commit((part.start, part.end), json.dumps(head).encode() + b"\n" + body + "".join(rows).encode())

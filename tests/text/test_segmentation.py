@@ -339,7 +339,7 @@ def test_segment_command_refuses(tmp_path, corpus):
     (tmp_path / "latin.en").write_bytes(b"a man\ncaf\xe9\n")
     with pytest.raises(SyntaxDataError, match=r"latin\.en:2: not UTF-8: byte 4 of the line is 0xe9"):
         run_segment(*options, "--input", tmp_path / "latin.en", "--train-on", corpus, "--outdir", tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith("segmentation")] == []
+    assert [path.name for path in (tmp_path / "out").iterdir() if "segmentation" not in path.name] == []
     with pytest.raises(SyntaxDataError, match="cannot be read"):
         run_segment(*options, "--input", tmp_path / "none.en", "--outdir", tmp_path / "out")
     space = "1\t\xa0\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
