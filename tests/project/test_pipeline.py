@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 import toy_data
@@ -24,6 +25,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import read_blocks
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
 from fairseq_syntax.text.conllu import flatten, owner, parse_conllu_block, text_of
 
@@ -455,9 +457,13 @@ def test_parts_of_other_labels(data):
     shutil.copy(data / "valid.en-de.en.syntax.arrow", data / "kept")
     rename(data, "valid", "train1")
     store = data / "train1.en-de.en.syntax.arrow"
-    raw = store.read_bytes()
-    assert raw.count(b'"nsubj"') >= 1
-    store.write_bytes(raw.replace(b'"nsubj"', b'"nobju"'))
+    kept = SyntaxStore(store)
+    labels = {**kept.labels, "deprel": ["nobju" if label == "nsubj" else label for label in kept.labels["deprel"]]}
+    assert labels != kept.labels
+    with pa.ipc.open_file(pa.memory_map(str(store))) as file:
+        chunks = [file.get_batch(i) for i in range(file.num_record_batches)]
+        options = {"with_arcs": kept.has_arcs, "chunk": kept.metadata["chunk"]}
+        write_store(store, lambda: iter(chunks), {**kept.metadata, "labels": labels}, **options)
     with pytest.raises(SyntaxDataError, match=r"train1\.en-de\.en\.syntax\.arrow: .*labels"):
         the_task(data).load_dataset("train", combine=True)
 
