@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,11 @@ class Translation:
     pieces: list[str]
     score: float
     alignment: WordAlignment | None = None
+
+    def _repr_html_(self) -> str:
+        """The text with its score and pieces, as a notebook shows it."""
+        pieces = " ".join(f"<code>{html.escape(piece)}</code>" for piece in self.pieces)
+        return f"<p><b>{html.escape(self.text)}</b><br><small>{self.score:.3f} · {pieces}</small></p>"
 
 
 class Translator:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
+
+from fairseq_syntax.text.tree_drawing import draw_tree
 
 
 @dataclass(slots=True)
@@ -42,6 +45,12 @@ class ParsedLine:
     sentences: list[tuple[int, int]] = field(default_factory=list)
     line_number: int = 0
     file_line: int = 0
+
+    def _repr_html_(self) -> str:
+        """The trees of the line, a word a row, as a notebook shows them."""
+        rows = [f"{word}  {label}" for word, label in zip(self.words, self.deprels)]
+        return f"<pre>{html.escape(draw_tree(rows, self.heads))}</pre>"
+
     parsed: bool = True
 
 

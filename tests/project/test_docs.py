@@ -84,26 +84,54 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "<math" in ldd and "--ldd-variant" in ldd
 
 
-@pytest.mark.slow
-def test_the_tutorial_runs(tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+@pytest.fixture(scope="module")
+def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder in which the tutorial's blocks were run, and what they printed."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    (folder / "examples").symlink_to(ROOT / "examples")
     blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs/tutorial.md").read_text("utf-8"), re.M | re.S)
     assert len(blocks) > 8
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        ["bash", "-c", "set -euo pipefail\n" + "\n".join(blocks)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
+    command = ["bash", "-c", "set -euo pipefail\n" + "\n".join(blocks)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
+    return folder, done.stdout
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tutorial: tuple[Path, str]) -> None:
+    folder, printed = tutorial
     generated, interactive = (
-        {m[1]: m[2] for m in re.finditer(r"^H-(\d+)\t\S+\t(.*)$", (tmp_path / name).read_text("utf-8"), re.M)}
+        {m[1]: m[2] for m in re.finditer(r"^H-(\d+)\t\S+\t(.*)$", (folder / name).read_text("utf-8"), re.M)}
         for name in ("pascal.out", "interactive.out")
     )
     assert len(interactive) == 60 and generated == interactive
-    assert "BLEU" in done.stdout and "UAS" in done.stdout
+    assert "BLEU" in printed and "UAS" in printed
     for name in ("page.html", "curves.svg", "test.txt"):
-        assert (tmp_path / name).stat().st_size > 0
+        assert (folder / name).stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tutorial: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the tutorial's models in place of those of the demo, which take minutes."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    toy = tmp_path / "runs/toy/attachment"
+    toy.mkdir(parents=True)
+    (toy / "bin").symlink_to(tutorial[0] / "bin")
+    for name, folder in (("plain_Transformer", "plain"), ("PASCAL", "pascal")):
+        (toy / name).mkdir()
+        (toy / name / "1").symlink_to(tutorial[0] / "models" / folder)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = nbformat.read(ROOT / "examples/notebooks/first-steps.ipynb", as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells), "the notebook is kept without its outputs"
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    pages = [output["data"]["text/html"] for output in shown if "text/html" in output["data"]]
+    assert len(pages) == 6 and "telescope  obl" in pages[0] and "telescope  nmod" in pages[3]
+    assert any("image/png" in output["data"] for output in shown)
 
 
 def test_links_of_readmes_lead_to_their_pages(tmp_path: Path) -> None:

@@ -322,3 +322,8 @@ def test_the_text_of_a_line_has_single_spaces_where_there_are_spaces(forms, data
         if spaces[i] and i + 1 < len(forms):
             expected += " "
     assert text_of(line) == expected
+
+
+def test_a_parse_shows_itself_in_a_notebook():
+    rows = ["1\ta<b\t_\tX\t_\t_\t2\tdet\t_\t_", "2\tman\t_\tX\t_\t_\t0\troot\t_\t_"]
+    assert parse_conllu_block("\n".join(rows) + "\n")._repr_html_() == "<pre>╭─ a&lt;b  det\nman  root</pre>"
