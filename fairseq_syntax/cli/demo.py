@@ -19,7 +19,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     which.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="these rows; a wrong one lists all")
     parser.add_argument("--out", default="runs/toy", metavar="DIR", help="default: runs/toy")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="systems trained at once (default: 2)")
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="train with each of these (default: 1)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", action="extend", metavar="N", help="train with each of these (default: 1)"
+    )
     parser.epilog = "example: fairseq-syntax demo --only PASCAL DLAA"
     return parser
 
