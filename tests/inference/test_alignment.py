@@ -218,7 +218,7 @@ def test_a_chosen_head_is_used_and_can_be_named(corpus, tmp_path, capsys):
     gold = tmp_path / "gold"
     gold.write_text("0-0 1-1 2-2 3-3 4-4 5-5\n" * 12, encoding="utf-8")
     common = ["align", checkpoint, "--input", corpus / "valid.en.conllu", "--translations", corpus / "valid.de"]
-    assert toy_data.syntax_command(*common, "--gold", gold, "--choose", "--device", "cpu") == 0
+    assert toy_data.syntax_command(*common, "--gold", gold, "--choose", "--device", "cpu") == 0, capsys.readouterr().err
     kept = json.loads((corpus / "model" / "checkpoint_best.alignment.json").read_text(encoding="utf-8"))
     assert kept["chosen"]["by"] == "f1" and kept["chosen"]["pairs"] == 12
     assert toy_data.syntax_command(*common, "--gold", gold, "--output", tmp_path / "links", "--device", "cpu") == 0

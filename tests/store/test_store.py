@@ -320,7 +320,8 @@ def test_several_stores(tmp_path):
     rng.shuffle(ids)
     for chosen in (ids, [5], [6, 5, 8, 0, 0]):
         found = unpack(side.collate(torch.tensor(chosen)))
-        check({k: v if isinstance(v, int) else v.numpy() for k, v in found.items()}, everything, chosen, True)
+        arrays = {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
+        check(arrays, everything, chosen, True)
 
 
 # -- writing that fails -----------------------------------------------------------------------------------------------
