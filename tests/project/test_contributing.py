@@ -1,0 +1,63 @@
+"""The new system of CONTRIBUTING.md, in one file as it stands there: it trains beside PASCAL, in any batch."""
+
+import random
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from random_parses import random_line
+from tiny_syntax import sample, tiny_model
+
+from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+
+TEXT = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+LINES = [random_line(random.Random(seed)) for seed in range(4)]
+
+
+@pytest.fixture
+def siblings():
+    """The module of the example, known while a test runs."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
+    module = sys.modules["siblings"] = types.ModuleType("siblings")
+    exec(compile(code, "siblings.py", "exec"), module.__dict__)
+    yield module
+    del sys.modules["siblings"], ENCODER_SYSTEMS["siblings"]
+
+
+def encode(model, lines, left):
+    given = sample(lines, left)["net_input"]
+    out = model.encoder(given["src_tokens"], given["src_lengths"], given["src_syntax"])
+    padding = out["encoder_padding_mask"][0]
+    return [out["encoder_out"][0][~padding[b], b] for b in range(len(lines))]
+
+
+def test_the_example_combines_with_pascal(siblings):
+    model = tiny_model("syntax_transformer", encoder_syntax="siblings,pascal", pascal_heads=2)
+    model(**sample(LINES, True)["net_input"])[0].square().sum().backward()
+    bonus = model.encoder.systems["siblings"].bonus
+    assert bonus.grad.abs().min() > 0
+    model.eval()
+    before = encode(model, LINES, True)
+    with torch.no_grad():
+        bonus.fill_(2.0)
+    after = encode(model, LINES, True)
+    assert any(not torch.allclose(a, b, atol=1e-4) for a, b in zip(before, after))
+    alone = [encode(model, [line], left=False)[0] for line in LINES]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(alone, after))
+
+
+def test_the_bonus_by_loops(siblings):
+
+    together = torch.zeros(1, 3, 3).bool()
+    together[0, 0, 2] = together[0, 2, 0] = True
+    term = siblings.SiblingTerm(together, torch.tensor([1.0, -2.0]))
+    scores = torch.randn(1, 2, 3, 3)
+    found = term.scores(scores, None)
+    for h, bonus in enumerate((1.0, -2.0)):
+        for i in range(3):
+            for j in range(3):
+                extra = bonus if {i, j} == {0, 2} else 0.0
+                assert float(found[0, h, i, j]) == pytest.approx(float(scores[0, h, i, j]) + extra)
