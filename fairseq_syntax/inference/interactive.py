@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 def is_parsed(line: str) -> bool:
     """Whether a line of input is a flattened CoNLL-U parse: its first row has the ten columns."""
-    return line.startswith(("1\t", "1-")) and unflatten(line).split("\n", 1)[0].count("\t") == 9
+    return line.startswith(("1\t", "1\\t", "1-")) and unflatten(line).split("\n", 1)[0].count("\t") == 9
 
 
 def unparsed(line: str) -> ParsedLine:

@@ -144,5 +144,10 @@ def flatten(line: ParsedLine) -> str:
 
 
 def unflatten(text: str) -> str:
-    """The rows of a flattened line, as :func:`flatten` joined them; other backslashes stay."""
-    return re.sub(r"\\[\\n]", lambda match: "\n" if match[0] == r"\n" else "\\", text)
+    r"""The rows of a flattened line, as :func:`flatten` joined them; other backslashes stay.
+
+    A tab may be written as a backslash and a t, for readers that split a line at its tabs, as fairseq-interactive does
+    with ``--constraints``.
+    """
+    written = {r"\n": "\n", r"\t": "\t", "\\\\": "\\"}
+    return re.sub(r"\\[\\nt]", lambda match: written[match[0]], text)

@@ -327,3 +327,8 @@ def test_the_text_of_a_line_has_single_spaces_where_there_are_spaces(forms, data
 def test_a_parse_shows_itself_in_a_notebook():
     rows = ["1\ta<b\t_\tX\t_\t_\t2\tdet\t_\t_", "2\tman\t_\tX\t_\t_\t0\troot\t_\t_"]
     assert parse_conllu_block("\n".join(rows) + "\n")._repr_html_() == "<pre>╭─ a&lt;b  det\nman  root</pre>"
+
+
+def test_tabs_of_a_flattened_line_may_be_written_out():
+    """For readers that split a line at its tabs; a backslash that was doubled stays one."""
+    assert unflatten(r"1\ta\n2" + "\t" + r"C:\\temp") == "1\ta\n2\tC:\\temp"
