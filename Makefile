@@ -16,7 +16,7 @@ TORCH_OPTIONS := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 export CUDA
 
-.PHONY: help demo test test-fast check format matrix release bench gpu docs clean
+.PHONY: help demo test test-fast check format matrix ways release bench gpu docs clean
 
 help:
 	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
@@ -25,6 +25,7 @@ help:
 	@echo "make check      install, then ruff and mypy"
 	@echo "make format     let ruff mend what it can"
 	@echo "make matrix     the fast tests on every Python of PYTHONS that is there, each in .venv-PYTHON"
+	@echo "make ways       every system in every way of fairseq, into docs/ways.md (half an hour)"
 	@echo "make release    wheel and source distribution, each installed and tried in an environment of its own"
 	@echo "make bench      install, then the measurements; ONLY=train/ for a part"
 	@echo "make gpu        the tests and measures that need a GPU, and their record; MULTI30K=1 trains on Multi30k, too"
@@ -60,6 +61,9 @@ matrix:
 	    .venv-$$python/bin/python tools/versions.py; \
 	  else echo "$$python: not there"; fi; \
 	done
+
+ways: $(VENV)/.package
+	OMP_NUM_THREADS=1 $(BIN)/python tools/ways.py --table docs/ways.md
 
 release: $(VENV)/.package
 	$(BIN)/python tools/release.py $(TORCH_OPTIONS)
