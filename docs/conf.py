@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import latex2mathml.converter
 import pictures
-import sources
+import site_pages
 
 import fairseq_syntax
 
@@ -60,8 +60,8 @@ def visit_math_block(self: Any, node: Any) -> None:
 
 
 def make_sources(app: Any) -> None:
-    sources.write_pages()
-    pictures.site(sources.OUT / "pictures")
+    site_pages.write_pages()
+    pictures.site(site_pages.OUT / "pictures")
 
 
 def setup(app: Any) -> None:

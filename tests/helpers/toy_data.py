@@ -17,6 +17,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq import checkpoint_utils
 from random_parses import random_tree
 
 import fairseq_syntax
@@ -124,6 +125,8 @@ def segment(raw: Path, out: Path, kind: str = "sentencepiece", size: int = 40) -
 def fairseq(command: str, *argv) -> str:
     """``fairseq-COMMAND ARGV`` with the plugin, in this process; what it printed."""
     module = importlib.import_module(f"fairseq_cli.{command}")
+    # fairseq keeps the best score of a training on its function, for the next one in this process to be held against.
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
     saved, sys.argv = sys.argv, [f"fairseq-{command}", *map(str, argv), "--user-dir", USER_DIR]
     out = io.StringIO()
     try:

@@ -26,7 +26,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-sources, pictures = load("sources"), load("pictures")
+site_pages, pictures = load("site_pages"), load("pictures")
 
 
 class Links(HTMLParser):
@@ -135,26 +135,26 @@ def test_the_notebook_runs(tutorial: tuple[Path, str], tmp_path: Path, monkeypat
 
 
 def test_links_of_readmes_lead_to_their_pages(tmp_path: Path) -> None:
-    source, page = ROOT / "examples/pascal/README.md", sources.OUT / "systems/pascal.md"
+    source, page = ROOT / "examples/pascal/README.md", site_pages.OUT / "systems/pascal.md"
     text = "[a](../ldd/README.md) [b](../toy) `[c](no)` [d](https://e.org/x) [e](../../fairseq_syntax/errors.py)"
-    changed = sources.relink(text.replace("`[c](no)` ", ""), source, page)
+    changed = site_pages.relink(text.replace("`[c](no)` ", ""), source, page)
     assert changed == "[a](ldd.md) [b](../examples/toy.md) [d](https://e.org/x) [e](../../../fairseq_syntax/errors.py)"
-    assert sources.relink("```\n[c](no)\n```", source, page) == "```\n[c](no)\n```"
+    assert site_pages.relink("```\n[c](no)\n```", source, page) == "```\n[c](no)\n```"
     with pytest.raises(ValueError, match="leads nowhere"):
-        sources.relink("[x](none.md)", source, page)
+        site_pages.relink("[x](none.md)", source, page)
 
 
 def test_every_example_has_a_page_and_every_system_its_equation() -> None:
-    shown = sources.pages()
+    shown = site_pages.pages()
     assert set((ROOT / "examples").glob("*/README.md")) <= set(shown)
     here = {page.stem for page in shown.values() if page.parent.name == "systems"}
     rooms = {path.stem for path in (ROOT / "fairseq_syntax/systems").iterdir()} - {"__init__", "__pycache__"}
-    assert rooms & {path.name for path in (ROOT / "examples").iterdir()} <= here == set(sources.equations())
+    assert rooms & {path.name for path in (ROOT / "examples").iterdir()} <= here == set(site_pages.equations())
 
 
 def test_a_page_gets_its_equation_after_the_first_paragraph() -> None:
-    assert sources.with_equation("# T\n\none\n\ntwo\n\nthree\n", "\nE\n") == "# T\n\none\n\nE\n\ntwo\n\nthree\n"
-    assert sources.without_section("# T\n\n## A\n\na\n\n## Commands\n\nc\n\n## B\n\nb\n", "Commands") == (
+    assert site_pages.with_equation("# T\n\none\n\ntwo\n\nthree\n", "\nE\n") == "# T\n\none\n\nE\n\ntwo\n\nthree\n"
+    assert site_pages.without_section("# T\n\n## A\n\na\n\n## Commands\n\nc\n\n## B\n\nb\n", "Commands") == (
         "# T\n\n## A\n\na\n\n## B\n\nb\n"
     )
 
@@ -162,11 +162,11 @@ def test_a_page_gets_its_equation_after_the_first_paragraph() -> None:
 def test_every_subcommand_and_option_is_in_the_reference() -> None:
     from fairseq_syntax.cli import SUBCOMMANDS
 
-    commands = sources.commands()
+    commands = site_pages.commands()
     for name in SUBCOMMANDS:
         assert f"\n## `{name}`\n" in commands, name
     assert "`--shard I/N`" in commands and "%(default)" not in commands
-    options = sources.options()
+    options = site_pages.options()
     for option in (
         "--pascal-heads",
         "--ldd-variant",
