@@ -78,24 +78,6 @@ def register_encoder_system(name: str) -> Callable[[type[EncoderSystem]], type[E
     return register
 
 
-def layer_list(option: str, text: str | None, layers: int) -> list[int]:
-    """The encoder layers that an option names: numbers from 0 with commas, negative ones counted from the top.
-
-    Args:
-        option: its name, for the error
-        text: its value; None stands for all layers
-        layers: how many the encoder has
-
-    Raises:
-        SyntaxDataError: not a list of numbers
-    """
-    try:
-        numbers = range(layers) if text is None else [int(i) for i in str(text).split(",")]
-    except ValueError as error:
-        raise SyntaxDataError(f"{option} {text}: not a list of numbers") from error
-    return sorted({i + layers if i < 0 else i for i in numbers})
-
-
 def remember_labels(args: Namespace, task: Any, column: str) -> list[str]:
     """The label inventory of a column (``deprel``, ``upos``, ``xpos``), noted in ``args`` and so in the checkpoint.
 

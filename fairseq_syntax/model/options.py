@@ -74,16 +74,19 @@ def _type(hint: Any) -> Any:
     return next((t for t in get_args(hint) if t is not type(None)), hint)
 
 
-def layer_numbers(name: str, text: str, total: int) -> tuple[int, ...]:
+def layer_numbers(name: str, text: str | None, total: int) -> tuple[int, ...]:
     """Layers as a user names them: numbers from 0, with commas; negative ones count from the top, which is -1.
 
     Args:
         name: the option, such as ``--pascal-layers``
+        text: its value; None stands for all layers
         total: how many layers there are
 
     Raises:
         SyntaxDataError: not such a list, or not one of the layers
     """
+    if text is None:
+        return tuple(range(total))
     try:
         numbers = [int(part) for part in str(text).split(",")]
     except ValueError as e:

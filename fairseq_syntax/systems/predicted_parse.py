@@ -23,8 +23,9 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
-from fairseq_syntax.model.encoder import EncoderSystem, layer_list, register_encoder_system
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadSystem, Place, Step
+from fairseq_syntax.model.options import layer_numbers
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.pascal import gaussian
 from fairseq_syntax.text.segmentation import word_marks
@@ -158,7 +159,7 @@ class PredictedParse(EncoderSystem):
             "pad": task.source_dictionary.pad(),
             "eos": task.source_dictionary.eos(),
             "heads": getattr(args, "predicted_heads", None),
-            "layers": layer_list("--predicted-layers", layers, args.encoder_layers) if layers else (),
+            "layers": layer_numbers("--predicted-layers", layers, args.encoder_layers) if layers else (),
             "gradient_after": 1000 if after is None else after,
             "given": given or 0.0,
             "given_updates": getattr(args, "given_parse_updates", None) or 0,

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
-from fairseq_syntax.model.encoder import EncoderSystem, layer_list, register_encoder_system
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
+from fairseq_syntax.model.options import layer_numbers
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
@@ -119,7 +120,7 @@ class RelativeDepth(EncoderSystem):
 
     @classmethod
     def from_args(cls, args: Namespace, task: Any) -> RelativeDepth:
-        layers = layer_list("--depth-layers", getattr(args, "depth_layers", None), args.encoder_layers)
+        layers = layer_numbers("--depth-layers", getattr(args, "depth_layers", None), args.encoder_layers)
         dim = args.encoder_embed_dim // args.encoder_attention_heads
         most, sequential = getattr(args, "depth_clip", None), getattr(args, "depth_sequential", None)
         return cls(dim, layers, 2 if most is None else most, sequential or 0)

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
-from fairseq_syntax.model.encoder import EncoderSystem, layer_list, register_encoder_system
+from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.neighbourhoods import word_grid
+from fairseq_syntax.model.options import layer_numbers
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
@@ -135,7 +136,7 @@ class StructuralPositions(EncoderSystem):
 
     @classmethod
     def from_args(cls, args: Namespace, task: Any) -> StructuralPositions:
-        layers = layer_list("--structural-layers", getattr(args, "structural_layers", None), args.encoder_layers)
+        layers = layer_numbers("--structural-layers", getattr(args, "structural_layers", None), args.encoder_layers)
         most = getattr(args, "structural_clip", None)
         return cls(
             args.encoder_embed_dim,
