@@ -1,16 +1,17 @@
 """Builds the wheel and the source distribution, and tries each where nothing else of the checkout is.
 
-Usage: python tools/release.py [--tests ARGUMENTS]   (``make release``)
+Usage: python tools/release.py [--index-url URL] [--no-demo] [--tests ARGUMENTS]   (``make release``)
 
-Each is installed into a new environment under ``build/release`` as its user would, then the command answers, fairseq
-finds the package by the path that it prints, and the fast tests run from a copy of ``tests/`` outside the checkout.
-The files are left in ``dist/``.
+Each is installed into a new environment under ``build/release`` as its user would. There the command says its version,
+prints a path in that environment, and the fast tests run from a copy of ``tests/`` outside the checkout; the wheel also
+runs ``fairseq-syntax demo``, which trains two models. The files are left in ``dist/``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,45 +19,75 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOR_TESTS = ("tests", "examples", "preprocess", "bench", "tools", "docs", "README.md", "CONTRIBUTING.md", "Makefile")
-OWN = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")  # of this run, and not for the commands
+OWN = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")  # of this run, and not for the commands
 ALSO = ("CHANGELOG.md", "CITATION.bib", "CITATION.cff", "LICENSE", "MANIFEST.in", "pyproject.toml", "setup.py")
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> None:
-    """Run a command, shown as it would be typed; a failure ends this program."""
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Run a command, shown as it would be typed, and return its output, shown too; a failure ends this program."""
     print("$", " ".join(map(str, command)), flush=True)
-    environment = {
-        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")
-    }
-    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment)
-    if done.returncode:
-        sys.exit(f"release: this failed with status {done.returncode}: {' '.join(map(str, command))}")
+    environment = {key: value for key, value in os.environ.items() if key not in OWN}
+    process = subprocess.Popen(
+        [str(part) for part in command], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line)
+    if process.wait():
+        sys.exit(f"release: this failed with status {process.returncode}: {' '.join(map(str, command))}")
+    return "".join(lines)
+
+
+def version() -> str:
+    """The version that the sources state."""
+    found = re.search(r'^__version__ = "(.+)"', (ROOT / "fairseq_syntax/__init__.py").read_text("utf-8"), re.M)
+    if found is None:
+        sys.exit("release: fairseq_syntax/__init__.py states no version")
+    return found[1]
+
+
+def uncommitted() -> str:
+    """What the checkout has that no commit has: it would be in the source distribution."""
+    done = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else ""
 
 
 def build(target: Path) -> list[Path]:
     """The two files of a release, newly made in ``target``."""
     shutil.rmtree(target, ignore_errors=True)
+    # setuptools puts into a wheel whatever an earlier build left there
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", target)
-    return sorted(target.iterdir())
+    found = sorted([*target.glob("*.whl"), *target.glob("*.tar.gz")])
+    if len(found) != 2 or not all(version() in path.name for path in found):
+        sys.exit(f"release: one wheel and one source distribution of {version()} were due: {found}")
+    return found
 
 
-def try_out(artefact: Path, work: Path, tests: list[str]) -> None:
+def try_out(artefact: Path, work: Path, make: list[str], tests: list[str], demo: bool) -> None:
     """Install one file into an environment of its own, and run the fast tests against it."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     environment = work / "venv"
-    run("make", f"VENV={environment}", environment / ".fairseq")
-    python = environment / "bin" / "python"
+    run("make", f"VENV={environment}", *make, environment / ".fairseq")
+    python, command = environment / "bin" / "python", environment / "bin" / "fairseq-syntax"
     constraints = environment / "constraints.txt"
     run(python, "-m", "pip", "install", "-c", constraints, "--no-build-isolation", f"{artefact}[dev]")
-    run(environment / "bin" / "fairseq-syntax", "user-dir", cwd=work)
+    if (said := run(command, "--version", cwd=work).split()) != ["fairseq-syntax", version()]:
+        sys.exit(f"release: {artefact.name} says that it is {said}")
+    if environment.resolve() not in Path(run(command, "user-dir", cwd=work).strip()).resolve().parents:
+        sys.exit(f"release: {artefact.name} is not what was imported")
+    if demo:
+        run(command, "demo", "--out", work / "demo", cwd=work)
     # The tests, and what they read, but not the package: it must be the installed one.
     copy = work / "checkout"
     copy.mkdir()
     for name in (*FOR_TESTS, *ALSO):
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "_build", "generated"))
         elif source.exists():
             shutil.copy(source, copy / name)
     run(python, "-m", "pytest", "-m", "not slow and not gpu and not checkout", *tests, cwd=copy)
@@ -64,11 +95,18 @@ def try_out(artefact: Path, work: Path, tests: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build and try the files of a release.")
+    parser.add_argument("--index-url", metavar="URL", help="of PyTorch")
+    parser.add_argument("--no-demo", action="store_true", help="do not train the models of the demo")
     parser.add_argument("--tests", nargs=argparse.REMAINDER, default=[], help="arguments for pytest")
     args = parser.parse_args()
+    if found := uncommitted():
+        print(f"release: these are in no commit, but would be in the source distribution:\n{found}", flush=True)
+    make = [f"PYTHON={sys.executable}", *([f"TORCH_INDEX_URL={args.index_url}"] if args.index_url else [])]
     for artefact in build(ROOT / "dist"):
-        try_out(artefact, ROOT / "build" / "release" / artefact.suffix.strip("."), args.tests)
-    print("release: both files install and pass the fast tests")
+        wheel = artefact.suffix == ".whl"
+        work = ROOT / "build" / "release" / ("wheel" if wheel else "sdist")
+        try_out(artefact, work, make, args.tests, demo=wheel and not args.no_demo)
+    print(f"release: both files install, work and pass the fast tests; when it is {version()}: git tag v{version()}")
 
 
 if __name__ == "__main__":

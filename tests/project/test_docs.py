@@ -134,6 +134,7 @@ def test_the_notebook_runs(tutorial: tuple[Path, str], tmp_path: Path, monkeypat
     assert any("image/png" in output["data"] for output in shown)
 
 
+@pytest.mark.checkout
 def test_links_of_readmes_lead_to_their_pages(tmp_path: Path) -> None:
     source, page = ROOT / "examples/pascal/README.md", site_pages.OUT / "systems/pascal.md"
     text = "[a](../ldd/README.md) [b](../toy) `[c](no)` [d](https://e.org/x) [e](../../fairseq_syntax/errors.py)"
@@ -144,6 +145,7 @@ def test_links_of_readmes_lead_to_their_pages(tmp_path: Path) -> None:
         site_pages.relink("[x](none.md)", source, page)
 
 
+@pytest.mark.checkout
 def test_every_example_has_a_page_and_every_system_its_equation() -> None:
     shown = site_pages.pages()
     assert set((ROOT / "examples").glob("*/README.md")) <= set(shown)
@@ -178,6 +180,7 @@ def test_every_subcommand_and_option_is_in_the_reference() -> None:
         assert f"| `{option}` |" in options, option
 
 
+@pytest.mark.checkout
 def test_pictures_draw_what_the_tables_say() -> None:
     rows = {row["system"]: row for row in pictures.toy_rows()}
     table = (ROOT / "examples/toy/TABLE.md").read_text("utf-8")

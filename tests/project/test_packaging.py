@@ -90,6 +90,7 @@ def test_the_wheel_works_from_anywhere(wheel, tmp_path):
     assert run("-c", program, user_dir).split() == [str(target / "fairseq_syntax" / "__init__.py"), "True"]
 
 
+@pytest.mark.checkout
 def test_every_python_package_is_found():
     """A directory of modules without __init__.py would be left out of the wheel."""
     for path in (ROOT / "fairseq_syntax").rglob("*.py"):
