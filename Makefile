@@ -91,7 +91,7 @@ $(VENV)/.made:
 
 $(VENV)/.torch: $(VENV)/.made tools/install_torch.py
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python tools/install_torch.py '$(TORCH)' $(TORCH_OPTIONS)
-	@$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > $(VENV)/constraints.txt
+	@$(BIN)/python tools/install_torch.py --constraint > $(VENV)/constraints.txt
 	@touch $@
 
 # Most Pythons get fairseq-fixed as source. Without isolation it is built against the PyTorch that is there, in place

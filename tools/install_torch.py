@@ -1,6 +1,7 @@
 """Installs PyTorch into the environment that runs this, and never stops to ask.
 
 Usage: python tools/install_torch.py REQUIREMENT [pip options, such as --index-url URL]
+       python tools/install_torch.py --constraint    prints what is installed, for pip's -c
 
 On Linux on x86-64 the default index has PyTorch with CUDA, which is several gigabytes. So, in this order:
 
@@ -13,6 +14,7 @@ On Linux on x86-64 the default index has PyTorch with CUDA, which is several gig
 from __future__ import annotations
 
 import glob
+import importlib.metadata
 import json
 import os
 import shutil
@@ -76,7 +78,19 @@ def install_with_uv(requirement: str) -> bool:
     return subprocess.run([*command, requirement]).returncode == 0
 
 
+def constraint() -> str:
+    """The installed PyTorch as a pip constraint.
+
+    By the version that the package was released under: ``torch.__version__`` of the default build reads 2.13.0+cu130,
+    which no index has and pip takes for another version than 2.13.0.
+    """
+    return f"torch=={importlib.metadata.version('torch')}"
+
+
 def main(requirement: str, *options: str) -> int:
+    if requirement == "--constraint":
+        print(constraint())
+        return 0
     install = [*PIP, "install", *options, requirement]
     if os.environ.get("CUDA") == "1" or options or gpu_visible():
         return subprocess.run(install).returncode

@@ -185,6 +185,18 @@ def test_nothing_found_is_an_error(monkeypatch):
     assert tool.main("torch==9.9") == 1
 
 
+def test_the_constraint_is_the_version_that_an_index_has(tmp_path):
+    """The default build for Linux calls itself 2.13.0+cu130 and is released as 2.13.0: pip must find it installed."""
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0+cu130'\n")
+    (tmp_path / "torch-2.13.0.dist-info").mkdir()
+    (tmp_path / "torch-2.13.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n"
+    )
+    command = [sys.executable, str(ROOT / "tools" / "install_torch.py"), "--constraint"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert done.stdout == "torch==2.13.0\n", done.stderr
+
+
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
 def test_make_installs_once_and_in_order(tmp_path):
     """With stand-ins for Python: each step runs once, in order, and not again until something changes."""
@@ -199,7 +211,7 @@ def test_make_installs_once_and_in_order(tmp_path):
         'case "$*" in\n'
         '  "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;\n'
         '  *"-c import torch") test -e .venv/has_torch ;;\n'
-        '  *"-c import torch; print"*) echo torch==2.13.0+cpu ;;\n'
+        '  *install_torch.py" --constraint") echo torch==2.13.0+cpu ;;\n'
         "  *install_torch*torch==*) touch .venv/has_torch ;;\n"
         "esac\n"
     )
@@ -218,6 +230,7 @@ def test_make_installs_once_and_in_order(tmp_path):
     order = [
         "-m venv",
         "tools/install_torch.py torch==",
+        "tools/install_torch.py --constraint",
         "numpy cython",
         "fairseq-fixed==",
         "-e .[dev]",
