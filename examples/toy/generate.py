@@ -9,8 +9,8 @@
 For each split NAME (train, valid, test): ``NAME.src.conllu`` (the parse), ``NAME.src`` and ``NAME.tgt`` (plain text),
 ``NAME.align``, the links between the words of both (``0-0 1p2``; p: possible, not sure), and ``NAME.open``, with the
 number of choices of each decision that the source text leaves open: an empty line is an unambiguous sentence. With
-``--mode homograph`` also ``NAME.tgt.conllu``, tags and parse of the translation. With ``--parser-accuracy``,
-``NAME.src.conllu`` is what such a parser says, with its probabilities (``Arcs=``), and ``NAME.gold.conllu`` the truth.
+``--target-parse`` or ``--mode homograph`` also ``NAME.tgt.conllu``, tags and parse of the translation. With
+``--parser-accuracy``, ``NAME.src.conllu`` is what such a parser says, with its probabilities (``Arcs=``), and ``NAME.gold.conllu`` the truth.
 ``contrast.tsv`` has contrastive pairs of the test set (not for homographs): every wrong attachment of its phrases, for
 ``fairseq-syntax contrast``, and ``contrast.src.conllu`` their parse. ``info.json`` holds the options and the best
 accuracies.
@@ -120,6 +120,7 @@ def generate(
     seed: int = 1,
     lexical: float | None = None,
     accuracy: float | None = None,
+    target_parse: bool = False,
 ) -> dict:
     """Writes the corpus and returns what ``info.json`` holds. The same arguments write the same bytes."""
     lexical = LEXICAL[mode] if lexical is None else lexical
@@ -127,7 +128,7 @@ def generate(
     rng = Random(seed)
     for name, size in (("train", train), ("valid", valid), ("test", test)):
         lines = [draw_line(rng, mode, lexical, accuracy) for _ in range(size)]
-        write_split(out, name, lines, parser=accuracy is not None, target_parse=mode == "homograph")
+        write_split(out, name, lines, parser=accuracy is not None, target_parse=target_parse or mode == "homograph")
     info = {
         "mode": mode,
         "seed": seed,
@@ -160,6 +161,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lexical", type=_share, metavar="P", help="how often the words tell (default: by the mode)")
     parser.add_argument("--parser-accuracy", type=_share, metavar="P", help="at least 0.5; default: the true parse")
+    parser.add_argument("--target-parse", action="store_true", help="write the translation's parse too")
     args = parser.parse_args()
     if args.parser_accuracy is not None and (args.mode == "homograph" or args.parser_accuracy < 0.5):
         parser.error("--parser-accuracy is at least 0.5, chance between two sites, and not for --mode homograph")
@@ -174,6 +176,7 @@ def main() -> int:
         seed=args.seed,
         lexical=args.lexical,
         accuracy=args.parser_accuracy,
+        target_parse=args.target_parse,
     )
     print(
         f"{args.out}: {info['ambiguous']} of {args.test} test lines are ambiguous; best possible exact match on them:"

@@ -202,8 +202,18 @@ def attachment(
         sites.append(noun)
         names.append(entry.split("/")[1])
     link(sentence.add(".", "PUNCT", root, "punct"), target.add(".", "PUNCT"))
+    parse_target(sentence, target)
     sentence.target = target
     return sentence
+
+
+def parse_target(sentence: Sentence, target: Sentence) -> None:
+    """The translation's tree is that of the source, word by word; what is in brackets hangs on its phrase's noun."""
+    place = {word: at for word, at, sure in sentence.links if sure}
+    for word, at in place.items():
+        target.heads[at], target.deprels[at] = place[sentence.heads[word]], sentence.deprels[word]
+    for noun, phrase in sentence.phrases.items():
+        target.heads[phrase.place], target.deprels[phrase.place] = place[noun], "dep"
 
 
 def homograph(rng: Random, count: int) -> Sentence:

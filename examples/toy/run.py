@@ -30,7 +30,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout 
 
 from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
 
-from fairseq_syntax.text.files import write_json
+from fairseq_syntax.text.files import whole_file, write_json
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "valid", "test")
@@ -156,6 +156,8 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
     row = {**score(out / "generate-test.txt", corpus / "corpus", system), "train_s": seconds, "translate_s": more}
     if system.tree:
         row["uas"] = attachment_score(runner, out, corpus / "corpus")
+    if system.heads:
+        row["heads"] = heads_right(runner, out, common, system.heads)
     write_json(stamp, {"key": key, "row": row})
     runner.say(f"{system.name}, seed {seed}: {row['exact']:.1f} % of {row['ambiguous']} ambiguous sentences exact")
     return row
@@ -174,6 +176,8 @@ def over_seeds(rows: list[dict]) -> dict:
     merged = {name: value for name, value in rows[0].items() if name != "right"}
     for name in ("exact", "unambiguous", "bleu", "train_s", "translate_s", *(["uas"] if "uas" in merged else [])):
         merged[name] = statistics.fmean(row[name] for row in rows)
+    if "heads" in merged:
+        merged["heads"] = [statistics.fmean(of_head) for of_head in zip(*(row["heads"] for row in rows))]
     return {**merged, "exact_error": 100 * math.sqrt(variance), "seeds": len(rows)}
 
 
@@ -186,6 +190,19 @@ def attachment_score(runner: Runner, out: Path, corpus: Path) -> float:
     options = ["--path", out / "checkpoint_last.pt", "--input", gold, "--output", predicted]
     runner.run([*tool("fairseq-syntax"), "tree", *options], out / "tree.log")
     return 100 * evaluate(*(collect_words(read_conllu(path), path) for path in (gold, predicted)))["UAS"].f1
+
+
+def heads_right(runner: Runner, out: Path, common: list, names: tuple[str, ...]) -> list[float]:
+    """Of the words of the test set whose head is to be seen, how many have it as the best of each parent head, in %.
+
+    The text is given, that of the target too; the head's scores are not repaired to a tree.
+    """
+    log = out / "validate.log"
+    options = ["--path", out / "checkpoint_last.pt", "--valid-subset", "test", "--max-tokens", "8000"]
+    runner.run([*tool("fairseq-validate"), *common, *options, "--log-format", "json"], log)
+    line = next(line for line in reversed(log.read_text("utf-8").splitlines()) if "_uas" in line)
+    values = json.loads(line[line.index("{") :])
+    return [float(values[f"test_{name}_uas"]) for name in names]
 
 
 def score(output: Path, corpus: Path, system: System) -> dict:
@@ -218,10 +235,11 @@ def score(output: Path, corpus: Path, system: System) -> dict:
 
 
 def table(rows: list[dict]) -> str:
-    """The rows as aligned text."""
-    head = ("system", "corpus", "knows", "seeds", "possible", "exact match", "unambiguous", "BLEU", "UAS", "training")
-    body = [
-        (
+    """The rows as aligned text; a last column with the number of each row's run where there are several."""
+    head = ["system", "corpus", "knows", "seeds", "possible", "exact match", "unambiguous", "BLEU", "UAS", "training"]
+    runs = list(dict.fromkeys(row.get("run") for row in rows))
+    body: list[list[str]] = [
+        [
             row["system"],
             row["corpus"],
             row["knows"],
@@ -230,11 +248,15 @@ def table(rows: list[dict]) -> str:
             f"{row['exact']:.1f} % ± {2 * row['exact_error']:.1f}",
             f"{row['unambiguous']:.1f} %",
             f"{row['bleu']:.1f}",
-            f"{row['uas']:.1f}" if "uas" in row else "",
+            " / ".join(f"{uas:.1f}" for uas in row.get("heads", [row["uas"]] if "uas" in row else [])),
             f"{row['train_s']:.0f} s",
-        )
+        ]
         for row in rows
     ]
+    if len(runs) > 1:
+        head.append("run")
+        for line, row in zip(body, rows):
+            line.append(str(1 + runs.index(row.get("run"))))
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
     lines = [
         "  ".join(
@@ -245,8 +267,8 @@ def table(rows: list[dict]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def page(rows: list[dict], args: argparse.Namespace) -> str:
-    """The table as Markdown, with how and where it was made."""
+def described(args: argparse.Namespace) -> str:
+    """How and where the rows of this run are made."""
     from importlib.metadata import version
 
     from sacrebleu.metrics import BLEU
@@ -254,14 +276,32 @@ def page(rows: list[dict], args: argparse.Namespace) -> str:
     metric = BLEU()
     metric.corpus_score(["a"], [["a"]])
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "fairseq-fixed", "sacrebleu"))
-    seeds = f"Corpora of seed {args.seed}, training with {', '.join(map(str, args.seeds))}"
+    return (
+        f"corpora of seed {args.seed}, training with {', '.join(map(str, args.seeds))}; {args.threads} thread a "
+        f"system, {args.jobs} at a time, {os.cpu_count()} CPUs, no GPU; {versions}; BLEU {metric.get_signature()}"
+    )
+
+
+def kept_rows(path: Path, rows: list[dict]) -> list[dict]:
+    """The rows of a table with those of this run in place of older ones, in the order of ``SYSTEMS``; others go."""
+    known = {}
+    if path.exists():
+        known = {row["system"]: row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
+    known |= {row["system"]: row for row in rows}
+    return [known[system.name] for system in SYSTEMS if system.name in known]
+
+
+def page(rows: list[dict]) -> str:
+    """The table as Markdown, with how and where its rows were made."""
+    runs = list(dict.fromkeys(row["run"] for row in rows))
     return (
         "# The toy table\n\nWritten by `examples/toy/run.py --table`. Exact match on the ambiguous test sentences, "
         "and the best\nthat is possible with what a system knows, both ± two standard errors: of what chance decides "
-        "in the test\nsentences, and of the measurement, over sentences and over seeds where there are several.\n\n"
+        "in the test\nsentences, and of the measurement, over sentences and over seeds where there are several. UAS is "
+        "that of the\nparent head's trees; of DBSA's two heads, encoder / decoder, over the given text.\n\n"
         f"```\n{table(rows)}\n```\n\n"
-        f"{seeds}; {args.threads} thread a system, {args.jobs} at a time, {os.cpu_count()} CPUs, no GPU; "
-        f"{versions};\nBLEU {metric.get_signature()}. The options of each row: `systems.py`.\n"
+        + "".join(f"{number}. {run[0].upper()}{run[1:]}.\n" for number, run in enumerate(runs, start=1))
+        + "\nThe options of each row: `systems.py`.\n"
     )
 
 
@@ -278,7 +318,12 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each of them (default: 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the corpora, and of training (default: 1)")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="train with each of these (default: --seed)")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="also write the table as Markdown")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="put the rows into this table, as Markdown; all its rows are kept beside it (.jsonl)",
+    )
     args = parser.parse_args()
     args.seeds = list(dict.fromkeys(args.seeds or [args.seed]))
     systems = SYSTEMS if args.all else [s for s in SYSTEMS if s.name in args.only] if args.only else DEMO
@@ -299,7 +344,12 @@ def main() -> int:
     print("\nExact match on the ambiguous test sentences, and the best that is possible with what a system knows:\n")
     print(table(rows))
     if args.table:
-        args.table.write_text(page(rows, args), encoding="utf-8")
+        records = args.table.with_suffix(".jsonl")
+        kept = kept_rows(records, [{**row, "run": described(args)} for row in rows])
+        with whole_file(records) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+        with whole_file(args.table) as file:
+            file.write(page(kept))
     return 0
 
 

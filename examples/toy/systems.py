@@ -13,6 +13,7 @@ CORPORA: dict[str, list[str]] = {
     "attachment": [],
     **{name: ["--lexical", "0.5", "--parser-accuracy", str(accuracy)] for accuracy, name in UNCERTAIN.items()},
     "lexical": ["--mode", "lexical", "--train", "1000"],
+    "lexical-both": ["--mode", "lexical", "--train", "1000", "--target-parse"],  # the target is segmented word by word
     "homograph": ["--mode", "homograph"],
 }
 
@@ -36,7 +37,7 @@ CORPUS_TRAINING: dict[str, str] = {
         for name in (*UNCERTAIN.values(), *CONTROLS)
         if name.startswith("uncertain")
     },
-    "lexical": "--max-epoch 48 --total-num-update 870 --warmup-updates 100",
+    **dict.fromkeys(("lexical", "lexical-both"), "--max-epoch 48 --total-num-update 870 --warmup-updates 100"),
 }
 GENERATION = "--beam 1 --max-tokens 8000"
 
@@ -44,6 +45,8 @@ TRANSFORMER = (
     "--encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 4 --decoder-attention-heads 4 "
     "--encoder-embed-dim 128 --decoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256"
 )
+# With one encoder layer more, for a parent head that has a layer below it and one above.
+THREE_LAYERS = TRANSFORMER.replace("--encoder-layers 2", "--encoder-layers 3")
 LSTM = (
     "--encoder-embed-dim 128 --decoder-embed-dim 128 --encoder-hidden-size 128 --decoder-hidden-size 128 "
     "--decoder-out-embed-dim 128 --encoder-bidirectional"
@@ -65,6 +68,7 @@ class System:
         generation: more of ``fairseq-generate``
         model: the sizes of the model
         tree: it has a parent head, whose trees are to be scored too
+        heads: names of its parents' losses, whose heads are to be scored over the given text, the target's too
     """
 
     name: str
@@ -75,6 +79,7 @@ class System:
     generation: str = ""
     model: str = TRANSFORMER
     tree: bool = False
+    heads: tuple[str, ...] = ()
 
 
 # The tags observed at first: EM alone may exchange the tags of two words between which the target alone decides.
@@ -83,6 +88,8 @@ LASYN = "--criterion lasyn_em --observed-updates 300"
 # LSTMs learn more slowly than Transformers, and where to look is the last thing that DLAA learns. A block of ten words
 # would hold most of a toy sentence; one of three has the word, its parent and its first child.
 LONGER = "--max-epoch 12 --total-num-update 2640"
+# The encoders over the tree hand the decoder each word's surroundings at once, and need less.
+OVER_TREE = "--max-epoch 8 --total-num-update 1760"
 DLAA = "--max-epoch 20 --total-num-update 4400 --dlaa-block-size 3"
 
 # What `make demo` runs.
@@ -130,8 +137,17 @@ SYSTEMS = [
     System("PSH", "supervised_head_transformer", "text", "lexical", PSH, tree=True),
     System("CSH+PSH", "supervised_head_transformer", "text", "lexical", "--criterion supervised_head", tree=True),
     System("LISA", "lisa_transformer", "text", "lexical", "--criterion lisa", tree=True),
-    System("PASCAL (no parser)", "parser_free_pascal_transformer", "text", "lexical", PARSER_FREE, tree=True),
-    System("LDD (no parser)", "parser_free_ldd_transformer", "text", "lexical", PARSER_FREE, tree=True),
+    *[
+        System(name, arch, "text", "lexical", options, model=THREE_LAYERS, tree=bool(options))
+        for name, arch, options in (
+            ("plain (3 layers)", "transformer", ""),
+            ("PSH (3 layers)", "supervised_head_transformer", PSH),
+            ("PASCAL (no parser)", "parser_free_pascal_transformer", PARSER_FREE),
+            ("LDD (no parser)", "parser_free_ldd_transformer", PARSER_FREE),
+        )
+    ],
+    System("plain (both parsed)", "transformer", "text", "lexical-both"),
+    System("DBSA", "dbsa_transformer", "text", "lexical-both", PARSER_FREE, heads=("dbsa", "dbsa_decoder")),
     System("plain (homographs)", "transformer", "text", "homograph"),
     System("LaSyn", "lasyn_transformer", "text", "homograph", LASYN),
     System(
@@ -148,7 +164,7 @@ SYSTEMS = [
     System("DLAA (random)", "dlaa_lstm", "text", "attachment.random", DLAA, model=LSTM),
     System("SDRNMT-1", "sdrnmt1_lstm", "parse", options=LONGER, model=LSTM),
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", options=LONGER, model=LSTM),
-    System("SE-NMT", "senmt_lstm", "parse", options=LONGER, model=LSTM),
-    System("Tree2Seq", "tree2seq_lstm", "parse", options=LONGER, model=LSTM),
-    System("GCN (LSTM)", "gcn_lstm", "parse", options=LONGER, model=LSTM),
+    System("SE-NMT", "senmt_lstm", "parse", options=OVER_TREE, model=LSTM),
+    System("Tree2Seq", "tree2seq_lstm", "parse", options=OVER_TREE, model=LSTM),
+    System("GCN (LSTM)", "gcn_lstm", "parse", options=OVER_TREE, model=LSTM),
 ]

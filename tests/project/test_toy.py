@@ -252,6 +252,23 @@ def test_homograph_files_have_the_targets_tags(tmp_path):
     assert {"VERB", "NOUN", "DET", "PRON"} <= {tag for parse in parses for tag in parse.upos}
 
 
+def test_the_translations_tree_is_the_sources(tmp_path):
+    """Word by word, but for the brackets, which hang on the noun before them; seen from the files alone."""
+    generate.generate(tmp_path, mode="lexical", train=5, valid=5, test=60, target_parse=True)
+    source, target = (list(read_conllu(tmp_path / f"test.{side}.conllu", n_lines=60)) for side in ("src", "tgt"))
+    assert [text_of(parse) for parse in target] == (tmp_path / "test.tgt").read_text(encoding="utf-8").splitlines()
+    brackets = 0
+    for ours, theirs in zip(source, target):
+        plain = [at for at, word in enumerate(theirs.words) if not word.startswith("(")]
+        assert [theirs.heads[at] for at in plain] == [plain[head] for head in ours.heads]
+        assert [theirs.deprels[at] for at in plain] == ours.deprels
+        for at in set(range(len(theirs.words))) - set(plain):
+            assert theirs.heads[at] == at - 1 and theirs.upos[at - 1] == "NOUN" and theirs.deprels[at] == "dep"
+            assert f"({theirs.words[theirs.heads[at - 1]]})" == theirs.words[at]
+            brackets += 1
+    assert brackets > 40
+
+
 def test_the_same_seed_writes_the_same_bytes(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         generate.generate(tmp_path / name, train=30, valid=5, test=5, seed=seed)
@@ -346,6 +363,21 @@ def test_the_error_over_seeds_holds_that_of_sentences_and_of_seeds():
     assert merged["exact_error"] == pytest.approx(
         100 * (0.5**2 / 2 / 2) ** 0.5
     )  # every sentence is right half the time
+
+
+def test_a_table_keeps_the_rows_of_other_runs(tmp_path):
+    """In the order of the systems; a row that is made again takes the place of the old one, another run is numbered."""
+    row = dict.fromkeys(("possible", "error", "exact", "exact_error", "unambiguous", "bleu", "train_s"), 1.0)
+    row |= {"corpus": "c", "knows": "text", "seeds": 1, "run": "here"}
+    rows = [{**row, "system": name} for name in ("SE-NMT", "PASCAL", "a system of old")]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    new = [{**row, "system": "PASCAL", "run": "there", "heads": [99.0, 98.25]}]
+    kept = run.kept_rows(tmp_path / "t.jsonl", new)
+    assert [(r["system"], r["run"]) for r in kept] == [("PASCAL", "there"), ("SE-NMT", "here")]
+    lines = run.page(kept).splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith(("system", "PASCAL", "SE-NMT"))] == ["run", "1", "2"]
+    assert "1. There." in lines and "2. Here." in lines and any(" 99.0 / 98.2 " in line for line in lines)
+    assert run.kept_rows(tmp_path / "none.jsonl", new) == new and "run" not in run.page(new).split("possible")[1][:80]
 
 
 def test_a_corpus_of_control_parses_is_its_corpus_with_other_trees(tmp_path, monkeypatch):

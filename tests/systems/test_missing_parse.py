@@ -21,6 +21,7 @@ TRANSFORMERS = {
     "sennrich_haddow_transformer": {"label_features": "deprel:4,upos:3"},
     "relative_depth_transformer": {},
     "structural_positions_transformer": {},
+    "gcn_transformer": {"gcn_layers": 2},
 }
 LSTMS = {
     "dlaa_lstm": {"dlaa_block_size": 3},
