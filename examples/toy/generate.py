@@ -10,10 +10,10 @@ For each split NAME (train, valid, test): ``NAME.src.conllu`` (the parse), ``NAM
 ``NAME.align``, the links between the words of both (``0-0 1p2``; p: possible, not sure), and ``NAME.open``, with the
 number of choices of each decision that the source text leaves open: an empty line is an unambiguous sentence. With
 ``--target-parse`` or ``--mode homograph`` also ``NAME.tgt.conllu``, tags and parse of the translation. With
-``--parser-accuracy``, ``NAME.src.conllu`` is what such a parser says, with its probabilities (``Arcs=``), and ``NAME.gold.conllu`` the truth.
-``contrast.tsv`` has contrastive pairs of the test set (not for homographs): every wrong attachment of its phrases, for
-``fairseq-syntax contrast``, and ``contrast.src.conllu`` their parse. ``info.json`` holds the options and the best
-accuracies.
+``--parser-accuracy``, ``NAME.src.conllu`` is what such a parser says, with its probabilities (``Arcs=``), and
+``NAME.gold.conllu`` the truth. ``contrast.tsv`` has contrastive pairs of the test set (not for homographs): every
+wrong attachment of its phrases, for ``fairseq-syntax contrast``, and ``contrast.src.conllu`` their parse.
+``info.json`` holds the options and the best accuracies.
 """
 
 from __future__ import annotations

@@ -287,8 +287,8 @@ class PredictedLdd(PredictedParse):
         return ldd_factor(parents, words)
 
 
-# The head of the layer below the top one, which reads it: the higher a head, the better it parses. In layer 0 a noun does
-# not know yet which preposition is its own.
+# The head of the layer below the top one, which reads it: the higher a head, the better it parses. In layer 0 a noun
+# does not know yet which preposition is its own.
 for _factor in ("pascal", "ldd"):
     register_presets(
         f"parser_free_{_factor}_transformer",
