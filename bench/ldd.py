@@ -15,7 +15,7 @@ from torch.autograd.profiler import profile
 from bench import corpus
 from bench.harness import compare, device, measure, record
 from bench.pascal import train_epoch
-from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.batch import PackedSyntax, SyntaxBatch, pack
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.model.attention import SyntaxSelfAttention
 from fairseq_syntax.model.heads import Step
@@ -31,8 +31,8 @@ TOKENS = 4096  # pieces of a batch, </s> included
 LABELS = ["<unk>", *corpus.LABELS]
 
 
-def syntax_of(length: int) -> SyntaxBatch:
-    """A batch of sentences of `length` tokens each, with the arcs above 0.01 that Stanza gives image captions."""
+def packed_syntax(length: int) -> PackedSyntax:
+    """What the loader ships for sentences of `length` tokens each, with the arcs above 0.01 of captions."""
     rng = random.Random(length)
     sentences = []
     for _ in range(max(1, TOKENS // length)):
@@ -42,10 +42,15 @@ def syntax_of(length: int) -> SyntaxBatch:
             change = 1 if sum(sentence.pieces) < length - 1 else -1
             sentence.pieces[at] = max(1, sentence.pieces[at] + change)
         sentences.append(sentence)
-    flat = MemoryStore(sentences).fetch(np.arange(len(sentences)), arcs=True)
-    on_device = {k: torch.from_numpy(v).to(device()) if isinstance(v, np.ndarray) else v for k, v in flat.items()}
-    tokens = torch.full((len(sentences), length), 4, device=device())
-    return SyntaxBatch(on_device, tokens, pad=1)
+    return pack(MemoryStore(sentences).fetch(np.arange(len(sentences)), arcs=True))
+
+
+def syntax_of(length: int) -> SyntaxBatch:
+    """The same on the device."""
+    packed = packed_syntax(length)
+    sentences = len(packed["layout"].lengths.words)
+    on_device: PackedSyntax = {**packed, "packed": packed["packed"].to(device())}
+    return SyntaxBatch(on_device, torch.full((sentences, length), 4, device=device()), pad=1)
 
 
 def layer(length: int, variant: str = "LDD") -> tuple[dict[str, Callable[[], None]], dict]:
@@ -241,7 +246,7 @@ def sizes() -> None:
     per_sentence = {"bytes_per_sentence": size[True] / len(sentences), "dense_per_sentence": dense / len(sentences)}
     record("store/dense_bytes", [dense / size[True]], unit="bytes of dense tensors over the store", detail=per_sentence)
     batch = syntax_of(32)
-    moved = sum(x.numel() * x.element_size() for x in batch.flat.values() if isinstance(x, torch.Tensor))
+    moved = packed_syntax(32)["packed"].nbytes
     padded = 4 * HEADS * batch.size[0] * batch.size[1] ** 2
     record(
         "batch/dense_bytes",

@@ -131,7 +131,7 @@ class LaSynEMCriterion(FairseqCriterion):
             )
         tags = decoder.target_values(sample["target"], sample["tgt_syntax"])
         # Of the first batch only: the host waits for the device.
-        if first and self.training and not tags.gt(0).any() and unpack(sample["tgt_syntax"])["pieces"].numel():
+        if first and self.training and not tags.gt(0).any() and unpack(sample["tgt_syntax"]).pieces.numel():
             raise SyntaxDataError(
                 f"no word of the first batch has a {str(decoder.tags).upper()} tag",
                 hint="parse the target with a tagger and binarize again",

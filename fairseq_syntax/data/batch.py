@@ -1,18 +1,8 @@
 """The syntax of one batch: a few flat tensors from the host, expanded on the device.
 
-The loader ships word-level facts only, concatenated over the sentences of the batch::
-
-    counts [3, B]   int32   pieces (without </s>), words and arcs of each sentence
-    pieces [W]      int32   pieces of each word, at least 1; W is the number of words in the batch
-    words  [4, W]   int32   head (0-based within its sentence; a root is its own head), deprel, upos and xpos ids
-    arcs   [3, A]   int32   dependent, head (a root arc has head == dependent), label id       (only where wanted)
-    probs  [A]      float32 probability of each arc                                            (only where wanted)
-    n_piece_arcs    int     arcs between pieces; known on the host, so that the device need not wait for their number
-    n_tree_arcs     int     the same for the 1-best tree
-    parsed [B]      int32   0: systems that read the parse are not to see this sentence's (missing: all 1)
-
-A batch's dictionary has them packed (:func:`pack`): one tensor, which goes to a device in one copy, and beside it what
-only the host needs to know. :class:`SyntaxBatch` takes either.
+The loader ships word-level facts only, concatenated over the sentences of the batch
+(:class:`~fairseq_syntax.store.flat.FlatSyntax`), packed into one tensor (:func:`pack`), which goes to a device in one
+copy. :class:`SyntaxBatch` takes them packed or not.
 
 Each model takes its own view from :class:`SyntaxBatch`. Views are made by gathers over padded [B, T] grids, where T
 counts columns of ``src_tokens`` (pieces, ``</s>`` and padding, on either side), so that no view depends on the padding
@@ -21,19 +11,18 @@ side or on the other sentences. Columns are 0-based.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Made = TypeVar("Made")
+from fairseq_syntax.store.flat import ARC_FIELDS, LABEL_FIELDS, WORD_FIELDS, FlatArcs, FlatSyntax, Lengths
 
-HEAD, DEPREL, UPOS, XPOS = range(4)
-WORD_ROWS = ("head", "deprel", "upos", "xpos")
+Made = TypeVar("Made")
 
 
 class PieceArcs(NamedTuple):
@@ -46,59 +35,96 @@ class PieceArcs(NamedTuple):
     prob: Tensor  # float32
 
 
-def pack(flat: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Layout:
+    """What stands in a packed tensor, and what only the host needs to know."""
+
+    lengths: Lengths
+    n_tree_arcs: int | None
+    n_arcs: int | None  # of the batch; None: it brings none
+    n_piece_arcs: int | None
+    has_parsed: bool
+
+
+class PackedSyntax(TypedDict):
+    """The syntax of a batch on its way to the model.
+
+    A dictionary, since what fairseq moves, pins and halves are tensors in dictionaries, lists and plain tuples.
+    """
+
+    packed: Tensor  # [N] int32: the bytes of all arrays in turn
+    layout: Layout
+
+
+BatchSyntax: TypeAlias = PackedSyntax | FlatSyntax[Tensor]
+
+
+def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
     """The arrays of a batch as one tensor.
 
     fairseq pins what a batch has in host memory and copies it to the GPU without waiting, tensor by tensor; and halves
     what is float32 with ``--fp16``, which the bytes of a probability must not be.
 
-    Args:
-        flat: NumPy arrays of int32 and float32, and integers, by the names in the module docstring
-
-    Returns:
-        ``packed`` [N] int32: the bytes of all arrays in turn; ``layout``: their names and shapes;
-        ``host_counts``: the array ``counts``, which stays on the host; and the integers
+    Raises:
+        ValueError: an array is not of four bytes an element
     """
-    arrays = {name: value for name, value in flat.items() if isinstance(value, np.ndarray)}
-    if wrong := [name for name, a in arrays.items() if a.dtype not in (np.int32, np.float32)]:
-        raise ValueError(f"arrays of four bytes an element wanted: {wrong[0]} has {arrays[wrong[0]].dtype}")
-    parts = [np.ascontiguousarray(a).reshape(-1).view(np.int32) for a in arrays.values()]
+    named = [(name, getattr(flat, name)) for name in ("n_pieces", "n_words", *WORD_FIELDS)]
+    arcs = flat.arcs
+    if arcs is not None:
+        named += [(name, getattr(arcs, name)) for name in ARC_FIELDS]
+    if flat.parsed is not None:
+        named.append(("parsed", flat.parsed))
+    for name, array in named:
+        if array.dtype != (np.float32 if name == "prob" else np.int32):
+            raise ValueError(f"arrays of four bytes an element wanted: {name} has {array.dtype}")
     return {
-        "packed": torch.from_numpy(np.concatenate(parts)),
-        "layout": {name: tuple(a.shape) for name, a in arrays.items()},
-        "host_counts": flat["counts"],
-        **{name: value for name, value in flat.items() if name not in arrays},
+        "packed": torch.from_numpy(np.concatenate([array.view(np.int32) for _, array in named])),
+        "layout": Layout(
+            lengths=Lengths(flat.n_pieces, flat.n_words),
+            n_tree_arcs=flat.n_tree_arcs,
+            n_arcs=None if arcs is None else len(arcs.prob),
+            n_piece_arcs=None if arcs is None else arcs.n_piece_arcs,
+            has_parsed=flat.parsed is not None,
+        ),
     }
 
 
-def unpack(flat: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was packed, as views; anything else as it is."""
-    if "packed" not in flat:
-        return flat
-    layout = flat["layout"]
-    parts = flat["packed"].split([math.prod(shape) for shape in layout.values()])
-    arrays = {name: part.view(shape) for part, (name, shape) in zip(parts, layout.items())}
-    if "probs" in arrays:
-        arrays["probs"] = arrays["probs"].view(torch.float32)
-    return {**{name: value for name, value in flat.items() if name not in ("packed", "layout")}, **arrays}
+def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
+    """What was packed, as views; what was not, as it is."""
+    if isinstance(syntax, FlatSyntax):
+        return syntax
+    layout = syntax["layout"]
+    B, W, A = len(layout.lengths.words), int(layout.lengths.words.sum()), layout.n_arcs
+    sizes = [B, B, *[W] * len(WORD_FIELDS)]
+    sizes += [] if A is None else [B, *[A] * (len(ARC_FIELDS) - 1)]
+    sizes += [B] if layout.has_parsed else []
+    n_pieces, n_words, pieces, head, deprel, upos, xpos, *rest = syntax["packed"].split(sizes)
+    parsed = rest.pop() if layout.has_parsed else None
+    arcs = None
+    if A is not None:
+        n_arcs, dependent, arc_head, label, prob = rest
+        arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob.view(torch.float32), layout.n_piece_arcs)
+    return FlatSyntax(
+        n_pieces, n_words, pieces, head, deprel, upos, xpos, layout.n_tree_arcs, arcs, parsed, layout.lengths
+    )
 
 
-def has_arcs(flat: Mapping[str, Any]) -> bool:
-    """Whether a batch brings the parser's distributions."""
-    return "arcs" in flat.get("layout", flat)
+def as_tensors(flat: FlatSyntax[np.ndarray]) -> FlatSyntax[Tensor]:
+    """The arrays as tensors that share their memory, not packed."""
+    return unpack(pack(flat))
 
 
 class SyntaxBatch:
     """Views of a batch's syntax.
 
     Args:
-        flat: the tensors described in the module docstring, or a batch's dictionary, on the device of ``tokens``
+        syntax: what the batch brings, packed or not, on the device of ``tokens``
         tokens: LongTensor [B, T], the padded tokens of the side that was parsed, each ending in ``</s>``
         pad: the padding index
     """
 
-    def __init__(self, flat: Mapping[str, Any], tokens: Tensor, pad: int) -> None:
-        self.flat = unpack(flat)
+    def __init__(self, syntax: BatchSyntax, tokens: Tensor, pad: int) -> None:
+        self.flat = unpack(syntax)
         self.size = tokens.size()
         self.device = tokens.device
         self.tokens, self._pad = tokens, pad
@@ -116,8 +142,7 @@ class SyntaxBatch:
     @property
     def parsed(self) -> Tensor | None:
         """[B] bool: False where a sentence has no parse, or is to be read as if it had none; None: all have one."""
-        parsed = self.flat.get("parsed")
-        return None if parsed is None else parsed.bool()
+        return None if self.flat.parsed is None else self.flat.parsed.bool()
 
     @cached_property
     def for_readers(self) -> SyntaxBatch:
@@ -129,29 +154,36 @@ class SyntaxBatch:
         if self.parsed is None:
             return self
         keep = self.parsed[self.batch_of_word]
-        word = torch.arange(keep.numel(), device=self.device) - self.first_word[self.batch_of_word]
-        words = self.flat["words"].masked_fill(~keep, 0)
-        words[HEAD] = torch.where(keep, words[HEAD], word.to(words.dtype))
-        flat = {**self.flat, "words": words}
-        flat.pop("n_tree_arcs", None)  # of the tree that was there
-        if "probs" in flat:
-            rows = torch.arange(self.size[0], device=self.device)
-            sentence = rows.repeat_interleave(self.counts[2], output_size=flat["probs"].numel())
-            flat["probs"] = flat["probs"].masked_fill(~self.parsed[sentence], 0.0)
+        own = self.word_in_sentence.to(self.flat.head.dtype)
+        arcs = self.flat.arcs
+        if arcs is not None:
+            arcs = replace(arcs, prob=arcs.prob.masked_fill(~self.parsed[self.batch_of_arc], 0.0))
+        flat = replace(
+            self.flat,
+            head=torch.where(keep, self.flat.head, own),
+            **{name: getattr(self.flat, name).masked_fill(~keep, 0) for name in LABEL_FIELDS},
+            arcs=arcs,
+            n_tree_arcs=None,  # of the tree that was there
+        )
         return SyntaxBatch(flat, self.tokens, self._pad)
 
     # -- where things are ------------------------------------------------------------------------------------------
 
     @cached_property
-    def counts(self) -> Tensor:
-        """[3, B] int64: pieces, words, arcs of each sentence."""
-        return self.flat["counts"].long()
+    def n_pieces(self) -> Tensor:
+        """[B] int64: pieces of each sentence, without ``</s>``."""
+        return self.flat.n_pieces.long()
 
     @cached_property
-    def host_counts(self) -> np.ndarray:
-        """:attr:`counts` on the host, [3, B] int32; where it did not stay there, the host waits for the device."""
-        known = self.flat.get("host_counts")
-        return self.flat["counts"].cpu().numpy() if known is None else known
+    def n_words(self) -> Tensor:
+        """[B] int64: words of each sentence."""
+        return self.flat.n_words.long()
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """:attr:`n_pieces` and :attr:`n_words` on the host; where they did not stay there, it waits for the device."""
+        known = self.flat.lengths
+        return known or Lengths(self.flat.n_pieces.cpu().numpy(), self.flat.n_words.cpu().numpy())
 
     @cached_property
     def padding(self) -> Tensor:
@@ -176,31 +208,36 @@ class SyntaxBatch:
     @cached_property
     def real(self) -> Tensor:
         """[B, T] bool: True on pieces, False on ``</s>`` and padding."""
-        return (self.offset_in_sentence >= 0) & (self.offset_in_sentence < self.counts[0, :, None])
+        return (self.offset_in_sentence >= 0) & (self.offset_in_sentence < self.n_pieces[:, None])
 
     # -- words, flat over the batch --------------------------------------------------------------------------------
 
     @cached_property
     def pieces(self) -> Tensor:
         """[W] int64: pieces of each word."""
-        return self.flat["pieces"].long()
+        return self.flat.pieces.long()
 
     @cached_property
     def first_word(self) -> Tensor:
         """[B] int64: flat index of each sentence's first word."""
-        return exclusive_cumsum(self.counts[1])
+        return exclusive_cumsum(self.n_words)
 
     @cached_property
     def batch_of_word(self) -> Tensor:
         """[W] int64: row of the batch that each word stands in."""
         rows = torch.arange(self.size[0], device=self.device)
-        return rows.repeat_interleave(self.counts[1], output_size=self.pieces.numel())
+        return rows.repeat_interleave(self.n_words, output_size=self.pieces.numel())
+
+    @cached_property
+    def word_in_sentence(self) -> Tensor:
+        """[W] int64: number of each word within its sentence."""
+        return torch.arange(self.pieces.numel(), device=self.device) - self.first_word[self.batch_of_word]
 
     @cached_property
     def word_start(self) -> Tensor:
         """[W] int64: column of each word's first piece."""
         row = self.batch_of_word
-        return exclusive_cumsum(self.pieces) - exclusive_cumsum(self.counts[0])[row] + self.start[row]
+        return exclusive_cumsum(self.pieces) - exclusive_cumsum(self.n_pieces)[row] + self.start[row]
 
     @cached_property
     def word_middle(self) -> Tensor:
@@ -210,19 +247,19 @@ class SyntaxBatch:
     @cached_property
     def parent(self) -> Tensor:
         """[W] int64: flat index of each word's parent; a root is its own parent."""
-        return self.flat["words"][HEAD].long() + self.first_word[self.batch_of_word]
+        return self.flat.head.long() + self.first_word[self.batch_of_word]
 
     @cached_property
     def word_deprel(self) -> Tensor:
         """[W] int64: dependency label id of each word."""
-        return self.flat["words"][DEPREL].long()
+        return self.flat.deprel.long()
 
     # -- pieces, padded --------------------------------------------------------------------------------------------
 
     @cached_property
     def word_of_piece(self) -> Tensor:
         """[B, T] int64: flat index of the word that each piece belongs to, -1 on ``</s>`` and padding."""
-        flat_piece = exclusive_cumsum(self.counts[0])[:, None] + self.offset_in_sentence
+        flat_piece = exclusive_cumsum(self.n_pieces)[:, None] + self.offset_in_sentence
         word = torch.searchsorted(self.pieces.cumsum(0), flat_piece.contiguous(), right=True)
         return word.masked_fill(~self.real, -1)
 
@@ -265,12 +302,12 @@ class SyntaxBatch:
     @cached_property
     def upos(self) -> Tensor:
         """[B, T] int64: universal tag id of each piece's word, 0 on ``</s>`` and padding."""
-        return self.of_word(self.flat["words"][UPOS].long(), 0)
+        return self.of_word(self.flat.upos.long(), 0)
 
     @cached_property
     def xpos(self) -> Tensor:
         """[B, T] int64: language-specific tag id of each piece's word, 0 on ``</s>`` and padding."""
-        return self.of_word(self.flat["words"][XPOS].long(), 0)
+        return self.of_word(self.flat.xpos.long(), 0)
 
     # -- arcs ------------------------------------------------------------------------------------------------------
 
@@ -303,24 +340,43 @@ class SyntaxBatch:
             prob=prob[arc],
         )
 
+    @property
+    def arcs(self) -> FlatArcs[Tensor]:
+        """The parser's labelled distribution between words.
+
+        Raises:
+            ValueError: the batch brings trees only; a model that needs arcs has said so before
+        """
+        if self.flat.arcs is None:
+            raise ValueError("a batch of trees only")
+        return self.flat.arcs
+
+    @cached_property
+    def batch_of_arc(self) -> Tensor:
+        """[A] int64: row of the batch that each arc stands in."""
+        rows = torch.arange(self.size[0], device=self.device)
+        return rows.repeat_interleave(self.arcs.n_arcs.long(), output_size=self.arcs.prob.numel())
+
     @cached_property
     def piece_arcs(self) -> PieceArcs:
         """The parser's labelled distribution between pieces. A root arc goes from a word to itself."""
-        n = self.flat["probs"].numel()
-        rows = torch.arange(self.size[0], device=self.device)
-        sentence = rows.repeat_interleave(self.counts[2], output_size=n)
-        dependent, head, label = self.flat["arcs"].long()
-        total = self.flat.get("n_piece_arcs")
-        return self.expand_arcs(sentence, dependent, head, label, self.flat["probs"], total)
+        arcs = self.arcs
+        return self.expand_arcs(
+            self.batch_of_arc, arcs.dependent.long(), arcs.head.long(), arcs.label.long(), arcs.prob, arcs.n_piece_arcs
+        )
 
     @cached_property
     def tree_arcs(self) -> PieceArcs:
         """The 1-best tree as piece arcs of probability 1, labelled; the root points to itself."""
-        row = self.batch_of_word
-        word = torch.arange(self.pieces.numel(), device=self.device) - self.first_word[row]
-        head = self.flat["words"][HEAD].long()
         ones = torch.ones(self.pieces.numel(), device=self.device)
-        return self.expand_arcs(row, word, head, self.word_deprel, ones, self.flat.get("n_tree_arcs"))
+        return self.expand_arcs(
+            self.batch_of_word,
+            self.word_in_sentence,
+            self.flat.head.long(),
+            self.word_deprel,
+            ones,
+            self.flat.n_tree_arcs,
+        )
 
 
 def exclusive_cumsum(counts: Tensor) -> Tensor:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
-from fairseq_syntax.data.batch import pack
+from fairseq_syntax.data.batch import PackedSyntax, pack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.store.flat import FlatSyntax, concatenate
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import sizes_fingerprint
 
@@ -55,8 +55,8 @@ class SideSyntax:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def collate(self, ids: Tensor) -> dict[str, Any]:
-        """The syntax of the sentences ``ids`` [B], in that order, packed (:mod:`fairseq_syntax.data.batch`)."""
+    def collate(self, ids: Tensor) -> PackedSyntax:
+        """The syntax of the sentences ``ids`` [B], in that order."""
         numbers = ids.numpy()
         if len(self.stores) == 1:
             flat = self.stores[0].fetch(numbers % self._sizes[0], arcs=self.arcs)
@@ -65,7 +65,7 @@ class SideSyntax:
             within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
             flat = _concatenate(self.stores, part, within, self.arcs)
         if self.dropout > 0:
-            flat["parsed"] = (uniform(numbers, self.seed, self.epoch) >= self.dropout).astype(np.int32)
+            flat.parsed = (uniform(numbers, self.seed, self.epoch) >= self.dropout).astype(np.int32)
         return pack(flat)
 
 
@@ -84,16 +84,11 @@ def uniform(numbers: np.ndarray, seed: int, epoch: int) -> np.ndarray:
 
 def _concatenate(
     stores: Sequence[SyntaxStore | MemoryStore], part: np.ndarray, within: np.ndarray, arcs: bool
-) -> dict[str, Any]:
+) -> FlatSyntax[np.ndarray]:
     """Fetch from several stores; sentence by sentence only at their seams."""
     seams = np.flatnonzero(np.diff(part)) + 1
-    runs = [stores[p[0]].fetch(w, arcs=arcs) for p, w in zip(np.split(part, seams), np.split(within, seams))]
-    return {
-        key: np.concatenate([r[key] for r in runs], axis=-1)
-        if isinstance(runs[0][key], np.ndarray)
-        else sum(r[key] for r in runs)
-        for key in runs[0]
-    }
+    runs = zip(np.split(part, seams), np.split(within, seams))
+    return concatenate([stores[p[0]].fetch(w, arcs=arcs) for p, w in runs])
 
 
 def check_against_tokens(

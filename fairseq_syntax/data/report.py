@@ -15,6 +15,7 @@ from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.store.flat import LABEL_FIELDS, FlatArcs, FlatSyntax
 from fairseq_syntax.text.conllu import MASS_TOLERANCE
 from fairseq_syntax.text.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter
 from fairseq_syntax.text.tree_drawing import draw_tree
@@ -124,21 +125,21 @@ def describe(store: SyntaxStore, longest: int = 5) -> Description:
     lengths: list[np.ndarray] = []
     kept_total = 0.0
     for _, flat in _blocks(store):
-        counts, pieces, words = flat["counts"], flat["pieces"], flat["words"]
-        lengths.append(counts[1])
-        about.empty += int((counts[1] == 0).sum())
-        about.words += int(counts[1].sum())
-        about.pieces += int(pieces.sum())
-        for row, name in enumerate(("deprel", "upos", "xpos"), 1):
-            columns[name] += np.bincount(words[row], minlength=len(columns[name]))[: len(columns[name])]
-        if store.has_arcs:
-            dependent, per_word = _dependents(flat)
-            kept = np.bincount(dependent, weights=flat["probs"], minlength=len(pieces))
-            about.arcs += len(flat["probs"])
+        lengths.append(flat.n_words)
+        about.empty += int((flat.n_words == 0).sum())
+        about.words += len(flat.pieces)
+        about.pieces += int(flat.pieces.sum())
+        for name in LABEL_FIELDS:
+            columns[name] += np.bincount(getattr(flat, name), minlength=len(columns[name]))[: len(columns[name])]
+        if flat.arcs is not None:
+            dependent = _dependents(flat, flat.arcs)
+            per_word = np.bincount(dependent, minlength=len(flat.pieces))
+            kept = np.bincount(dependent, weights=flat.arcs.prob, minlength=len(flat.pieces))
+            about.arcs += len(flat.arcs.prob)
             about.arcs_per_word.update(per_word.tolist())
             about.kept.update(np.searchsorted(KEPT_BOUNDS, kept + _ROUNDING, side="right").tolist())
             kept_total += float(kept.sum())
-            mass += np.bincount(flat["arcs"][2], weights=flat["probs"], minlength=len(mass))[: len(mass)]
+            mass += np.bincount(flat.arcs.label, weights=flat.arcs.prob, minlength=len(mass))[: len(mass)]
     about.kept_mean = kept_total / about.words if about.words else 0.0
     for name, numbers in columns.items():
         named = zip(store.labels[name], numbers.tolist())
@@ -193,14 +194,14 @@ def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> 
     if not 1 <= sentence <= len(store):
         raise SyntaxDataError(f"no sentence {sentence}: there are {len(store)}", path=store.path)
     flat = store.fetch(np.array([sentence - 1]), arcs=store.has_arcs)
-    counts = flat["pieces"].tolist()
+    counts = flat.pieces.tolist()
     words = tokens.words(sentence - 1, counts) if tokens else [f"word{i + 1}" for i in range(len(counts))]
     pieces = iter(tokens.pieces(sentence - 1)) if tokens else iter([])
     names = store.labels
-    heads, deprels, upos, _ = (row.tolist() for row in flat["words"])
+    heads, deprels, upos = flat.head.tolist(), flat.deprel.tolist(), flat.upos.tolist()
     arcs: list[list[tuple[float, str]]] = [[] for _ in counts]
-    if store.has_arcs:
-        for dependent, head, label, p in zip(*flat["arcs"].tolist(), flat["probs"].tolist()):
+    if flat.arcs is not None:
+        for dependent, head, label, p in flat.arcs.rows():
             to = "ROOT" if head == dependent else words[head]
             arcs[dependent].append((p, f"{to}:{names['deprel'][label]} {p:.2f}"))
     rows = []
@@ -249,8 +250,8 @@ def _check_sentences(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
     for first, flat in _blocks(store):
         for offset, what in sorted(_problems(store, flat), key=lambda found: found[0]):
             yield f"sentence {first + offset + 1}: {what}"
-        ends = np.cumsum(flat["counts"][1])
-        for b, (n_pieces, n_words, _) in enumerate(flat["counts"].T.tolist()):
+        ends = np.cumsum(flat.n_words)
+        for b, (n_pieces, n_words) in enumerate(zip(flat.n_pieces.tolist(), flat.n_words.tolist())):
             ids = tokens.dataset[first + b].tolist()
             where = f"sentence {first + b + 1}"
             if not ids or ids[-1] != eos:
@@ -263,31 +264,30 @@ def _check_sentences(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
                 continue
             if store.metadata.get("tokens_content"):
                 continue  # binarize compared every piece, and these are the same tokens; "10 000" may be a word
-            wrong = _boundary(tokens, first + b, flat["pieces"][ends[b] - n_words : ends[b]].tolist())
+            wrong = _boundary(tokens, first + b, flat.pieces[ends[b] - n_words : ends[b]].tolist())
             if wrong:
                 yield f"{where}: {wrong}"
 
 
-def _blocks(store: SyntaxStore) -> Iterator[tuple[int, dict]]:
+def _blocks(store: SyntaxStore) -> Iterator[tuple[int, FlatSyntax[np.ndarray]]]:
     for first in range(0, len(store), _BLOCK):
         yield first, store.fetch(np.arange(first, min(first + _BLOCK, len(store))), arcs=store.has_arcs)
 
 
-def _dependents(flat: dict) -> tuple[np.ndarray, np.ndarray]:
-    """The flat word that each arc attaches to, and the number of arcs of each flat word."""
-    starts = np.cumsum(flat["counts"][1]) - flat["counts"][1]
-    dependent = flat["arcs"][0] + np.repeat(starts, flat["counts"][2])
-    return dependent, np.bincount(dependent, minlength=len(flat["pieces"]))
+def _dependents(flat: FlatSyntax[np.ndarray], arcs: FlatArcs[np.ndarray]) -> np.ndarray:
+    """[A]: the flat word that each arc is one of."""
+    starts = np.cumsum(flat.n_words) - flat.n_words
+    return arcs.dependent + np.repeat(starts, arcs.n_arcs)
 
 
-def _problems(store: SyntaxStore, flat: dict) -> Iterator[tuple[int, str]]:
+def _problems(store: SyntaxStore, flat: FlatSyntax[np.ndarray]) -> Iterator[tuple[int, str]]:
     """What is wrong inside a block: (sentence within it, what)."""
-    n_words = flat["counts"][1]
+    n_words = flat.n_words
     sentence = np.repeat(np.arange(len(n_words)), n_words)
     starts = np.cumsum(n_words) - n_words
     within = np.arange(len(sentence)) - starts[sentence]
-    head = flat["words"][0]
-    for i in np.flatnonzero(flat["pieces"] < 1):
+    head = flat.head
+    for i in np.flatnonzero(flat.pieces < 1):
         yield int(sentence[i]), f"word {within[i] + 1} has no piece"
     outside = head >= n_words[sentence]
     for i in np.flatnonzero(outside):
@@ -299,23 +299,24 @@ def _problems(store: SyntaxStore, flat: dict) -> Iterator[tuple[int, str]]:
         above = above[above]
     for b in np.unique(sentence[parent[above] != above]):
         yield int(b), "its heads form a cycle"
-    for row, name in enumerate(("deprel", "upos", "xpos"), 1):
-        for i in np.flatnonzero(flat["words"][row] >= len(store.labels[name])):
+    for name in LABEL_FIELDS:
+        for i in np.flatnonzero(getattr(flat, name) >= len(store.labels[name])):
             yield int(sentence[i]), f"word {within[i] + 1} has a {name} that is not in the inventory"
-    if not store.has_arcs:
+    arcs = flat.arcs
+    if arcs is None:
         return
-    dependent, _ = _dependents(flat)
+    dependent = _dependents(flat, arcs)
     of = sentence[dependent]
-    for a in np.flatnonzero(flat["arcs"][1] >= n_words[of]):
+    for a in np.flatnonzero(arcs.head >= n_words[of]):
         yield int(of[a]), f"an arc of word {within[dependent[a]] + 1} leaves the sentence"
-    for a in np.flatnonzero(flat["arcs"][2] >= len(store.labels["deprel"])):
+    for a in np.flatnonzero(arcs.label >= len(store.labels["deprel"])):
         yield int(of[a]), f"an arc of word {within[dependent[a]] + 1} has a label that is not in the inventory"
-    keys = np.stack([dependent, *flat["arcs"][1:]])
+    keys = np.stack([dependent, arcs.head, arcs.label])
     if keys.shape[1]:
         _, place, times = np.unique(keys, axis=1, return_index=True, return_counts=True)
         for a in place[times > 1]:
             yield int(of[a]), f"an arc of word {within[dependent[a]] + 1} stands twice"
-    mass = np.bincount(dependent, weights=flat["probs"], minlength=len(sentence))
+    mass = np.bincount(dependent, weights=arcs.prob, minlength=len(sentence))
     arcs_of = np.bincount(dependent, minlength=len(sentence))
     for i in np.flatnonzero(mass > 1 + MASS_TOLERANCE + arcs_of * _ROUNDING):
         yield int(sentence[i]), f"the arcs of word {within[i] + 1} have a mass of {mass[i]:.4f}"

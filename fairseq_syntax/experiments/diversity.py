@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_syntax.data.batch import UPOS, XPOS
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.figures.fonts import any_script
 from fairseq_syntax.scoring.metrics import Scorer, distinct_1
@@ -67,11 +66,10 @@ def training_bigrams(task: Any, column: str, split: str = "train") -> TagBigrams
     source, target = task.cfg.source_lang, task.cfg.target_lang
     paths = [store_path(task.data_dir, split, *pair, target) for pair in ((source, target), (target, source))]
     store = SyntaxStore(next(filter(os.path.exists, paths), paths[0]))
-    row = {"upos": UPOS, "xpos": XPOS}[column]
     pairs: set[tuple[int, int]] = set()
     for start in range(0, len(store), SENTENCES_AT_A_TIME):
         flat = store.fetch(np.arange(start, min(start + SENTENCES_AT_A_TIME, len(store))))
-        pairs |= TagBigrams.pairs_of_words(flat["words"][row], flat["pieces"], flat["counts"][1])
+        pairs |= TagBigrams.pairs_of_words(getattr(flat, column), flat.pieces, flat.n_words)
     return TagBigrams(pairs)
 
 

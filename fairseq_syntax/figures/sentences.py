@@ -140,7 +140,7 @@ def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
         words = [word_of([piece]) for piece in pieces[:-1]]
         return Exhibit(number, source, reference, words, [], [1] * len(words), pieces)
     flat = store.fetch(np.array([number - 1]), arcs=store.has_arcs)
-    counts = flat["pieces"].tolist()
+    counts = flat.pieces.tolist()
     if sum(counts) != len(pieces) - 1:
         raise SyntaxDataError(
             f"sentence {number} has {sum(counts)} pieces, but {len(pieces) - 1} tokens",
@@ -149,16 +149,12 @@ def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
         )
     left = iter(pieces)
     words = [word_of([next(left) for _ in range(n)]) for n in counts]
-    heads, deprels, upos, _ = (row.tolist() for row in flat["words"])
-    labels = store.labels["deprel"]
-    exhibit = Exhibit(number, source, reference, words, [store.labels["upos"][i] for i in upos], counts, pieces)
+    heads, labels, tags = flat.head.tolist(), store.labels["deprel"], store.labels["upos"]
+    exhibit = Exhibit(number, source, reference, words, [tags[i] for i in flat.upos], counts, pieces)
     exhibit.spans = store.spans(number - 1)
-    if store.has_arcs:
-        exhibit.arcs = [
-            (dependent, head, labels[label], p)
-            for dependent, head, label, p in zip(*flat["arcs"].tolist(), flat["probs"].tolist())
-        ]
-    exhibit.trees["parser"] = Tree(heads, [labels[i] for i in deprels], _arc_probabilities(heads, exhibit.arcs))
+    if flat.arcs is not None:
+        exhibit.arcs = [(dependent, head, labels[label], p) for dependent, head, label, p in flat.arcs.rows()]
+    exhibit.trees["parser"] = Tree(heads, [labels[i] for i in flat.deprel], _arc_probabilities(heads, exhibit.arcs))
     return exhibit
 
 

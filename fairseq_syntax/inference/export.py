@@ -27,6 +27,7 @@ from fairseq_syntax.inference.plain import (
     plain_model,
     plain_options,
 )
+from fairseq_syntax.store.flat import FlatSyntax
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 
 
@@ -281,13 +282,18 @@ def _check_scores(loaded: Loaded, folder: Path, columns: list[str], quantization
             "prev_output_tokens": torch.cat([gold[-1:], gold[:-1]])[None],
         }
         if columns:
-            zero = torch.zeros(length, dtype=torch.long)
-            rows = [zero, *(labels.get(c, zero) for c in ("deprel", "upos", "xpos"))]
-            inputs["src_syntax"] = {
-                "counts": torch.tensor([[length], [length], [0]]),
-                "pieces": torch.ones(length, dtype=torch.int32),
-                "words": torch.stack(rows),
-            }
+            zeros = torch.zeros(length, dtype=torch.long)
+            lengths = torch.tensor([length])
+            inputs["src_syntax"] = FlatSyntax(
+                n_pieces=lengths,
+                n_words=lengths,
+                pieces=torch.ones_like(zeros),
+                head=zeros,
+                deprel=labels.get("deprel", zeros),
+                upos=labels.get("upos", zeros),
+                xpos=labels.get("xpos", zeros),
+                n_tree_arcs=None,
+            )
         logits = loaded.model(**inputs)[0][0].float()
         expected = logits.log_softmax(-1)[torch.arange(length + 1), gold]
         difference = (torch.tensor(found.log_probs) - expected).abs().max().item()

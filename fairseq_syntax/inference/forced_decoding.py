@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from fairseq import utils
 
+from fairseq_syntax.data.batch import PackedSyntax
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
@@ -156,6 +157,6 @@ class _OfRows(SideSyntax):
     def __len__(self) -> int:
         return len(self._of_row)
 
-    def collate(self, ids: torch.Tensor) -> dict[str, Any]:
+    def collate(self, ids: torch.Tensor) -> PackedSyntax:
         """The syntax of the sources of the rows ``ids`` [B]."""
         return super().collate(self._of_row[ids])

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from fairseq_syntax.data.batch import PackedSyntax
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.labels import LabelInventory
@@ -69,7 +70,7 @@ class InteractiveInput:
         self._no_parser = False
         self._encoded: list[tuple[str, ParsedLine | None]] = []
         # What was collated: tokens, the numbers of the sentences among all that were read, syntax (where needed).
-        self._batches: list[tuple[torch.Tensor, torch.Tensor, dict | None]] = []
+        self._batches: list[tuple[torch.Tensor, torch.Tensor, PackedSyntax | None]] = []
         self._read = 0
 
     @cached_property
@@ -254,12 +255,11 @@ class InteractiveInput:
         net_input = sample["net_input"]
         tokens = net_input["src_tokens"]
         while self._batches:
-            known, ids, flat = self._batches.pop(0)
+            known, ids, syntax = self._batches.pop(0)
             if known.shape == tokens.shape and torch.equal(known, tokens.cpu()):
                 sample.setdefault("id", ids.to(tokens.device))
-                if flat is not None:
-                    moved = {k: v.to(tokens.device) if torch.is_tensor(v) else v for k, v in flat.items()}
-                    net_input["src_syntax"] = moved
+                if syntax is not None:
+                    net_input["src_syntax"] = {**syntax, "packed": syntax["packed"].to(tokens.device)}
                 return
         if self.needs:
             raise SyntaxDataError("a batch came without its syntax, and was not made by this task's own dataset")

@@ -13,7 +13,7 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import SyntaxBatch, has_arcs
+from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.heads import (
@@ -203,7 +203,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         self,
         src_tokens: Tensor,
         src_lengths: Tensor | None = None,
-        src_syntax: Mapping[str, Tensor] | None = None,
+        src_syntax: BatchSyntax | None = None,
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
         observe: bool = False,
@@ -285,14 +285,17 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
                 x = system.block(x, step.seen_by(system), after)
         return x
 
-    def _syntax(self, flat: Mapping[str, Tensor] | None, tokens: Tensor) -> SyntaxBatch | None:
+    def _syntax(self, syntax: BatchSyntax | None, tokens: Tensor) -> SyntaxBatch | None:
         needs = self.training_needs if self.training else self.inference_needs
-        if flat is None and needs:
+        if syntax is None and needs:
             names = " and ".join(s.name for s in self._systems if s.training_needs | s.inference_needs)
             raise SyntaxDataError(
                 f"{names} cannot encode a sentence without its parse, and this batch has none",
                 hint="use --task syntax_translation; a tool that passes tokens only cannot be used with it",
             )
-        if "arcs" in needs and flat is not None and not has_arcs(flat):
+        if syntax is None:
+            return None
+        flat = unpack(syntax)
+        if "arcs" in needs and flat.arcs is None:
             raise SyntaxDataError("a system needs the parser's distributions, and this batch has only 1-best trees")
-        return None if flat is None else SyntaxBatch(flat, tokens, self.padding_idx)
+        return SyntaxBatch(flat, tokens, self.padding_idx)

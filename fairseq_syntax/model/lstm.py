@@ -6,7 +6,6 @@ The options are those of fairseq's ``lstm``, and with global attention so is the
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from fairseq.models.lstm import (
 )
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, SourceAttention
@@ -42,7 +41,7 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         self.needs = needs
 
     def forward(  # type: ignore[override]
-        self, src_tokens: Tensor, src_lengths: Tensor, src_syntax: Mapping[str, Tensor] | None = None
+        self, src_tokens: Tensor, src_lengths: Tensor, src_syntax: BatchSyntax | None = None
     ) -> Encoded:
         """Encode a batch.
 
@@ -67,7 +66,7 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         )
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
         # The loader leaves its counts on the host; without them it waits for the device here, as fairseq's does.
-        lengths = src_lengths.cpu() if syntax is None else torch.from_numpy(syntax.host_counts[0].astype("int64")) + 1
+        lengths = src_lengths.cpu() if syntax is None else torch.from_numpy(syntax.lengths.pieces.astype("int64")) + 1
         states, hiddens, cells = self.run(self.lstm, self.embed(x, syntax), lengths)
         return self.enrich(Encoded(states, hiddens, cells, tokens.eq(self.padding_idx).t(), syntax=syntax), x)
 
@@ -319,7 +318,7 @@ class SyntaxLSTMModel(LSTMModel):
         src_tokens: Tensor,
         src_lengths: Tensor,
         prev_output_tokens: Tensor,
-        src_syntax: Mapping[str, Tensor] | None = None,
+        src_syntax: BatchSyntax | None = None,
     ) -> tuple[Tensor, Any]:
         """Logits [B, T, V], and what the decoder's features come with; arguments as in the encoder and the decoder."""
         return self.decoder(prev_output_tokens, encoder_out=self.encoder(src_tokens, src_lengths, src_syntax))

@@ -72,7 +72,7 @@ def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tupl
     if not total:
         empty = torch.zeros(0, 1, dtype=torch.long, device=grid.device)
         return empty, empty.bool()
-    row, length = syntax.batch_of_word, syntax.counts[1]
+    row, length = syntax.batch_of_word, syntax.n_words
     word = torch.arange(total, device=row.device) - syntax.first_word[row]
     head = F.pad(syntax.parent - syntax.first_word[row], (0, 1))[grid]
     members, present = relatives(head, length, size, order)
@@ -82,14 +82,14 @@ def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tupl
 
 def word_grid(syntax: SyntaxBatch) -> Tensor:
     """[B, W'] int64: the flat words of each line, padded on the right with their number; W' is at least 1."""
-    length = syntax.counts[1]
-    word = torch.arange(max(1, int(syntax.host_counts[1].max())), device=length.device)
+    length = syntax.n_words
+    word = torch.arange(max(1, int(syntax.lengths.words.max())), device=length.device)
     return torch.where(word < length[:, None], syntax.first_word[:, None] + word, syntax.pieces.numel())
 
 
 def word_counts(syntax: SyntaxBatch) -> Tensor:
     """[B] int64 on the host, as a packed sequence wants it: the words of each line, at least 1."""
-    return torch.from_numpy(syntax.host_counts[1].astype(np.int64)).clamp_(min=1)
+    return torch.from_numpy(syntax.lengths.words.astype(np.int64)).clamp_(min=1)
 
 
 def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
@@ -103,7 +103,7 @@ def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
     """
     T, B, C = states.shape
     # The row of each piece, sentence by sentence, as the words are.
-    pieces, total = syntax.counts[0], int(syntax.host_counts[0].sum())
+    pieces, total = syntax.n_pieces, int(syntax.lengths.pieces.sum())
     sentence = torch.arange(B, device=states.device).repeat_interleave(pieces, output_size=total)
     place = torch.arange(total, device=states.device) - exclusive_cumsum(pieces)[sentence] + syntax.start[sentence]
     row = place * B + sentence

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.store.flat import FlatArcs, FlatSyntax
 from fairseq_syntax.store.schema import StoredSentence
 
 
@@ -32,32 +34,36 @@ class MemoryStore:
         starts = found.sentences or ([0] if found.pieces else [])
         return list(zip(starts, [*starts[1:], len(found.pieces)]))
 
-    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> dict[str, np.ndarray | int]:
+    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
         """As :meth:`SyntaxStore.fetch`, sentence by sentence, with ``parsed`` where a sentence has no parse."""
         chosen = [self._sentences[i] for i in ids]
         if arcs and any(s.arcs is None and s.parsed for s in chosen):
             raise SyntaxDataError("the parse has no arcs", hint="parse with --distributions")
-        found = [sorted(s.arcs or ()) if arcs else [] for s in chosen]
-        words = [np.array([s.head, s.deprel, s.upos, s.xpos], dtype=np.int32).reshape(4, -1) for s in chosen]
-        flat: dict[str, np.ndarray | int] = {
-            "counts": np.array(
-                [
-                    [sum(s.pieces) for s in chosen],
-                    [len(s.pieces) for s in chosen],
-                    [len(a) for a in found],
-                ],
-                dtype=np.int32,
-            ),
-            "pieces": np.array([p for s in chosen for p in s.pieces], dtype=np.int32),
-            "words": np.concatenate([np.zeros((4, 0), dtype=np.int32), *words], axis=1),
-            "n_tree_arcs": sum(p * s.pieces[h] for s in chosen for p, h in zip(s.pieces, s.head)),
-        }
+        found = [sorted(s.arcs or ()) for s in chosen]
+        flat = FlatSyntax(
+            n_pieces=_int32([sum(s.pieces) for s in chosen]),
+            n_words=_int32([len(s.pieces) for s in chosen]),
+            pieces=_int32([n for s in chosen for n in s.pieces]),
+            head=_int32([head for s in chosen for head in s.head]),
+            deprel=_int32([label for s in chosen for label in s.deprel]),
+            upos=_int32([tag for s in chosen for tag in s.upos]),
+            xpos=_int32([tag for s in chosen for tag in s.xpos]),
+            n_tree_arcs=sum(p * s.pieces[h] for s in chosen for p, h in zip(s.pieces, s.head)),
+        )
         if arcs:
-            flat |= {
-                "arcs": np.array([a[:3] for run in found for a in run], dtype=np.int32).reshape(-1, 3).T.copy(),
-                "probs": np.array([a[3] for run in found for a in run], dtype=np.float32),
-                "n_piece_arcs": sum(s.pieces[a[0]] * s.pieces[a[1]] for s, run in zip(chosen, found) for a in run),
-            }
+            every = [arc for run in found for arc in run]
+            flat.arcs = FlatArcs(
+                n_arcs=_int32([len(run) for run in found]),
+                dependent=_int32([dependent for dependent, _, _, _ in every]),
+                head=_int32([head for _, head, _, _ in every]),
+                label=_int32([label for _, _, label, _ in every]),
+                prob=np.array([prob for _, _, _, prob in every], dtype=np.float32),
+                n_piece_arcs=sum(s.pieces[a[0]] * s.pieces[a[1]] for s, run in zip(chosen, found) for a in run),
+            )
         if not all(s.parsed for s in chosen):
-            flat["parsed"] = np.array([s.parsed for s in chosen], dtype=np.int32)
+            flat.parsed = _int32([s.parsed for s in chosen])
         return flat
+
+
+def _int32(numbers: Sequence[int]) -> np.ndarray:
+    return np.array(numbers, dtype=np.int32)

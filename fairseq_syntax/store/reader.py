@@ -12,6 +12,7 @@ import pyarrow as pa
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import schema as layout
 from fairseq_syntax.store.chunk import Buffers
+from fairseq_syntax.store.flat import FlatArcs, FlatSyntax
 
 
 class SyntaxStore:
@@ -61,8 +62,8 @@ class SyntaxStore:
         """Names of the label ids, by column: ``deprel``, ``upos``, ``xpos``."""
         return self.metadata["labels"]
 
-    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> dict[str, Any]:
-        """The flat arrays of a batch, as :mod:`fairseq_syntax.data.batch` describes them.
+    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
+        """The syntax of a batch of sentences.
 
         Args:
             ids: [B] sentence numbers, 0-based, in the batch's order; they may repeat
@@ -76,26 +77,28 @@ class SyntaxStore:
                 "the store holds no arcs", path=self.path, hint="parse with --distributions and binarize again"
             )
         chunk, row = self._locate(ids)
-        counts = np.zeros((3, len(row)), dtype=np.int32)
-        counts[0] = self._per_sentence("pieces", chunk, row)
-        counts[1], numbers = self._lists("words", chunk, row)
-        words = np.empty((4, len(numbers)), dtype=np.int32)
-        words[0] = numbers[:, layout.HEAD]
+        n_words, numbers = self._lists("words", chunk, row)
         labels = numbers[:, layout.LABELS]
-        np.bitwise_and(labels, (1 << layout.DEPREL_BITS) - 1, out=words[1], casting="unsafe")
-        np.right_shift(labels, layout.DEPREL_BITS, out=words[2], casting="unsafe")
-        words[3] = numbers[:, layout.XPOS]
-        flat: dict[str, np.ndarray | int] = {
-            "counts": counts,
-            "pieces": (numbers[:, layout.PIECES] & (layout.FIRST_OF_SENTENCE - 1)).astype(np.int32),
-            "words": words,
-            "n_tree_arcs": int(self._per_sentence("tree_arcs", chunk, row).sum(dtype=np.int64)),
-        }
+        flat = FlatSyntax(
+            n_pieces=self._per_sentence("pieces", chunk, row).astype(np.int32),
+            n_words=n_words,
+            pieces=(numbers[:, layout.PIECES] & (layout.FIRST_OF_SENTENCE - 1)).astype(np.int32),
+            head=numbers[:, layout.HEAD].astype(np.int32),
+            deprel=(labels & ((1 << layout.DEPREL_BITS) - 1)).astype(np.int32),
+            upos=(labels >> layout.DEPREL_BITS).astype(np.int32),
+            xpos=numbers[:, layout.XPOS].astype(np.int32),
+            n_tree_arcs=int(self._per_sentence("tree_arcs", chunk, row).sum(dtype=np.int64)),
+        )
         if arcs:
-            counts[2], numbers = self._lists("arcs", chunk, row)
-            flat["arcs"] = numbers[:, : layout.ARC_PROB].T.astype(np.int32, order="C")
-            flat["probs"] = numbers[:, layout.ARC_PROB] * np.float32(1 / layout.PROB_SCALE)
-            flat["n_piece_arcs"] = int(self._per_sentence("piece_arcs", chunk, row).sum(dtype=np.int64))
+            n_arcs, numbers = self._lists("arcs", chunk, row)
+            flat.arcs = FlatArcs(
+                n_arcs=n_arcs,
+                dependent=numbers[:, layout.ARC_DEPENDENT].astype(np.int32),
+                head=numbers[:, layout.ARC_HEAD].astype(np.int32),
+                label=numbers[:, layout.ARC_LABEL].astype(np.int32),
+                prob=numbers[:, layout.ARC_PROB] * np.float32(1 / layout.PROB_SCALE),
+                n_piece_arcs=int(self._per_sentence("piece_arcs", chunk, row).sum(dtype=np.int64)),
+            )
         return flat
 
     def spans(self, sentence: int) -> list[tuple[int, int]]:

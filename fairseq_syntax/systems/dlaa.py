@@ -106,7 +106,7 @@ class BlockAttention(GuidedAttention):
         # A sentence without words has a block of the empty word alone, so that its context is zero.
         none = torch.full_like(members[:1], total) if total else members.new_full((1, members.size(1)), total)
         present = torch.cat((present, torch.arange(none.size(1), device=none.device)[None] == 0))
-        length = syntax.counts[1]
+        length = syntax.n_words
         first = torch.where(length > 0, exclusive_cumsum(length), total)
         return BlockMemory(
             words,

@@ -227,7 +227,7 @@ class Ldd(EncoderSystem):
         assert syntax is not None  # the encoder has checked what is needed
         L = len(self.groups)
         if self.variant in UNIFORM:
-            points = syntax.counts[0].clamp(min=1) * (L if self.variant == "ULDD" else 1)
+            points = syntax.n_pieces.clamp(min=1) * (L if self.variant == "ULDD" else 1)
             return UniformTerm(1 / points, syntax.real, self.form)
         factors = syntax.once(self, lambda: self._factors(syntax))
         return LddTerm(factors, replace=self.variant == "LDA", form=self.form)

@@ -52,7 +52,7 @@ def tree_distance(forest: Forest, syntax: SyntaxBatch, most: int) -> Tensor:
     grid = word_grid(syntax)  # [B, W']
     pre, size, depth = (F.pad(x, (0, 1))[grid] for x in (forest.preorder, forest.subtree_size, forest.depth))
     word = torch.arange(grid.size(1), device=grid.device)
-    real = word < syntax.counts[1][:, None]
+    real = word < syntax.n_words[:, None]
     # [b, a, i]: a is i or above it, as a subtree is a run of the pre-order
     above = (pre[:, :, None] <= pre[:, None, :]) & (pre[:, None, :] < (pre + size)[:, :, None]) & real[:, :, None]
     common = (above.transpose(1, 2).float() @ above.float()).round().long()

@@ -1,15 +1,18 @@
 """Every view of a batch's syntax against loops over the sentences, whatever else is in the batch and on either side."""
 
+import pickle
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from fairseq.utils import apply_to_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_parses import EOS, PAD, Line, pad, random_line
+from random_parses import EOS, PAD, Line, numbers, pad, random_line
 
-from fairseq_syntax.data.batch import SyntaxBatch, has_arcs, pack, places_of, unpack
+from fairseq_syntax.data.batch import SyntaxBatch, as_tensors, pack, places_of, unpack
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import StoredSentence
 
@@ -33,13 +36,12 @@ def collate(lines: list[Line], left: bool, arcs: list[list[Arc]] | None = None, 
         StoredSentence(l.pieces, l.heads, *([labels[c] for labels in l.labels] for c in range(3)), arcs=a)
         for l, a in zip(lines, arcs or [None] * len(lines))
     ]
-    flat = MemoryStore(stored).fetch(range(len(lines)), arcs=arcs is not None)
-    flat = {k: v if isinstance(v, int) else torch.from_numpy(v) for k, v in flat.items()}
+    flat = MemoryStore(stored).fetch(np.arange(len(lines)), arcs=arcs is not None)
     tokens = pad(lines, left)
     if extra:
         padding = torch.full((len(lines), extra), PAD)
         tokens = torch.cat([padding, tokens] if left else [tokens, padding], dim=1)
-    return SyntaxBatch(flat, tokens, PAD)
+    return SyntaxBatch(as_tensors(flat), tokens, PAD)
 
 
 def views_by_loops(lines: list[Line], left: bool, width: int) -> dict[str, list[list[float]]]:
@@ -122,34 +124,40 @@ def test_arcs_against_loops(left, drawn, extra):
     trees = [[(w, h, labels[0], 1.0) for w, (h, labels) in enumerate(zip(l.heads, l.labels))] for l in lines]
     assert as_list(syntax.tree_arcs) == arcs_by_loops(lines, left, width, trees)
     # The totals that the host ships must be what the device would have counted.
-    for total in ("n_piece_arcs", "n_tree_arcs"):
-        assert syntax.flat[total] == len(syntax.piece_arcs.prob if total == "n_piece_arcs" else syntax.tree_arcs.prob)
-        del syntax.flat[total]
-    counted = SyntaxBatch(syntax.flat, syntax.tokens, PAD)
+    assert syntax.flat.n_tree_arcs == len(syntax.tree_arcs.prob)
+    assert syntax.arcs.n_piece_arcs == len(syntax.piece_arcs.prob)
+    uncounted = replace(syntax.flat, n_tree_arcs=None, lengths=None, arcs=replace(syntax.arcs, n_piece_arcs=None))
+    counted = SyntaxBatch(uncounted, syntax.tokens, PAD)
+    assert [own.tolist() for own in counted.lengths] == [own.tolist() for own in syntax.lengths]
     assert as_list(counted.piece_arcs) == found
     assert as_list(counted.tree_arcs) == as_list(syntax.tree_arcs)
 
 
 @settings(max_examples=30, deadline=None)
-@given(drawn=batches())
-def test_packed_and_unpacked(drawn):
-    """Every byte of every array comes back, of probabilities too, and --fp16 leaves them alone."""
+@given(drawn=batches(), with_arcs=st.booleans(), unparsed=st.booleans())
+def test_packed_and_unpacked(drawn, with_arcs, unparsed):
+    """What fairseq does to a batch on its way moves one tensor, and every byte of every array comes back."""
     lines, rng = drawn
-    syntax = collate(lines, True, [random_arcs(rng, line) for line in lines], 0)
-    flat = {k: v.numpy() if torch.is_tensor(v) else v for k, v in syntax.flat.items()}
-    packed = pack(flat)
-    tensors = [v for v in packed.values() if torch.is_tensor(v)]
-    assert len(tensors) == 1 and tensors[0].dtype == torch.int32
-    found = unpack(packed)
-    for name, value in flat.items():
-        if isinstance(value, np.ndarray):
-            assert found[name].numpy().dtype == value.dtype and np.array_equal(found[name].numpy(), value)
-        else:
-            assert found[name] == value
-    assert SyntaxBatch(packed, syntax.tokens, PAD).host_counts.tolist() == syntax.counts.tolist()
-    assert has_arcs(packed) and has_arcs(flat) and not has_arcs(pack({k: flat[k] for k in ("counts", "pieces")}))
+    stored = [StoredSentence(l.pieces, l.heads, *([own[c] for own in l.labels] for c in range(3))) for l in lines]
+    for sentence, line in zip(stored, lines):
+        sentence.arcs, sentence.parsed = random_arcs(rng, line), not unparsed
+    flat = MemoryStore(stored).fetch(np.arange(len(lines)), arcs=with_arcs)
+    moved = []
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        moved.append(tensor.dtype)
+        return tensor.half() if tensor.dtype is torch.float32 else tensor.clone()
+
+    sample = {"net_input": {"src_syntax": pack(flat)}}
+    sample = apply_to_sample(move, pickle.loads(pickle.dumps(sample)))
+    assert moved == [torch.int32]
+    found = unpack(sample["net_input"]["src_syntax"])
+    assert numbers(found) == numbers(flat)
+    assert found.parsed is None or not found.parsed.any()
+    assert [own.tolist() for own in found.lengths] == [flat.n_pieces.tolist(), flat.n_words.tolist()]
+    assert unpack(found) is found
     with pytest.raises(ValueError, match="pieces has int64"):
-        pack({**flat, "pieces": flat["pieces"].astype(np.int64)})
+        pack(replace(flat, pieces=flat.pieces.astype(np.int64)))
 
 
 @given(st.lists(st.booleans(), max_size=20))

@@ -12,12 +12,13 @@ import toy_data
 from fairseq.data import Dictionary, data_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_parses import random_tree
+from random_parses import numbers, random_tree
 
 from fairseq_syntax.data.binarize import binarize, paired_lines, to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore, store_path
+from fairseq_syntax.store.flat import WORD_FIELDS
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
 from fairseq_syntax.text.segmentation import load_segmenter
 
@@ -41,8 +42,7 @@ def binarize_options(segmented: Path, data: Path) -> list:
 
 def fetched(path) -> dict:
     store = SyntaxStore(path)
-    flat = store.fetch(np.arange(len(store)), arcs=store.has_arcs)
-    return {k: v if isinstance(v, int) else v.tolist() for k, v in flat.items()}
+    return numbers(store.fetch(np.arange(len(store)), arcs=store.has_arcs))
 
 
 def replace_line(path: Path, number: int, line: str) -> None:
@@ -74,12 +74,12 @@ def test_the_store_is_the_parse(toy, split):
         at = 0
         arcs = []
         for t, token in enumerate(line.tokens):
-            own = pieces[at : at + flat["pieces"][t]]
+            own = pieces[at : at + flat.pieces[t]]
             at += len(own)
             # The pieces spell the token: the map from pieces to words is right.
             assert segmenter.decode(own) == token.form
             word = token.word
-            head, deprel, upos, xpos = flat["words"][:, t].tolist()
+            head, deprel, upos, xpos = (getattr(flat, name)[t] for name in WORD_FIELDS[1:])
             assert head == token_of[line.heads[word]]
             assert store.labels["deprel"][deprel] == line.deprels[word]
             assert store.labels["upos"][upos] == line.upos[word]
@@ -174,9 +174,7 @@ def test_labels_are_those_of_the_training_data(toy, segmented, tmp_path):
     inventory = LabelInventory.load(tmp_path / "data" / "labels.en.json")
     assert all(s.labels == inventory.labels for s in stores)
     assert "dislocated" not in inventory.labels["deprel"]
-    before, after = (
-        fetched(store_path(d, "valid", "en", "de", "en"))["words"][1] for d in (toy.data, tmp_path / "data")
-    )
+    before, after = (fetched(store_path(d, "valid", "en", "de", "en"))["deprel"] for d in (toy.data, tmp_path / "data"))
     assert {(a, b) for a, b in zip(before, after) if a != b} == {(inventory.labels["deprel"].index("nsubj"), 0)}
 
 
@@ -463,10 +461,10 @@ def test_any_damage_is_an_error_or_harmless(toy, tmp_path_factory, data):
     text = (directory / "valid.en").read_text(encoding="utf-8").split("\n")
     store = SyntaxStore(out)
     flat = store.fetch(np.arange(len(store)), arcs=store.has_arcs)
-    assert flat["counts"][0].tolist() == [len(line.split()) for line in text[: len(store)]]
-    ends = np.cumsum(flat["counts"][1])
-    for start, end in zip(ends - flat["counts"][1], ends):
-        heads = flat["words"][0][start:end]
+    assert flat.n_pieces.tolist() == [len(line.split()) for line in text[: len(store)]]
+    ends = np.cumsum(flat.n_words)
+    for start, end in zip(ends - flat.n_words, ends):
+        heads = flat.head[start:end]
         assert ((heads >= 0) & (heads < end - start)).all()
 
 

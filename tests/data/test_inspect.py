@@ -14,6 +14,7 @@ from fairseq_syntax.cli import main as command
 from fairseq_syntax.data.report import Tokens, check, describe, example, find_stores, report, word_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
+from fairseq_syntax.store.flat import WORD_FIELDS
 from fairseq_syntax.store.schema import StoredSentence
 from fairseq_syntax.text.tree_drawing import depths, draw_tree
 
@@ -72,8 +73,7 @@ def _damaged(data, folder, change):
     with SyntaxStoreWriter(folder / VALID, with_arcs=True) as writer:
         for i in range(len(store)):
             flat = store.fetch(np.array([i]), arcs=True)
-            arcs = [(*arc, p) for *arc, p in zip(*flat["arcs"].tolist(), flat["probs"].tolist())]
-            sentence = StoredSentence(flat["pieces"].tolist(), *flat["words"].tolist(), arcs)
+            sentence = StoredSentence(*(getattr(flat, name).tolist() for name in WORD_FIELDS), flat.arcs.rows())
             writer.add(change(i, sentence) or sentence)
         writer.update_metadata({k: v for k, v in store.metadata.items() if k in ("labels", "dictionary_fingerprint")})
     return list(check(SyntaxStore(folder / VALID), Tokens(str(folder / VALID))))

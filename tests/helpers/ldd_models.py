@@ -9,8 +9,10 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 import fairseq_syntax  # noqa: F401  registers the model
+from fairseq_syntax.data.batch import as_tensors
 from fairseq_syntax.data.label_groups import parse_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
+from fairseq_syntax.store.flat import FlatSyntax
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import StoredSentence
 
@@ -39,9 +41,8 @@ def random_sentence(rng: random.Random, words: int) -> StoredSentence:
     )
 
 
-def flat_of(sentences: list[StoredSentence], arcs: bool = True) -> dict:
-    flat = MemoryStore(sentences).fetch(np.arange(len(sentences)), arcs=arcs)
-    return {k: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for k, x in flat.items()}
+def flat_of(sentences: list[StoredSentence], arcs: bool = True) -> FlatSyntax[torch.Tensor]:
+    return as_tensors(MemoryStore(sentences).fetch(np.arange(len(sentences)), arcs=arcs))
 
 
 def tokens_of(sentences: list[StoredSentence], left: bool) -> torch.Tensor:

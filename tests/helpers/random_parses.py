@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.store.flat import LABEL_FIELDS, FlatSyntax
 
 PAD, EOS = 1, 2
 
@@ -47,15 +48,29 @@ def random_line(rng: random.Random, max_words: int = 6, max_sentences: int = 3, 
     return Line(pieces, heads, labels, [rng.randrange(4, vocabulary) for _ in range(sum(pieces))] + [EOS])
 
 
-def flat(lines: list[Line]) -> dict[str, torch.Tensor]:
-    """What the loader ships for a batch of lines."""
-    counts = [[sum(l.pieces), len(l.pieces), 0] for l in lines]
-    words = [[h, *labels] for l in lines for h, labels in zip(l.heads, l.labels)]
-    return {
-        "counts": torch.tensor(counts, dtype=torch.int32).T.contiguous(),
-        "pieces": torch.tensor([n for l in lines for n in l.pieces], dtype=torch.int32),
-        "words": torch.tensor(words, dtype=torch.int32).reshape(-1, 4).T.contiguous(),
-    }
+def flat(lines: list[Line]) -> FlatSyntax[torch.Tensor]:
+    """The syntax of a batch of lines; all that the host could know is left to the device."""
+
+    def column(numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int32)
+
+    labels = [own for l in lines for own in l.labels]
+    return FlatSyntax(
+        n_pieces=column([sum(l.pieces) for l in lines]),
+        n_words=column([len(l.pieces) for l in lines]),
+        pieces=column([n for l in lines for n in l.pieces]),
+        head=column([h for l in lines for h in l.heads]),
+        **{name: column([own[i] for own in labels]) for i, name in enumerate(LABEL_FIELDS)},
+        n_tree_arcs=None,
+    )
+
+
+def numbers(flat: FlatSyntax) -> dict:
+    """All that it holds, arrays as lists: what can be compared."""
+    of_arcs = {} if flat.arcs is None else {f"arcs.{name}": x for name, x in vars(flat.arcs).items()}
+    held = {**vars(flat), **of_arcs}
+    del held["lengths"], held["arcs"]
+    return {name: x.tolist() if hasattr(x, "tolist") else x for name, x in held.items()}
 
 
 def pad(lines: list[Line], left: bool) -> torch.Tensor:

@@ -12,12 +12,12 @@ import textwrap
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 import toy_data
 from fairseq import checkpoint_utils
+from random_parses import numbers
 from toy_data import USER_DIR, fairseq
 
 from fairseq_syntax.data.batch import unpack
@@ -75,16 +75,16 @@ def the_task(data, **options) -> SyntaxTranslationTask:
 
 def assert_syntax_is_of(batch: dict, lines: list, at) -> None:
     """Each sentence of a batch has the parse of the line that ``at`` gives for its number, and its own tokens."""
-    flat = {k: v.tolist() for k, v in unpack(batch["net_input"]["src_syntax"]).items() if torch.is_tensor(v)}
+    flat = unpack(batch["net_input"]["src_syntax"])
     start = 0
     for row, number in enumerate(batch["id"].tolist()):
         line = lines[at(number)]
         token_of = {w: t for t, token in enumerate(line.tokens) for w in range(token.first, token.last + 1)}
-        end = start + flat["counts"][1][row]
-        assert flat["words"][0][start:end] == [token_of[line.heads[token.word]] for token in line.tokens]
-        assert flat["counts"][0][row] == batch["net_input"]["src_lengths"][row] - 1
+        end = start + int(flat.n_words[row])
+        assert flat.head[start:end].tolist() == [token_of[line.heads[token.word]] for token in line.tokens]
+        assert flat.n_pieces[row] == batch["net_input"]["src_lengths"][row] - 1
         start = end
-    assert start == len(flat["pieces"])
+    assert start == len(flat.pieces)
 
 
 @pytest.fixture(autouse=True)
@@ -222,12 +222,12 @@ def test_batches_that_come_back_without_their_syntax(toy, trained):
     tokens, lengths = task.get_interactive_tokens_and_lengths(same, None)
     dataset = task.build_dataset_for_inference(tokens, lengths)
     made = [dataset.collater([dataset[i]]) for i in range(2)]
-    heads = [unpack(batch["net_input"]["src_syntax"])["words"][0].tolist() for batch in made]
+    heads = [unpack(batch["net_input"]["src_syntax"]).head.tolist() for batch in made]
     assert heads[0] != heads[1] and torch.equal(*(batch["net_input"]["src_tokens"] for batch in made))
     for number, own in enumerate(heads):
         sample = {"net_input": {"src_tokens": made[0]["net_input"]["src_tokens"].clone()}}
         task._input.attach(sample)
-        assert unpack(sample["net_input"]["src_syntax"])["words"][0].tolist() == own
+        assert unpack(sample["net_input"]["src_syntax"]).head.tolist() == own
         assert sample["id"].tolist() == [number]
     with pytest.raises(SyntaxDataError, match="not made by this task's own dataset"):
         task._input.attach({"net_input": {"src_tokens": tokens[0][None]}})
@@ -598,6 +598,5 @@ def test_a_store_read_by_workers_is_not_read_whole(toy):
     alone, workers = (batches(task, num_workers=n) for n in (0, 2))
     for one, other in zip(alone, workers, strict=True):
         assert one["id"].tolist() == other["id"].tolist()
-        one, other = (unpack(batch["net_input"]["src_syntax"]) for batch in (one, other))
-        for key, value in one.items():
-            assert np.array_equal(value, other[key])
+        one, other = (numbers(unpack(batch["net_input"]["src_syntax"])) for batch in (one, other))
+        assert one == other

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import textwrap
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,14 @@ import torch
 from full_disk import files_no_larger_than
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_parses import numbers
 
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import StoredSentence, SyntaxStore, SyntaxStoreWriter, schema
+from fairseq_syntax.store.flat import ARC_FIELDS, WORD_FIELDS
 from fairseq_syntax.store.memory import MemoryStore
 
 LABELS = {"deprel": ["<unk>", "a"], "upos": ["<unk>"], "xpos": ["<unk>"]}
@@ -54,36 +57,36 @@ def write(path, sentences, with_arcs=False, chunk=schema.SENTENCES_PER_CHUNK, **
 
 def by_loops(sentences, ids, arcs):
     """What a batch must hold, appended sentence by sentence."""
-    flat = {"counts": [[], [], []], "pieces": [], "words": [[], [], [], []], "arcs": [[], [], []], "probs": []}
+    of_arcs = [f"arcs.{name}" for name in ARC_FIELDS] if arcs else []
+    flat = {name: [] for name in ("n_pieces", "n_words", *WORD_FIELDS, *of_arcs)}
     tree = expanded = 0
     for s in (sentences[i] for i in ids):
-        own = sorted(s.arcs or []) if arcs else []
-        for row, number in enumerate((sum(s.pieces), len(s.pieces), len(own))):
-            flat["counts"][row].append(number)
-        flat["pieces"] += s.pieces
-        for row, values in enumerate((s.head, s.deprel, s.upos, s.xpos)):
-            flat["words"][row] += values
+        flat["n_pieces"].append(sum(s.pieces))
+        flat["n_words"].append(len(s.pieces))
+        for name in WORD_FIELDS:
+            flat[name] += getattr(s, name)
         for w, h in enumerate(s.head):
             tree += s.pieces[w] * s.pieces[h]
-        for dependent, head, label, p in own:
-            for row, value in enumerate((dependent, head, label)):
-                flat["arcs"][row].append(value)
-            flat["probs"].append(p)
-            expanded += s.pieces[dependent] * s.pieces[head]
+        if arcs:
+            own = sorted(s.arcs or [])
+            flat["arcs.n_arcs"].append(len(own))
+            for dependent, head, label, p in own:
+                for name, value in zip(of_arcs[1:], (dependent, head, label, p)):
+                    flat[name].append(value)
+                expanded += s.pieces[dependent] * s.pieces[head]
     return flat, tree, expanded
 
 
 def check(found, sentences, ids, arcs):
     flat, tree, expanded = by_loops(sentences, ids, arcs)
-    for key in ("counts", "pieces", "words", *(("arcs",) if arcs else ())):
-        assert found[key].tolist() == flat[key], key
-        assert found[key].dtype == np.int32
-    assert found["n_tree_arcs"] == tree
-    assert ("arcs" in found) == ("probs" in found) == ("n_piece_arcs" in found) == arcs
+    for name, own in flat.items():
+        array = np.asarray(attrgetter(name)(found))
+        assert array.tolist() == (pytest.approx(own, abs=8e-6) if name == "arcs.prob" else own), name
+        assert array.dtype == (np.float32 if name == "arcs.prob" else np.int32)
+    assert found.n_tree_arcs == tree
+    assert (found.arcs is not None) == arcs
     if arcs:
-        assert found["n_piece_arcs"] == expanded
-        assert found["probs"].dtype == np.float32
-        assert found["probs"].tolist() == pytest.approx(flat["probs"], abs=8e-6)
+        assert found.arcs.n_piece_arcs == expanded
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,8 +138,7 @@ def test_arcs_of_a_store_without(tmp_path):
 
 
 def _fetch(store, ids, queue):
-    flat = store.fetch(np.array(ids), arcs=True)
-    queue.put({k: v if isinstance(v, int) else v.tolist() for k, v in flat.items()})
+    queue.put(numbers(store.fetch(np.array(ids), arcs=True)))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -153,7 +155,7 @@ def test_other_processes(tmp_path, method):
     worker.start()
     there = queue.get(timeout=120)
     worker.join()
-    assert there == {k: v if isinstance(v, int) else v.tolist() for k, v in here.items()}
+    assert there == numbers(here)
 
 
 def test_a_pickled_store_is_its_name(tmp_path):
@@ -214,7 +216,7 @@ def test_changed_bytes(tmp_path, seed):
     sentences = [sentence(rng, seed % 2 == 0) for _ in range(40)]
     whole = write(tmp_path / "a.arrow", sentences, seed % 2 == 0, chunk=7, label_mass={"a": 0.25})
     ids = np.arange(len(sentences))
-    right = {k: v if isinstance(v, int) else v.tolist() for k, v in whole.fetch(ids, arcs=whole.has_arcs).items()}
+    right = numbers(whole.fetch(ids, arcs=whole.has_arcs))
     raw = (tmp_path / "a.arrow").read_bytes()
     path = tmp_path / "b.arrow"
     errors = 0
@@ -242,7 +244,7 @@ def test_changed_bytes(tmp_path, seed):
             errors += 1
             continue
         assert store.metadata == whole.metadata
-        assert {k: v if isinstance(v, int) else v.tolist() for k, v in flat.items()} == right
+        assert numbers(flat) == right
     assert errors > 30
 
 
@@ -319,9 +321,7 @@ def test_several_stores(tmp_path):
     ids = list(range(len(everything)))
     rng.shuffle(ids)
     for chosen in (ids, [5], [6, 5, 8, 0, 0]):
-        found = unpack(side.collate(torch.tensor(chosen)))
-        arrays = {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
-        check(arrays, everything, chosen, True)
+        check(unpack(side.collate(torch.tensor(chosen))), everything, chosen, True)
 
 
 # -- writing that fails -----------------------------------------------------------------------------------------------
@@ -464,4 +464,4 @@ def test_spans_of_sentences(tmp_path):
     store = write(tmp_path / "a.arrow", sentences, chunk=2)
     for each in (store, MemoryStore(sentences)):
         assert [each.spans(i) for i in range(3)] == [[(0, 1), (1, 3)], [], [(0, 2)]]
-    assert store.fetch(np.array([0]))["pieces"].tolist() == [1, 2, 1]
+    assert store.fetch(np.array([0])).pieces.tolist() == [1, 2, 1]

@@ -109,7 +109,7 @@ def test_what_cannot_be_trained_on():
         criterion()(tiny_model("lasyn_transformer", latent_values=7), sample)
     with pytest.raises(SyntaxDataError, match="use --arch lasyn_transformer"):
         criterion()(tiny_model("transformer"), sample)
-    sample["tgt_syntax"]["words"][2] = 0
+    sample["tgt_syntax"].upos[:] = 0
     with pytest.raises(SyntaxDataError, match="no word of the first batch has a UPOS tag"):
         criterion()(tiny_model("lasyn_transformer"), sample)
     del sample["tgt_syntax"]

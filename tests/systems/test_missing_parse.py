@@ -39,7 +39,7 @@ def models():
 def logits(model, lines, parsed, left=True) -> torch.Tensor:
     inputs = lstm_models.net_input(lines, left)
     if not all(parsed):
-        inputs["src_syntax"]["parsed"] = torch.tensor(parsed)
+        inputs["src_syntax"].parsed = torch.tensor(parsed)
     with torch.no_grad():
         return model(**inputs)[0]
 

@@ -23,7 +23,7 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder, register_decoder_system
@@ -117,12 +117,12 @@ class LaSynDecoder(SyntaxTransformerDecoder):
             out, _ = self.scores(hidden, tables or self.tables())
         return out.view(*features.shape[:-1], -1)
 
-    def target_values(self, target: Tensor, syntax: Mapping[str, Tensor]) -> Tensor:
+    def target_values(self, target: Tensor, syntax: BatchSyntax) -> Tensor:
         """The latent value that the parse gives each target piece: its word's tag, and for ``</s>`` its own.
 
         Args:
             target: [B, T] int64, each sentence ending in ``</s>``, padded
-            syntax: the flat syntax of the target (``data/batch.py``)
+            syntax: that of the target, as a batch brings it
 
         Returns:
             [B, T] int64; :data:`UNKNOWN` on padding and where the word has no tag that the training data knows

@@ -1,0 +1,104 @@
+"""The syntax of several sentences as flat arrays: what a store gives, a batch carries and a model expands.
+
+Facts of words and arcs only, concatenated over B sentences of W words and A arcs together. On the host they are NumPy
+arrays; :mod:`fairseq_syntax.data.batch` makes them tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+Array = TypeVar("Array")  # np.ndarray, or torch.Tensor
+
+
+@dataclass
+class FlatArcs(Generic[Array]):
+    """A parser's labelled distribution, without arcs of little probability."""
+
+    n_arcs: Array  # [B] int32: arcs of each sentence
+    dependent: Array  # [A] int32: word within its sentence, 0-based
+    head: Array  # [A] int32, the same; a root arc has head == dependent
+    label: Array  # [A] int32: id in the deprel inventory
+    prob: Array  # [A] float32
+    n_piece_arcs: int | None  # between pieces; known on the host, so that a device need not be asked. None: not known
+
+    def rows(self) -> list[tuple[int, int, int, float]]:
+        """(dependent, head, label, prob) of each arc, in Python's numbers; of NumPy arrays."""
+        columns = (self.dependent, self.head, self.label, self.prob)
+        return list(zip(*(np.asarray(column).tolist() for column in columns)))
+
+
+class Lengths(NamedTuple):
+    """How long each sentence is, on the host."""
+
+    pieces: np.ndarray  # [B] int32, without </s>
+    words: np.ndarray  # [B] int32
+
+
+@dataclass
+class FlatSyntax(Generic[Array]):
+    """The syntax of B sentences."""
+
+    n_pieces: Array  # [B] int32: pieces of each sentence, without </s>
+    n_words: Array  # [B] int32: words of each sentence
+    pieces: Array  # [W] int32: pieces of each word, at least 1
+    head: Array  # [W] int32: word within its sentence, 0-based; a root is its own head
+    deprel: Array  # [W] int32: id in its label inventory, as the two that follow
+    upos: Array  # [W] int32
+    xpos: Array  # [W] int32
+    n_tree_arcs: int | None  # arcs of the 1-best tree between pieces, as FlatArcs.n_piece_arcs
+    arcs: FlatArcs[Array] | None = None  # only where wanted
+    parsed: Array | None = None  # [B] int32, 0: systems that read the parse are not to see this one's. None: all 1
+    lengths: Lengths | None = None  # n_pieces and n_words, where they stayed on the host as well
+
+
+WORD_FIELDS = ("pieces", "head", "deprel", "upos", "xpos")
+LABEL_FIELDS = ("deprel", "upos", "xpos")
+ARC_FIELDS = ("n_arcs", "dependent", "head", "label", "prob")
+
+
+def concatenate(parts: Sequence[FlatSyntax[np.ndarray]]) -> FlatSyntax[np.ndarray]:
+    """The sentences of several parts, in turn; with arcs where all have them."""
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    runs = [part.arcs for part in parts if part.arcs is not None]
+
+    def joined_arcs(name: str) -> np.ndarray:
+        return np.concatenate([getattr(run, name) for run in runs])
+
+    parsed = None
+    if any(part.parsed is not None for part in parts):
+        known = [np.ones_like(part.n_words) if part.parsed is None else part.parsed for part in parts]
+        parsed = np.concatenate(known)
+    return FlatSyntax(
+        n_pieces=joined("n_pieces"),
+        n_words=joined("n_words"),
+        pieces=joined("pieces"),
+        head=joined("head"),
+        deprel=joined("deprel"),
+        upos=joined("upos"),
+        xpos=joined("xpos"),
+        n_tree_arcs=_sum([part.n_tree_arcs for part in parts]),
+        arcs=None
+        if len(runs) < len(parts)
+        else FlatArcs(
+            n_arcs=joined_arcs("n_arcs"),
+            dependent=joined_arcs("dependent"),
+            head=joined_arcs("head"),
+            label=joined_arcs("label"),
+            prob=joined_arcs("prob"),
+            n_piece_arcs=_sum([run.n_piece_arcs for run in runs]),
+        ),
+        parsed=parsed,
+    )
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
