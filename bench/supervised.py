@@ -56,6 +56,14 @@ def train_lisa() -> None:
     compare("train/lisa_transformer", ours, plain, pairs=9, detail={"target_tokens": tokens})
 
 
+@measure("train/dbsa_transformer")
+def train_dbsa() -> None:
+    """A bi-affine head on either side and their losses, against label-smoothed cross entropy."""
+    ours, tokens = training_steps("dbsa_transformer", SupervisedHeadCriterion, count=5)
+    plain, _ = training_steps("transformer", LabelSmoothedCrossEntropyCriterion, count=5)
+    compare("train/dbsa_transformer", ours, plain, pairs=7, detail={"target_tokens": tokens})
+
+
 @measure("generate/supervised_head_transformer")
 def generate() -> None:
     """Beam search with the same weights in both models."""

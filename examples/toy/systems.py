@@ -85,11 +85,16 @@ class System:
 # The tags observed at first: EM alone may exchange the tags of two words between which the target alone decides.
 LASYN = "--criterion lasyn_em --observed-updates 300"
 
+# Positions in the tree are read by all heads of all layers, and soon.
+SHORTER = "--max-epoch 3 --total-num-update 660"
+
 # LSTMs learn more slowly than Transformers, and where to look is the last thing that DLAA learns. A block of ten words
 # would hold most of a toy sentence; one of three has the word, its parent and its first child.
 LONGER = "--max-epoch 12 --total-num-update 2640"
-# The encoders over the tree hand the decoder each word's surroundings at once, and need less.
-OVER_TREE = "--max-epoch 8 --total-num-update 1760"
+# The encoders over the tree hand the decoder each word's surroundings at once, and need less; SE-NMT has them in the order
+# of its words alone.
+OVER_TREE = "--max-epoch 5 --total-num-update 1100"
+IN_TREE_ORDER = "--max-epoch 8 --total-num-update 1760"
 DLAA = "--max-epoch 20 --total-num-update 4400 --dlaa-block-size 3"
 
 # What `make demo` runs.
@@ -98,6 +103,8 @@ DEMO = [
     System("PASCAL", "pascal_transformer", "parse"),
 ]
 PSH = "--criterion supervised_head --child-weight 0"
+# With three layers, nothing changes any more after thirty epochs.
+SOONER = "--max-epoch 30 --total-num-update 620"
 PARSER_FREE = "--criterion supervised_head"
 
 
@@ -123,8 +130,8 @@ SYSTEMS = [
     *DEMO,
     System("label embeddings (S&H)", "sennrich_haddow_transformer", "labels"),
     System("GCN", "gcn_transformer", "parse"),
-    System("relative depth", "relative_depth_transformer", "depth"),
-    System("structural positions", "structural_positions_transformer", "parse"),
+    System("relative depth", "relative_depth_transformer", "depth", options=SHORTER),
+    System("structural positions", "structural_positions_transformer", "parse", options=SHORTER),
     *[
         System(f"PASCAL ({control})", "pascal_transformer", "text", f"attachment.{control}")
         for control in ("linear", "random", "shuffled")
@@ -138,7 +145,7 @@ SYSTEMS = [
     System("CSH+PSH", "supervised_head_transformer", "text", "lexical", "--criterion supervised_head", tree=True),
     System("LISA", "lisa_transformer", "text", "lexical", "--criterion lisa", tree=True),
     *[
-        System(name, arch, "text", "lexical", options, model=THREE_LAYERS, tree=bool(options))
+        System(name, arch, "text", "lexical", f"{SOONER} {options}", model=THREE_LAYERS, tree=bool(options))
         for name, arch, options in (
             ("plain (3 layers)", "transformer", ""),
             ("PSH (3 layers)", "supervised_head_transformer", PSH),
@@ -164,7 +171,7 @@ SYSTEMS = [
     System("DLAA (random)", "dlaa_lstm", "text", "attachment.random", DLAA, model=LSTM),
     System("SDRNMT-1", "sdrnmt1_lstm", "parse", options=LONGER, model=LSTM),
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", options=LONGER, model=LSTM),
-    System("SE-NMT", "senmt_lstm", "parse", options=OVER_TREE, model=LSTM),
+    System("SE-NMT", "senmt_lstm", "parse", options=IN_TREE_ORDER, model=LSTM),
     System("Tree2Seq", "tree2seq_lstm", "parse", options=OVER_TREE, model=LSTM),
     System("GCN (LSTM)", "gcn_lstm", "parse", options=OVER_TREE, model=LSTM),
 ]

@@ -65,8 +65,8 @@ TRANSFORMERS = {
 LSTMS = {
     "lstm": f"--arch lstm {PLAIN}",
     **{f"dlaa ({a})": f"--arch dlaa_lstm --dlaa-alignment {a} {PLAIN}" for a in ("interpolate", "hard", "gaussian")},
-    "local-m": f"--arch local_attention_lstm --local-alignment m {PLAIN}",
-    "local-p": f"--arch local_attention_lstm --local-alignment p {PLAIN}",
+    "local-m": f"--arch local_attention_lstm --local-attention monotonic {PLAIN}",
+    "local-p": f"--arch local_attention_lstm --local-attention predictive {PLAIN}",
     "sdrnmt1": f"--arch sdrnmt1_lstm {PLAIN}",
     "sdrnmt2": f"--arch sdrnmt2_lstm {PLAIN}",
     "senmt": f"--arch senmt_lstm {PLAIN}",
