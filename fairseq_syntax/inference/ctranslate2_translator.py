@@ -14,10 +14,9 @@ from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Pair, WordAlignment, align, spell
 from fairseq_syntax.inference.exported import Exported, factored, setup_task
-from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
 from fairseq_syntax.inference.translator import Translation, Translator
 from fairseq_syntax.parsing.base import Parser
-from fairseq_syntax.text.conllu import ParsedLine, flatten
 
 # Options of fairseq's search by their names in CTranslate2's.
 _SEARCH = {
@@ -98,17 +97,14 @@ class CTranslate2Translator(Translator):
         other._set_search(generation)
         return other
 
-    def translations(
-        self, sentences: Sequence[str | ParsedLine], *, alignments: bool = False
-    ) -> list[list[Translation]]:
+    def translations(self, sentences: Sequence[Sentence], *, alignments: bool = False) -> list[list[Translation]]:
         """As in :class:`Translator`."""
-        lines = [flatten(s) if isinstance(s, ParsedLine) else s for s in sentences]
         nothing = WordAlignment("", "", [], [], []) if alignments else None
-        found = [[Translation("", [], 0.0, nothing)] for _ in lines]
-        filled = [i for i, line in enumerate(lines) if line.strip()]
+        found = [[Translation("", [], 0.0, nothing)] for _ in sentences]
+        filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence)]
         if not filled:
             return found
-        tokens = self._tokens([lines[i] for i in filled])
+        tokens = self._tokens([sentences[i] for i in filled])
         limit = min(self.task.max_positions())
         for i, pieces in zip(filled, tokens):
             if len(pieces) + 1 > limit:
@@ -141,7 +137,7 @@ class CTranslate2Translator(Translator):
             hint="align given translations with the checkpoint, or with its export for fairseq",
         )
 
-    def _tokens(self, lines: list[str]) -> list[list[str]]:
+    def _tokens(self, lines: Sequence[Sentence]) -> list[list[str]]:
         """What CTranslate2 reads for each line: pieces, their factors behind them."""
         columns = self.exported.factors
         if not columns:

@@ -13,10 +13,10 @@ from fairseq import utils
 from fairseq_syntax.data.batch import PackedSyntax
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.parsing.base import Parser
-from fairseq_syntax.text.conllu import ParsedLine, flatten
+from fairseq_syntax.text.conllu import ParsedLine
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class ForcedDecoder:
 
     def parse(self, sentences: Sequence[str]) -> list[ParsedLine]:
         """The parses of raw sentences."""
-        return self._input.parse(list(sentences))
+        return self._input.parse(sentences)
 
     @torch.no_grad()
     def scores(
-        self, sources: Sequence[str | ParsedLine], targets: Sequence[Sequence[str]]
+        self, sources: Sequence[Sentence], targets: Sequence[Sequence[str]]
     ) -> Iterator[tuple[int, list[TargetScore]]]:
         """The scores of each source's targets, batch by batch: short sources first, then longer ones.
 
@@ -76,8 +76,7 @@ class ForcedDecoder:
         Raises:
             SyntaxDataError: the model needs a parse and there is no parser, or a sentence is too long for the model
         """
-        lines = [flatten(source) if isinstance(source, ParsedLine) else source for source in sources]
-        tokens, lengths = self._input.encode(lines)
+        tokens, lengths = self._input.encode(sources)
         known = [[self._target(text) for text in own] for own in targets]
         self._check_lengths(lengths, known)
         of_row = [number for number, own in enumerate(known) for _ in own]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import fileinput
 import logging
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -23,16 +23,26 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, Span, locate, spell, words_of
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
 from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.text.conllu import ParsedLine, Token, flatten, parse_conllu_block, text_of, unflatten
-from fairseq_syntax.text.conllu_reader import MOST_EMPTY_LINES
+from fairseq_syntax.text.conllu import ParsedLine, Token, parse_conllu_block, read_conllu, text_of, unflatten
+from fairseq_syntax.text.parsed_line import check_parse
 from fairseq_syntax.text.segmentation import spaces_before
 
 logger = logging.getLogger(__name__)
 
+# What a user gives: text, a line with the rows of its CoNLL-U (text.conllu.flatten), or a parse.
+Sentence: TypeAlias = str | ParsedLine
 
-def is_parsed(line: str) -> bool:
-    """Whether a line of input is a flattened CoNLL-U parse: its first row has the ten columns."""
+
+def is_parsed(line: Sentence) -> bool:
+    """Whether a line of input is a parse: an object, or CoNLL-U flattened, whose first row has the ten columns."""
+    if isinstance(line, ParsedLine):
+        return True
     return line.startswith(("1\t", "1\\t", "1-")) and unflatten(line).split("\n", 1)[0].count("\t") == 9
+
+
+def is_empty(line: Sentence) -> bool:
+    """Whether there is nothing to translate."""
+    return not (line.words if isinstance(line, ParsedLine) else line.strip())
 
 
 def unparsed(line: str) -> ParsedLine:
@@ -68,7 +78,7 @@ class InteractiveInput:
         self.given_parser = parser
         self._store: MemoryStore | None = None
         self._no_parser = False
-        self._encoded: list[tuple[str, ParsedLine | None]] = []
+        self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
         # What was collated: tokens, the numbers of the sentences among all that were read, syntax (where needed).
         self._batches: list[tuple[torch.Tensor, torch.Tensor, PackedSyntax | None]] = []
         self._read = 0
@@ -92,27 +102,27 @@ class InteractiveInput:
         """What the model needs of the source's syntax."""
         return self.task.needs("source") or frozenset()
 
-    def parse(self, lines: list[str]) -> list[ParsedLine]:
-        """The parse of each line: its own, where it is flattened CoNLL-U, else the parser's.
+    def parse(self, lines: Sequence[Sentence]) -> list[ParsedLine]:
+        """The parse of each line: its own, where it brings one, else the parser's.
 
         Raises:
-            SyntaxDataError: a line's CoNLL-U is wrong, or the parser cannot be had
+            SyntaxDataError: a line's parse is wrong, or the parser cannot be had
         """
         parsed: list[ParsedLine | None] = [None] * len(lines)
-        raw = []
+        raw: dict[int, str] = {}
         for i, line in enumerate(lines):
             if is_parsed(line):
                 try:
-                    parsed[i] = parse_conllu_block(line)
+                    parsed[i] = parse_conllu_block(line) if isinstance(line, str) else check_parse(line)
                 except SyntaxDataError as e:
                     raise SyntaxDataError(f"input line {i + 1}: {e.message}", hint=e.hint) from e
-            elif not line.strip():
+            elif is_empty(line):
                 parsed[i] = ParsedLine()
             elif self.task.cfg.syntax_input == "conllu":
-                raise SyntaxDataError(f"input line {i + 1} is not CoNLL-U: {line[:60]!r}")
+                raise SyntaxDataError(f"input line {i + 1} is not CoNLL-U: {str(line)[:60]!r}")
             else:
-                raw.append(i)
-        for i, parse in zip(raw, self._parse_raw([lines[i] for i in raw]) if raw else ()):
+                raw[i] = str(line)
+        for i, parse in zip(raw, self._parse_raw(list(raw.values())) if raw else ()):
             parsed[i] = parse
         return [parse for parse in parsed if parse is not None]
 
@@ -135,19 +145,14 @@ class InteractiveInput:
                 return [unparsed(lines[0])]
         return [self._parse_raw([line])[0] for line in lines]
 
-    def segment(self, line: ParsedLine) -> list[str]:
-        """The pieces of a parsed line, whose tokens learn how many they have."""
-        segmenter = self.task.source_segmenter
-        if segmenter is None:
-            for token in line.tokens:
-                token.pieces = 1
-            return [token.form for token in line.tokens]
-        words = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
-        for token, pieces in zip(line.tokens, words):
-            token.pieces = len(pieces)
-        return [piece for pieces in words for piece in pieces]
+    def segment(self, line: ParsedLine) -> tuple[ParsedLine, list[str]]:
+        """The line with tokens that know how many pieces they have, and the pieces."""
+        segmenter, forms = self.task.source_segmenter, [token.form for token in line.tokens]
+        words = segmenter.encode_words(forms, spaces_before(line.tokens)) if segmenter else [[form] for form in forms]
+        tokens = [replace(token, pieces=len(pieces)) for token, pieces in zip(line.tokens, words)]
+        return replace(line, tokens=tokens), [piece for pieces in words for piece in pieces]
 
-    def encode(self, lines: list[str]) -> tuple[list[torch.Tensor], list[int]]:
+    def encode(self, lines: Sequence[Sentence]) -> tuple[list[torch.Tensor], list[int]]:
         """Tokens [T] and lengths of raw or parsed lines; the syntax is kept for :meth:`dataset`.
 
         A model that needs no parse takes raw text without one; where the data directory has no segmentation, that is
@@ -155,7 +160,7 @@ class InteractiveInput:
         """
         segmenter = self.task.source_segmenter
         if not self.needs and not any(map(is_parsed, lines)) and not self._has_parser():
-            pieces = [segmenter.encode_text(line) if segmenter else line.split() for line in lines]
+            pieces = [segmenter.encode_text(line) if segmenter else line.split() for line in map(str, lines)]
             self._encoded = [(line, None) for line in lines]
             self._store = None
         else:
@@ -168,27 +173,31 @@ class InteractiveInput:
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
         return tokens, [t.numel() for t in tokens]
 
-    def parsed_pieces(self, lines: list[str]) -> list[tuple[ParsedLine, list[str]]]:
-        """The parse and the pieces of each line."""
-        parsed = self.parse(lines)
-        self._encoded = list(zip(lines, parsed))
-        return [(line, self.segment(line)) for line in parsed]
+    def parsed_pieces(self, lines: Sequence[Sentence]) -> list[tuple[ParsedLine, list[str]]]:
+        """The parse of each line, with tokens that know how many pieces they have, and the pieces."""
+        both = [self.segment(line) for line in self.parse(lines)]
+        self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, both)]
+        return both
+
+    def parses(self) -> list[ParsedLine | None]:
+        """The parses of the lines encoded last, whose tokens know how many pieces they have; None: without one."""
+        return [parsed for _, parsed in self._encoded]
 
     def texts(self) -> list[PieceText]:
         """Words and pieces of the lines encoded last: the parse's tokens, else those of the text."""
         found = []
         for line, parsed in self._encoded:
-            side = self._raw_text(line) if parsed is None else self._parsed_text(line, parsed)
+            side = self._raw_text(str(line)) if parsed is None else self._parsed_text(line, parsed)
             if self.source_tag:
                 side = PieceText(side.text, side.words, [(0, 0), *side.pieces, (0, 0)])
             found.append(side)
         return found
 
-    def _parsed_text(self, line: str, parsed: ParsedLine) -> PieceText:
+    def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
         """Every token is a word, on all of which each of its pieces stands."""
         forms = [token.form for token in parsed.tokens]
-        text = line
-        words = None if is_parsed(line) else locate(line, forms)
+        text = text_of(parsed) if is_parsed(line) else str(line)
+        words = locate(text, forms)
         if words is None:
             text = text_of(parsed)
             words = locate(text, forms) or []
@@ -280,70 +289,29 @@ class _NotingDataset(SyntaxPairDataset):
         return batch
 
 
-_NUMBER = re.compile(r"#\s*(lines?)\s*=\s*([0-9]+)\s*\Z", re.ASCII)
-
-
-def read_blocks(lines: Iterable[str]) -> Iterator[str]:
-    """CoNLL-U sentences, each ended by a blank line, as a flattened line each.
-
-    In a file with ``# line = N`` comments the sentences of a line come together, and an empty string for each empty
-    line, so that translations go by the lines of the text.
-
-    Raises:
-        SyntaxDataError: the CoNLL-U is wrong, or its line numbers do not rise
-    """
-    block: list[str] = []
-    number, done, total = None, 0, 0  # of the block; lines yielded; lines of the text, where the file says so
-    for row in lines:
-        row = row.rstrip("\r\n")
-        if match := _NUMBER.match(row):
-            value = int(match[2])
-            if match[1] == "lines":
-                total = value
-            elif value != number:
-                if block:
-                    yield _flattened(block)
-                    block, done = [], done + 1
-                if value <= done:
-                    raise SyntaxDataError(f"'# line = {value}' comes after line {done}")
-                yield from _empty(value - done - 1)
-                number, done = value, value - 1
-        elif row.strip():
-            block.append(row)
-        elif number is not None:
-            block.append("")
-        elif block:
-            yield _flattened(block)
-            block, done = [], done + 1
-    if block:
-        yield _flattened(block)
-        done += 1
-    yield from _empty(total - done)
-
-
-def _empty(lines: int) -> list[str]:
-    if lines > MOST_EMPTY_LINES:
-        raise SyntaxDataError(f"{lines} lines without a sentence", hint="is a number in '# line = N' wrong?")
-    return [""] * lines
-
-
-def _flattened(block: list[str]) -> str:
-    return flatten(parse_conllu_block("\n".join(block)))
-
-
 def read_blocks_in_interactive() -> None:
     """Let fairseq-interactive read CoNLL-U blocks: its own reader takes one line at a time and strips it."""
     from fairseq_cli import interactive
 
-    def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:
-        buffer: list[str] = []
+    make_batches = interactive.make_batches
+
+    def buffered_read(input: str, buffer_size: int) -> Iterator[list[ParsedLine]]:
+        buffer: list[ParsedLine] = []
         with fileinput.input(files=[input], openhook=fileinput.hook_encoded("utf-8")) as rows:
-            for block in read_blocks(rows):
-                buffer.append(block)
+            for line in read_conllu(rows):
+                buffer.append(line)
                 if len(buffer) >= buffer_size:
                     yield buffer
                     buffer = []
         if buffer:
             yield buffer
 
-    interactive.buffered_read = buffered_read
+    def batches(lines: list[ParsedLine], cfg: Any, *rest: Any) -> Iterable[Any]:
+        if cfg.generation.constraints:
+            raise SyntaxDataError(
+                "CoNLL-U has no place for the words that --constraints asks for",
+                hint=r"give each sentence a line: its rows joined by \n, their tabs as \t, then tabs and the words",
+            )
+        return make_batches(lines, cfg, *rest)
+
+    interactive.buffered_read, interactive.make_batches = buffered_read, batches

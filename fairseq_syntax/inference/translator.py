@@ -37,9 +37,9 @@ from fairseq_syntax.inference.alignment import (
     source_attention,
     spell,
 )
-from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
 from fairseq_syntax.parsing.base import Parser
-from fairseq_syntax.text.conllu import ParsedLine, flatten
+from fairseq_syntax.text.conllu import ParsedLine
 
 __all__ = ["Translation", "Translator"]
 
@@ -201,11 +201,11 @@ class Translator:
             **generation,
         )
 
-    def parse(self, sentences: Sequence[str]) -> list[ParsedLine]:
-        """The parses of raw sentences, by this translator's parser."""
-        return self._input.parse(list(sentences))
+    def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
+        """The parses of raw sentences, by this translator's parser; a parse that is given is its own."""
+        return self._input.parse(sentences)
 
-    def translate(self, sentences: Sequence[str | ParsedLine]) -> list[str]:
+    def translate(self, sentences: Sequence[Sentence]) -> list[str]:
         """The best translation of each sentence, as text.
 
         Args:
@@ -217,23 +217,20 @@ class Translator:
         return [best[0].text for best in self.translations(sentences)]
 
     @torch.no_grad()
-    def translations(
-        self, sentences: Sequence[str | ParsedLine], *, alignments: bool = False
-    ) -> list[list[Translation]]:
+    def translations(self, sentences: Sequence[Sentence], *, alignments: bool = False) -> list[list[Translation]]:
         """The ``nbest`` translations of each sentence, best first.
 
         Args:
             alignments: whether they bring their words' alignment
         """
-        lines = [flatten(s) if isinstance(s, ParsedLine) else s for s in sentences]
-        found: list[list[Translation]] = [[] for _ in lines]
-        filled = [i for i, line in enumerate(lines) if line.strip()]
-        for i in set(range(len(lines))) - set(filled):
+        found: list[list[Translation]] = [[] for _ in sentences]
+        filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence)]
+        for i in set(range(len(sentences))) - set(filled):
             alignment = WordAlignment("", "", [], [], []) if alignments else None
             found[i] = [Translation("", [], 0.0, alignment)]
         if not filled:
             return found
-        sources, batches = self._batches([lines[i] for i in filled])
+        sources, batches = self._batches([sentences[i] for i in filled])
         for batch in batches:
             numbers = batch["id"].tolist()
             hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
@@ -249,7 +246,7 @@ class Translator:
                         translation.alignment = align(own, sources[number], target)
         return found
 
-    def align(self, sentences: Sequence[str | ParsedLine], translations: Sequence[str]) -> list[WordAlignment]:
+    def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """The alignment of given translations: text, or pieces where the data have no segmentation.
 
         Raises:
@@ -259,7 +256,7 @@ class Translator:
         return [align(next(iter(pair.weights.values())), pair.source, pair.target) for pair in pairs]
 
     def rank_heads(
-        self, sentences: Sequence[str | ParsedLine], translations: Sequence[str], gold: Sequence[Gold] | None = None
+        self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
     ) -> list[Ranked]:
         """How well each attention of the first model aligns given translations, the best first.
 
@@ -274,26 +271,25 @@ class Translator:
     @torch.no_grad()
     def _aligned(
         self,
-        sentences: Sequence[str | ParsedLine],
+        sentences: Sequence[Sentence],
         translations: Sequence[str],
         heads: Sequence[AlignmentHead],
         *,
         all_heads: bool,
     ) -> list[Pair]:
         """Given translations with the attention of all heads of the first model, or of the heads in use."""
-        lines = [flatten(s) if isinstance(s, ParsedLine) else s for s in sentences]
-        if len(lines) != len(translations):
-            raise SyntaxDataError(f"{len(lines)} sentences, but {len(translations)} translations")
-        filled = [i for i, line in enumerate(lines) if line.strip() and translations[i].strip()]
+        if len(sentences) != len(translations):
+            raise SyntaxDataError(f"{len(sentences)} sentences, but {len(translations)} translations")
+        filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence) and translations[i].strip()]
         empty = PieceText("", [], [])
         none = np.zeros((0, 0), dtype=np.float32)
-        pairs = [Pair(empty, empty, dict.fromkeys(heads, none)) for _ in lines]
+        pairs = [Pair(empty, empty, dict.fromkeys(heads, none)) for _ in sentences]
         if not filled:
             return pairs
         segmenter, dictionary = self.task.target_segmenter, self.task.target_dictionary
         pieces = [segmenter.encode_text(translations[i]) if segmenter else translations[i].split() for i in filled]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
-        sources, batches = self._batches([lines[i] for i in filled])
+        sources, batches = self._batches([sentences[i] for i in filled])
         model, pad = self.models[0], dictionary.pad()
         for batch in batches:
             numbers = batch["id"].tolist()
@@ -311,7 +307,7 @@ class Translator:
                 pairs[filled[number]] = Pair(sources[number], spell(pieces[number], self._decode), weights)
         return pairs
 
-    def _batches(self, lines: list[str]) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
+    def _batches(self, lines: Sequence[Sentence]) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
         """The words of lines that are not empty, and batches of them on the models' device."""
         tokens, lengths = self._input.encode(lines)
         self._check_lengths(lengths)

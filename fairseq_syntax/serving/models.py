@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +10,10 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.figures.page import exhibit_data
 from fairseq_syntax.figures.sentences import exhibit_of_parse, show_model
 from fairseq_syntax.inference.attention import Reader
-from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
 from fairseq_syntax.inference.translator import Translation, Translator
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
-from fairseq_syntax.text.conllu import ParsedLine, Token, flatten, text_of
+from fairseq_syntax.text.conllu import ParsedLine, Token, text_of
 
 
 class ServedModel:
@@ -57,7 +56,7 @@ class ServedModel:
             return []
 
     def translations(
-        self, sentences: Sequence[str | ParsedLine], beam: int, alignments: bool = False
+        self, sentences: Sequence[Sentence], beam: int, alignments: bool = False
     ) -> list[list[Translation]]:
         """The translations of each sentence, best first, as many as the beam is wide.
 
@@ -69,7 +68,7 @@ class ServedModel:
             search = self._searches[beam] = self._translator.with_search(beam=beam, nbest=beam)
         return search.translations(sentences, alignments=alignments)
 
-    def attention(self, sentence: str | ParsedLine, beam: int) -> dict[str, Any]:
+    def attention(self, sentence: Sentence, beam: int) -> dict[str, Any]:
         """What :func:`.page.exhibit_data` gives for the best translation of a sentence: attention with the parse.
 
         Raises:
@@ -78,13 +77,9 @@ class ServedModel:
         if not self._models:
             raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
         source = InteractiveInput(self.task)
-        if isinstance(sentence, str):
-            line, tokens = None, source.encode([sentence])
-        else:
-            line, tokens = copy.deepcopy(sentence), source.encode([flatten(sentence)])
-            source.segment(line)  # its tokens now know how many pieces they have
+        tokens = source.encode([sentence])
         dataset = source.dataset(*tokens)
-        exhibit = exhibit_of_parse(line, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
+        exhibit = exhibit_of_parse(source.parses()[0], [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
         show_model(exhibit, self.name, Reader(self._models[0], self.task, beam), dataset, 0)
         return exhibit_data(exhibit)
 
@@ -118,7 +113,7 @@ def without_parse(tokens: Sequence[str]) -> ParsedLine:
     return line
 
 
-def source_text(sentence: str | ParsedLine) -> str:
+def source_text(sentence: Sentence) -> str:
     """The text of a sentence."""
     return sentence if isinstance(sentence, str) else text_of(sentence)
 

@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.parsed_line import ParsedLine, Token, owner
+from fairseq_syntax.text.line_numbers import LineNumbers, natural, shown
+from fairseq_syntax.text.parsed_line import ParsedLine, Token, cycle_through, owner
 
 COLUMNS = 10
 MASS_TOLERANCE = 1e-3
-MOST_EMPTY_LINES = 1_000_000
 ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": r"\\", ",": r"\c"}
 
 _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
@@ -20,7 +20,6 @@ _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
 _NUMBERS = {str(number): number for number in range(1000)}
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
-LINE_COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
 
 
 class ConlluReader:
@@ -36,76 +35,33 @@ class ConlluReader:
     def __init__(self, path: str | None, n_lines: int | None, first_line: int = 0, before: int = 0) -> None:
         self.path = path
         self.before = before
-        self.n_lines = n_lines
         self.first_line = first_line
-        self.declared: int | None = None  # by "# lines"
+        self.line_numbers = LineNumbers(self.fail, n_lines, first_line)
 
     def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
         raise SyntaxDataError(message, path=self.path or "<CoNLL-U>", line=line, hint=hint)
 
     def read(self, lines: Iterable[Any]) -> Iterator[ParsedLine]:
         current: ParsedLine | None = None
-        numbered: bool | None = None
         position = self.first_line  # the next text line to be yielded
         for number, start, rows in self.sentences(lines):
-            if numbered is None:
-                numbered = number is not None
-            elif numbered != (number is not None):
-                self.fail(
-                    f"this sentence has {'no' if numbered else 'a'} '# line = N', the ones before have "
-                    f"{'one' if numbered else 'none'}",
-                    start,
-                    "give every sentence its '# line = N', or none if each is a line of its own",
-                )
-            index = number - 1 if number is not None else position + (current is not None)
+            index = self.line_numbers.place(number, start)
             if current is not None and index != current.line_number:
-                if index < current.line_number:
-                    self.fail(f"'# line = {index + 1}' comes after '# line = {current.line_number + 1}'", start)
                 yield current
-                position = current.line_number + 1
                 current = None
             if current is None:
-                limit = self.n_lines if self.n_lines is not None else self.declared
-                if limit is not None and index >= limit:
-                    self.fail(
-                        f"this sentence is of line {index + 1}, but the text has {limit} lines",
-                        start,
-                        "parse the text again, or name the right text",
-                    )
-                if index < position:
-                    self.fail(f"'# line = {index + 1}' comes before the first line, {position + 1}", start)
-                self.check_gap(index - position, start)
                 for empty in range(position, index):
                     yield ParsedLine(line_number=empty, file_line=start)
-                position = index
                 current = ParsedLine(line_number=index, file_line=start)
+                position = index + 1
             self.add_sentence(current, rows)
+            if number is None:  # there is no more of it, which someone at a terminal waits for
+                yield current
+                current = None
         if current is not None:
             yield current
-            position = current.line_number + 1
-        yield from self.rest(position, self.declared is not None if numbered is None else numbered)
-
-    def rest(self, position: int, numbered: bool) -> Iterator[ParsedLine]:
-        """The empty lines after the last sentence."""
-        if self.n_lines is not None and self.declared is not None and self.n_lines != self.declared:
-            self.fail(f"holds the parse of {self.declared} lines, but the text has {self.n_lines}")
-        total = self.n_lines if self.n_lines is not None else self.declared
-        if total is None:
-            return
-        if not numbered and position != total:
-            self.fail(
-                f"holds {position} sentences, but the text has {total} lines",
-                None,
-                "without '# line = N' comments there must be one sentence for every line",
-            )
-        self.check_gap(total - position, None)
-        for empty in range(position, total):
+        for empty in range(position, self.line_numbers.total()):
             yield ParsedLine(line_number=empty, file_line=self.last_line + 1)
-
-    def check_gap(self, lines: int, at: int | None) -> None:
-        """A number of a million empty lines in a row is a slip, where no text says otherwise."""
-        if self.n_lines is None and lines > MOST_EMPTY_LINES:
-            self.fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
 
     def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[tuple[int, list[str]]]]]:
         """Yields (``# line`` or None, file line, rows); a row is (file line, columns)."""
@@ -129,12 +85,12 @@ class ConlluReader:
                     continue
                 start = start or at
                 if raw[0] == "#":
-                    number = self.comment(raw, at, number, bool(rows))
+                    number = self.line_numbers.comment(raw, at, number, bool(rows))
                     continue
                 columns = raw.split("\t")
                 if len(columns) != COLUMNS or "" in columns:
                     found = f"{len(columns)} columns" if len(columns) != COLUMNS else "an empty column"
-                    self.fail(f"{found} where ten are due, split by tabs: {_shown(raw)}", at)
+                    self.fail(f"{found} where ten are due, split by tabs: {shown(raw)}", at)
                 rows.append((at, columns))
         except UnicodeDecodeError as error:
             self.fail(f"not UTF-8: {error.reason} at byte {error.start + 1} of the line", at, "convert it with iconv")
@@ -143,20 +99,6 @@ class ConlluReader:
             yield number, start, rows
         elif number is not None:
             self.fail(f"'# line = {number}' has no sentence", start)
-
-    def comment(self, raw: str, at: int, number: int | None, within: bool) -> int | None:
-        match = LINE_COMMENT.match(raw)
-        if match is None:
-            return number
-        if within:
-            self.fail(f"{_shown(raw)} in the middle of a sentence", at, "a blank line ends a sentence")
-        value = _natural(match[2])
-        if value is None or (value == 0 and match[1] == "line"):
-            self.fail(f"not a number of lines: {_shown(raw)}", at)
-        if match[1] == "lines":
-            self.declared = value
-            return number
-        return value
 
     def add_sentence(self, line: ParsedLine, rows: list[tuple[int, list[str]]]) -> None:
         offset = len(line.words)
@@ -175,7 +117,7 @@ class ConlluReader:
                     self.fail(f"the range {columns[0]} does not begin with the next word, {len(words) + 1}", at)
                 ranges.append((offset + first - 1, offset + last - 1, at, columns))
             elif not _EMPTY_NODE.match(columns[0]):
-                self.fail(f"id {_shown(columns[0])} where {len(words) + 1} is due", at)
+                self.fail(f"id {shown(columns[0])} where {len(words) + 1} is due", at)
         if not words:
             self.fail("a sentence without words", rows[0][0])
         if ranges and ranges[-1][1] >= offset + len(words):
@@ -242,10 +184,10 @@ class ConlluReader:
         for index, (at, columns) in enumerate(words):
             head = _NUMBERS.get(columns[6])
             if head is None:
-                head = _natural(columns[6])
+                head = natural(columns[6])
             if head is None or head > len(words):
                 self.fail(
-                    f"head {_shown(columns[6])} of word {index + 1} is not a number between 0 and {len(words)}",
+                    f"head {shown(columns[6])} of word {index + 1} is not a number between 0 and {len(words)}",
                     at,
                     "the sentence is not parsed" if columns[6] == "_" else None,
                 )
@@ -253,22 +195,11 @@ class ConlluReader:
                 if root is not None:
                     self.fail(f"words {root + 1} and {index + 1} are both roots; a sentence has one", at)
                 root = index
+            elif head == index + 1:  # from here on a word that is its own head is a root
+                self.fail(f"the heads form a cycle through word {head}", at)
             heads.append(head - 1 if head else index)
-        # state: 0 not seen, k seen on the k-th walk up; a walk that meets itself is a cycle.
-        state = [0] * len(heads)
-        if root is not None:
-            state[root] = -1
-        for walk in range(len(heads)):
-            index = walk
-            while state[index] == 0:
-                state[index] = walk + 1
-                index = heads[index]
-            if state[index] == walk + 1:
-                self.fail(f"the heads form a cycle through word {index + 1}", words[index][0])
-            index = walk
-            while state[index] == walk + 1:
-                state[index] = -1
-                index = heads[index]
+        if (cycle := cycle_through(heads)) is not None:
+            self.fail(f"the heads form a cycle through word {cycle + 1}", words[cycle][0])
         line.heads.extend([head + offset for head in heads] if offset else heads)
 
     def add_arcs(
@@ -285,20 +216,18 @@ class ConlluReader:
                 label, _, p_text = rest.rpartition(":")
                 head = _NUMBERS.get(head_text)
                 if head is None:
-                    head = _natural(head_text)
+                    head = natural(head_text)
                 if head is None or not label:
-                    self.fail(f"not an arc HEAD:LABEL:P: {_shown(arc)}", at)
+                    self.fail(f"not an arc HEAD:LABEL:P: {shown(arc)}", at)
                 parent = head - 1 + offset if head else index
                 if head > n_words or (parent == index and head):
-                    self.fail(
-                        f"the arc {_shown(arc)} of word {index - offset + 1} leaves the sentence or is a loop", at
-                    )
+                    self.fail(f"the arc {shown(arc)} of word {index - offset + 1} leaves the sentence or is a loop", at)
                 try:
                     p = float(p_text)
                 except ValueError:
                     p = -1.0
                 if not 0.0 <= p <= 1.0:
-                    self.fail(f"the probability of the arc {_shown(arc)} is not in [0, 1]", at)
+                    self.fail(f"the probability of the arc {shown(arc)} is not in [0, 1]", at)
                 mass += p
                 if "\\" in label:
                     label = unescape(label)
@@ -316,9 +245,9 @@ class ConlluReader:
             if entry == "SpaceAfter=No":
                 space_after = False
             elif entry.startswith("Pieces="):
-                pieces = _natural(entry[7:])
+                pieces = natural(entry[7:])
                 if not pieces:
-                    self.fail(f"not a number of pieces: {_shown(entry)}", at)
+                    self.fail(f"not a number of pieces: {shown(entry)}", at)
         return Token(columns[1], space_after, first, last, word, pieces)
 
 
@@ -331,12 +260,3 @@ def _ids(count: int) -> tuple[str, ...]:
 def unescape(text: str) -> str:
     """A value of MISC with its escapes undone."""
     return _TO_UNESCAPE.sub(lambda match: _UNESCAPES[match[0]], text)
-
-
-def _natural(text: str) -> int | None:
-    """A number of plain digits, or None; ``int`` alone would take '+1', '1_0' and ' 1'."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -7,7 +7,6 @@ drops source sentences that its parser cannot parse or that have more than 256 t
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,13 +15,13 @@ from itertools import islice, zip_longest
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import parse_conllu_block
-from fairseq_syntax.text.files import read_lines, whole_file
+from fairseq_syntax.text.conllu_parts import conllu_parts
+from fairseq_syntax.text.files import decode_line, read_lines, whole_file
 from fairseq_syntax.text.jobs import in_workers
+from fairseq_syntax.text.line_numbers import is_line_comment
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
 _CHUNK = 2000
-_LINE = re.compile(r"#\s*line\s*=\s*([0-9]+)\s*\Z", re.ASCII)
-_LINES = re.compile(r"#\s*lines\s*=", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,7 @@ def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, 
     """The CoNLL-U of each text line as it stands, without its ``# line`` and ``# lines`` comments, and unchecked.
 
     Args:
-        n_lines: yield empty blocks up to this number of lines
+        n_lines: of the text, where they are known
 
     Yields:
         the 0-based line and its sentences, separated by a blank line, without one at the end; empty lines included
@@ -216,47 +215,16 @@ def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, 
     Raises:
         SyntaxDataError: sentences out of order, or beyond ``n_lines``
     """
-    position = 0
-    block: list[str] = []
-    for number, file_line, sentence in _sentences(path):
-        index = number - 1 if number is not None else position + bool(block)
-        if index < position:
-            raise SyntaxDataError(f"'# line = {index + 1}' is out of order", path=path, line=file_line)
-        if n_lines is not None and index >= n_lines:
-            raise SyntaxDataError(
-                f"a sentence of line {index + 1}, but the text has {n_lines} lines",
-                path=path,
-                line=file_line,
-                hint="is it the parse of another file?",
-            )
-        if index > position:
-            yield position, "\n\n".join(block)
-            yield from ((empty, "") for empty in range(position + 1, index))
-            position, block = index, []
-        block.append(sentence)
-    if block:
-        yield position, "\n\n".join(block)
-        position += 1
-    yield from ((empty, "") for empty in range(position, n_lines or 0))
-
-
-def _sentences(path: str) -> Iterator[tuple[int | None, int, str]]:
-    rows: list[str] = []
-    number: int | None = None
-    file_line = 0
-    for at, row in enumerate(read_lines(path), 1):
-        if row.strip():
-            match = _LINE.match(row)
-            if match:
-                number = int(match[1])
-            elif not _LINES.match(row):
-                rows.append(row)
-            file_line = file_line or at
-        elif rows:
-            yield number, file_line, "\n".join(rows)
-            rows, number, file_line = [], None, 0
-    if rows:
-        yield number, file_line, "\n".join(rows)
+    for part in conllu_parts(path, 1, n_lines=n_lines):
+        sentences: list[list[str]] = [[]]
+        for number, raw in enumerate(part.rows, part.before + 1):
+            row = decode_line(raw, path, number)
+            if not row.strip():
+                sentences.append([])
+            elif row != "#" and not is_line_comment(row):
+                sentences[-1].append(row)
+        kept = ["\n".join(rows) for rows in sentences if any(not row.startswith("#") for row in rows)]
+        yield part.start, "\n\n".join(kept)
 
 
 def _judged(

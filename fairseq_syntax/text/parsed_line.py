@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.tree_drawing import draw_tree
 
 
@@ -60,6 +63,63 @@ def owner(first: int, last: int, heads: list[int]) -> int:
         if not first <= heads[word] <= last or heads[word] == word:
             return word
     raise ValueError(f"words {first} to {last} attach to each other only")
+
+
+def cycle_through(heads: Sequence[int]) -> int | None:
+    """A word from which the walk upwards comes back to itself; None: there is no cycle.
+
+    Args:
+        heads: 0-based; a root is its own head
+    """
+    seen = [0] * len(heads)  # -1: leads to a root; k: seen on the k-th walk
+    for walk in range(len(heads)):
+        word = walk
+        while seen[word] == 0:
+            seen[word] = walk + 1
+            if heads[word] == word:
+                break
+            word = heads[word]
+        if seen[word] == walk + 1 and heads[word] != word:
+            return word
+        word = walk
+        while seen[word] == walk + 1:
+            seen[word] = -1
+            word = heads[word]
+    return None
+
+
+def check_parse(line: ParsedLine) -> ParsedLine:
+    """The line, made sure to be what a CoNLL-U file could hold.
+
+    Raises:
+        SyntaxDataError: lists of other lengths, heads that are no trees, or arcs that leave their sentence
+    """
+
+    def wrong(message: str) -> NoReturn:
+        raise SyntaxDataError(f"the parse of {text_of(line)[:60]!r}: {message}")
+
+    n = len(line.words)
+    for name in ("heads", "deprels", "upos", "xpos"):
+        if len(getattr(line, name)) != n:
+            wrong(f"{n} words, but {len(getattr(line, name))} {name}")
+    spans = [(token.first, token.last + 1) for token in line.tokens]
+    for name, parts in (("sentences", line.sentences), ("tokens", spans)):
+        ends = [0, *(end for _, end in parts)]
+        if ends[-1] != n or any(start != end or stop <= start for (start, stop), end in zip(parts, ends)):
+            wrong(f"its {name} are not all of its words in turn")
+    start_of = [start for start, end in line.sentences for _ in range(start, end)]
+    for word, (head, start) in enumerate(zip(line.heads, start_of)):
+        if not 0 <= head < n or start_of[head] != start:
+            wrong(f"the head of word {word + 1} is not in its sentence")
+    roots = sum(word == head for word, head in enumerate(line.heads))
+    if line.parsed and roots != len(line.sentences):
+        wrong(f"{roots} roots in {len(line.sentences)} sentences")
+    if (word := cycle_through(line.heads)) is not None:
+        wrong(f"the heads form a cycle through word {word + 1}")
+    for dependent, head, _, p in line.arcs or ():
+        if not (0 <= dependent < n and 0 <= head < n and start_of[dependent] == start_of[head] and 0 <= p <= 1):
+            wrong(f"an arc of word {dependent + 1} leaves the sentence, or is no probability")
+    return line
 
 
 def text_of(line: ParsedLine) -> str:

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import binarized
@@ -14,8 +15,8 @@ import toy_data
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference import export
-from fairseq_syntax.inference.interactive import read_blocks
 from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.text.conllu import read_conllu
 
 # A process in which this package cannot be imported, as in an environment that never had it.
 STOCK = """
@@ -154,12 +155,14 @@ def test_quantized_weights_are_close(supervised, text, tmp_path):
 def test_label_embeddings_become_source_factors(labelled, text, tmp_path):
     pytest.importorskip("ctranslate2")
     folder = make(labelled, "ctranslate2", tmp_path / "out")
-    parses = list(read_blocks(binarized.conllu(text[1:]).split("\n")))
+    parses = list(read_conllu(binarized.conllu(text[1:]).split("\n")))
     translator = Translator.load(folder, max_len_b=20)
     expected = Translator.load(labelled, device="cpu", max_len_b=20).translations(parses)
     found = translator.translations(parses)
     assert [best[0].pieces for best in found] == [best[0].pieces for best in expected]
-    other = translator.translations([parse.replace("\tobj\t", "\tdet\t") for parse in parses])
+    other = translator.translations(
+        [replace(p, deprels=["det" if d == "obj" else d for d in p.deprels]) for p in parses]
+    )
     assert [best[0].score for best in other] != [best[0].score for best in found]
     with pytest.raises(SyntaxDataError, match="sennrich_haddow reads the parse"):
         make(labelled, "fairseq", tmp_path / "stock")

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -22,12 +23,12 @@ from toy_data import USER_DIR, fairseq
 
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.interactive import read_blocks
+from fairseq_syntax.inference.interactive import read_blocks_in_interactive
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.store import SyntaxStore
 from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
-from fairseq_syntax.text.conllu import flatten, owner, parse_conllu_block, text_of
+from fairseq_syntax.text.conllu import flatten, owner, text_of
 
 pytestmark = pytest.mark.slow
 TASK = ["--task", "syntax_translation"]
@@ -141,20 +142,15 @@ def test_interactive_with_conllu_blocks(toy, trained, generated, tmp_path, buffe
     assert_same(found, generated)
 
 
-def test_blocks_of_conllu():
-    """With line numbers by lines, without them by sentences; a blank line too many ends nothing."""
-    first, second = (f"1\t{word}\t_\t_\t_\t_\t0\troot\t_\t_" for word in ("a", "b"))
-    assert list(read_blocks([])) == []
-    assert list(read_blocks([first, "", "", second])) == [first, second]
-    assert list(read_blocks(["# sent_id = 1", first, "", second, ""])) == [first, second]
-    both = flatten(parse_conllu_block(f"{first}\n\n{second}"))
-    numbered = ["# lines = 5", "# line = 2", first, "", "# line = 2", second, "", "# line = 4", second, ""]
-    assert list(read_blocks(numbered)) == ["", both, "", second, ""]
-    assert list(read_blocks(["# line = 1\n", f"{first}\n", "\n", "# text = b", f"{second}\n"])) == [both]
-    with pytest.raises(SyntaxDataError, match="'# line = 1' comes after line 2"):
-        list(read_blocks(["# line = 2", first, "", "# line = 1", second]))
-    with pytest.raises(SyntaxDataError, match="columns"):
-        list(read_blocks(["not CoNLL-U", ""]))
+def test_blocks_of_conllu_and_constraints_do_not_go_together(monkeypatch):
+    from fairseq_cli import interactive as command
+
+    monkeypatch.setattr(command, "buffered_read", None)
+    monkeypatch.setattr(command, "make_batches", None)
+    read_blocks_in_interactive()
+    cfg = SimpleNamespace(generation=SimpleNamespace(constraints="ordered"))
+    with pytest.raises(SyntaxDataError, match="no place for the words that --constraints"):
+        command.make_batches([], cfg, None, None, None)
 
 
 def test_python_translates_as_the_commands_do(toy, trained, generated):

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,7 @@ from fairseq_syntax.text.conllu import (
     write_conllu,
 )
 from fairseq_syntax.text.files import read_lines
+from fairseq_syntax.text.parsed_line import check_parse, cycle_through
 
 CAPTION = """# text = A man sees.
 1	A	a	DET	DT	_	2	det	_	_
@@ -115,6 +117,58 @@ def test_a_file_without_line_comments_has_a_sentence_per_line(tmp_path):
         list(read_conllu(path, n_lines=3))
     with pytest.raises(SyntaxDataError, match="of line 2, but the text has 1"):
         list(read_conllu(path, n_lines=1))
+
+
+def test_a_sentence_is_there_when_its_blank_line_is():
+    """Without line numbers: at a terminal nobody wants to write the next sentence first."""
+    given = []
+
+    def rows_as_typed():
+        for row in (rows(0) + rows(0)).splitlines(keepends=True):
+            given.append(row)
+            yield row
+
+    lines = read_conllu(rows_as_typed())
+    assert next(lines).words and len(given) == len(rows(0).splitlines())
+    assert next(lines).line_number == 1 and next(lines, None) is None
+
+
+def test_a_parse_made_in_python_is_checked():
+    """As one from a file is, before a model gets to see it."""
+    line = parse_conllu_block(RANGES)
+    assert check_parse(line) is line and check_parse(ParsedLine()).words == []
+    n = len(line.words)
+    root = line.heads.index(line.heads[line.sentences[0][0]])
+    for change, message in (
+        ({"heads": [*line.heads[:-1], n]}, "not in its sentence"),
+        ({"heads": [-1, *line.heads[1:]]}, "not in its sentence"),
+        ({"heads": list(range(n))}, "roots in"),
+        ({"deprels": line.deprels[1:]}, f"{n} words, but {n - 1} deprels"),
+        ({"tokens": line.tokens[1:]}, "its tokens are not all"),
+        ({"sentences": line.sentences[:-1]}, "its sentences are not all"),
+        ({"arcs": [(0, n, "dep", 0.5)]}, "an arc of word 1"),
+        ({"arcs": [(0, root, "dep", 1.5)]}, "an arc of word 1"),
+    ):
+        with pytest.raises(SyntaxDataError, match=message):
+            check_parse(replace(line, **change))
+
+
+@given(st.integers(1, 7), st.randoms(use_true_random=False))
+def test_cycles_against_walks(n, rng):
+    heads = [rng.randrange(n) for _ in range(n)]
+
+    def ends(word):
+        for _ in range(n):
+            word = heads[word]
+        return heads[word] == word
+
+    found = cycle_through(heads)
+    assert (found is None) == all(map(ends, range(n)))
+    if found is not None:
+        word, seen = heads[found], 0
+        while word != found and seen <= n:
+            word, seen = heads[word], seen + 1
+        assert word == found and heads[found] != found
 
 
 @pytest.mark.parametrize("comment", ["# line = 999999999", "# lines = 999999999\n# line = 1"])

@@ -1,0 +1,132 @@
+"""Which line of the text each sentence of a CoNLL-U file stands in: ``# line = N`` and ``# lines = N``."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn, Protocol
+
+# Without the text, so many empty lines in a row are taken for a slip in a number.
+MOST_EMPTY_LINES = 1_000_000
+_COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
+
+
+class Fail(Protocol):
+    """Raises the error: what is wrong, the line of the file, and what to do."""
+
+    def __call__(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn: ...
+
+
+class LineNumbers:
+    """Numbers the sentences of one file, or of a part of it, and refuses what cannot be the parse of a text.
+
+    Args:
+        fail: raises the errors
+        n_lines: of the text, where they are known
+        first_line: the line of the text to begin with, counted from 0
+
+    Attributes:
+        declared: the number of lines by ``# lines``
+        numbered: whether sentences have their ``# line``; None before the first sentence
+        next: the first line of which nothing was seen
+    """
+
+    def __init__(self, fail: Fail, n_lines: int | None = None, first_line: int = 0) -> None:
+        self._fail, self.n_lines = fail, n_lines
+        self.declared: int | None = None
+        self.numbered: bool | None = None
+        self.next = first_line
+        self._last: int | None = None
+
+    def comment(self, row: str, at: int, number: int | None, within: bool) -> int | None:
+        """Take note of a comment.
+
+        Args:
+            row: without its line end
+            at: its line in the file
+            number: by the comments before it of its sentence
+            within: whether a row of the sentence came before it
+
+        Returns:
+            the number of the sentence's line, counted from 1, where this comment or one before it says so
+        """
+        match = _COMMENT.match(row)
+        if match is None:
+            return number
+        if within:
+            self._fail(f"{shown(row)} in the middle of a sentence", at, "a blank line ends a sentence")
+        value = natural(match[2])
+        if value is None or (value == 0 and match[1] == "line"):
+            self._fail(f"not a number of lines: {shown(row)}", at)
+        if match[1] == "lines":
+            self.declared = value
+            return number
+        return value
+
+    def place(self, number: int | None, at: int) -> int:
+        """The line of the next sentence, counted from 0.
+
+        Args:
+            number: by its comments; without any each sentence is a line
+            at: its line in the file
+        """
+        if self.numbered is None:
+            self.numbered = number is not None
+        elif self.numbered != (number is not None):
+            self._fail(
+                f"this sentence has {'no' if self.numbered else 'a'} '# line = N', the ones before have "
+                f"{'one' if self.numbered else 'none'}",
+                at,
+                "give every sentence its '# line = N', or none if each is a line of its own",
+            )
+        index = self.next if number is None else number - 1
+        if index == self._last:
+            return index
+        if self._last is not None and index < self._last:
+            self._fail(f"'# line = {index + 1}' comes after '# line = {self._last + 1}'", at)
+        limit = self.n_lines if self.n_lines is not None else self.declared
+        if limit is not None and index >= limit:
+            self._fail(
+                f"this sentence is of line {index + 1}, but the text has {limit} lines",
+                at,
+                "parse the text again, or name the right text",
+            )
+        if index < self.next:
+            self._fail(f"'# line = {index + 1}' comes before the first line, {self.next + 1}", at)
+        self._check_gap(index - self.next, at)
+        self._last, self.next = index, index + 1
+        return index
+
+    def total(self) -> int:
+        """The number of lines, once all sentences have been placed."""
+        if self.n_lines is not None and self.declared is not None and self.n_lines != self.declared:
+            self._fail(f"holds the parse of {self.declared} lines, but the text has {self.n_lines}")
+        total = self.n_lines if self.n_lines is not None else self.declared
+        if total is None:
+            return self.next
+        if self.next != total and not (self.declared is not None if self.numbered is None else self.numbered):
+            self._fail(
+                f"holds {self.next} sentences, but the text has {total} lines",
+                None,
+                "without '# line = N' comments there must be one sentence for every line",
+            )
+        self._check_gap(total - self.next, None)
+        return total
+
+    def _check_gap(self, lines: int, at: int | None) -> None:
+        if self.n_lines is None and lines > MOST_EMPTY_LINES:
+            self._fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
+
+
+def is_line_comment(row: str) -> bool:
+    """Whether a row is ``# line = N`` or ``# lines = N``."""
+    return _COMMENT.match(row) is not None
+
+
+def natural(text: str) -> int | None:
+    """A number of plain digits, or None; ``int`` alone would take '+1', '1_0' and ' 1'."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def shown(text: str) -> str:
+    """A text as messages quote it."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
