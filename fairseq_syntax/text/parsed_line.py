@@ -114,8 +114,8 @@ def check_parse(line: ParsedLine) -> ParsedLine:
     roots = sum(word == head for word, head in enumerate(line.heads))
     if line.parsed and roots != len(line.sentences):
         wrong(f"{roots} roots in {len(line.sentences)} sentences")
-    if (word := cycle_through(line.heads)) is not None:
-        wrong(f"the heads form a cycle through word {word + 1}")
+    if (cycle := cycle_through(line.heads)) is not None:
+        wrong(f"the heads form a cycle through word {cycle + 1}")
     for dependent, head, _, p in line.arcs or ():
         if not (0 <= dependent < n and 0 <= head < n and start_of[dependent] == start_of[head] and 0 <= p <= 1):
             wrong(f"an arc of word {dependent + 1} leaves the sentence, or is no probability")
