@@ -40,12 +40,10 @@ def main(args: argparse.Namespace) -> None:
     import logging
     import random
 
-    import torch
-    from fairseq import checkpoint_utils
-
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.experiments.diversity import Diversifier, diversity_curves, measure, table, training_bigrams
     from fairseq_syntax.figures.plot import save
+    from fairseq_syntax.inference.loading import load_models
     from fairseq_syntax.systems.lasyn.ensemble import is_latent
     from fairseq_syntax.systems.lasyn.model import check_tags
     from fairseq_syntax.systems.lasyn.search import tag_string
@@ -56,13 +54,7 @@ def main(args: argparse.Namespace) -> None:
     distances = args.distances or [0, 1, 2, 4, 6, 8, 10]
     if min(distances) < 0 or args.samples < 1 or args.sentences < 1:
         raise SyntaxDataError("--distances are 0 or more, --samples and --sentences 1 or more")
-    for path in args.checkpoint:
-        if not os.path.exists(path):
-            raise SyntaxDataError("no such checkpoint", path=path)
-    overrides = {"eval_bleu": False, **({"data": args.data} if args.data else {})}
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(args.checkpoint, arg_overrides=overrides)
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    models = [m.eval().to(device) for m in models]
+    models, _, task = load_models(args.checkpoint, args.data, device=args.device)
     if not all(map(is_latent, models)):
         raise SyntaxDataError("this is not a LaSyn model", path=args.checkpoint[0])
     check_tags(models[0].decoder, task)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.figures.fonts import any_script
+from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.scoring.metrics import Scorer, distinct_1
 from fairseq_syntax.scoring.tables import Table, number
 from fairseq_syntax.store import SyntaxStore, store_path
@@ -127,11 +128,7 @@ class Diversifier:
 
     def text(self, tokens: Any) -> str:
         """Tokens [T] as text."""
-        dictionary = self.task.target_dictionary
-        special = {dictionary.eos(), dictionary.pad(), dictionary.bos()}
-        pieces = [dictionary[t] for t in tokens.tolist() if t not in special]
-        segmenter = self.task.target_segmenter
-        return segmenter.decode(pieces) if segmenter else " ".join(pieces)
+        return text_of_tokens(tokens, self.task.target_dictionary, self.task.target_segmenter)
 
     def _search(self, sentences: Sequence[int], **options: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         if not sentences:

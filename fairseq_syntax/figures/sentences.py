@@ -14,7 +14,8 @@ from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.report import word_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.attention import Reader, load_reader, predicted_heads, spelt
+from fairseq_syntax.inference.attention import Reader, load_reader, predicted_heads
+from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.outputs import read_translations
 from fairseq_syntax.store import SyntaxStore, store_path
@@ -132,10 +133,12 @@ def collect(
 
 def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
     pieces = [task.source_dictionary[i] for i in dataset.src[number - 1].tolist()]
-    source = spelt(dataset.src[number - 1], task.source_dictionary, getattr(task, "source_segmenter", None))
+    source = text_of_tokens(dataset.src[number - 1], task.source_dictionary, getattr(task, "source_segmenter", None))
     reference = ""
     if dataset.tgt is not None:
-        reference = spelt(dataset.tgt[number - 1], task.target_dictionary, getattr(task, "target_segmenter", None))
+        reference = text_of_tokens(
+            dataset.tgt[number - 1], task.target_dictionary, getattr(task, "target_segmenter", None)
+        )
     if store is None:
         words = [word_of([piece]) for piece in pieces[:-1]]
         return Exhibit(number, source, reference, words, [], [1] * len(words), pieces)

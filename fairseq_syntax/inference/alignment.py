@@ -19,7 +19,7 @@ import math
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.attention import recorded
+from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.text.files import whole_file
 
 Span = tuple[int, int]
@@ -133,18 +134,18 @@ def _same(text: str, start: int, end: int) -> list[Span]:
     return spans
 
 
-def spell(pieces: Sequence[str], decode: Callable[[list[str]], str] | None) -> PieceText:
+def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> PieceText:
     """The text of pieces and where they stand in it.
 
     Args:
-        decode: of the segmentation; None puts spaces between the pieces
+        decode: makes text of pieces (:func:`~fairseq_syntax.inference.spelling.decoder`)
     """
-    text = decode(list(pieces)) if decode else " ".join(pieces)
+    text = decode(pieces)
     spans: list[Span] = []
     end = 0
     for i in range(len(pieces)):
         before = end
-        so_far = decode(list(pieces[: i + 1])) if decode else " ".join(pieces[: i + 1])
+        so_far = decode(pieces[: i + 1])
         end = min(max(before, len(so_far)), len(text))
         spans.append((before, end))
     # A piece without text of its own, such as the space before a word, stands where the next piece stands.
@@ -423,8 +424,7 @@ class PrintedAlignment:
 
     @staticmethod
     def _spelt(tokens: Tensor, dictionary: Any, segmenter: Any) -> PieceText:
-        ids = [i for i in tokens.tolist() if i not in (dictionary.pad(), dictionary.eos())]
-        return spell([dictionary[i] for i in ids], segmenter.decode if segmenter else None)
+        return spell(pieces_of(tokens, dictionary), decoder(segmenter))
 
 
 # ------------------------------------------------------------------------------------ which head

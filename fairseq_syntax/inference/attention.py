@@ -14,6 +14,8 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.loading import load_models
+from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.model.attention import SyntaxSelfAttention
 
 KINDS = ("encoder", "cross", "decoder")
@@ -126,7 +128,7 @@ class Reader:
             attention["cross"] = [extra[:1].float().numpy()]
         pieces = [dictionary[i] for i in tokens.tolist()]
         return {
-            "text": spelt(tokens, dictionary, getattr(self.task, "target_segmenter", None)),
+            "text": text_of_tokens(tokens, dictionary, getattr(self.task, "target_segmenter", None)),
             "pieces": pieces,
             "score": float(best["score"]),
             "attention": attention,
@@ -142,23 +144,14 @@ class Reader:
             return None
 
 
-def spelt(tokens: Tensor, dictionary: Any, segmenter: Any = None) -> str:
-    """The text of tokens [T], by the segmentation that made them; without one, ``@@`` is taken for its mark."""
-    skipped = {dictionary.eos(), dictionary.pad(), dictionary.bos()}
-    pieces = [dictionary[i] for i in tokens.tolist() if i not in skipped]
-    return segmenter.decode(pieces) if segmenter else " ".join(pieces).replace("@@ ", "")
-
-
 def load_reader(path: str, data: str, beam: int = 5) -> Reader:
     """A reader of a checkpoint.
 
     Raises:
         SyntaxDataError: there is no such checkpoint, or it does not fit the data
     """
-    from fairseq_syntax.inference.parent_head import load_model
-
-    model, task = load_model(path, data)
-    return Reader(model, task, beam)
+    loaded = load_models([path], data, device="cpu")
+    return Reader(loaded.models[0], loaded.task, beam)
 
 
 def predicted_heads(weights: np.ndarray, counts: Sequence[int], sentences: Sequence[tuple[int, int]]) -> list[int]:

@@ -19,6 +19,7 @@ from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import AlignmentHead, load_head, save_head
 from fairseq_syntax.inference.exported import CHECKPOINT, FACTOR_MARK, Exported, factored
+from fairseq_syntax.inference.loading import load_models
 from fairseq_syntax.inference.plain import (
     DISTIL,
     acts_at_inference,
@@ -50,21 +51,12 @@ def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = Non
     Raises:
         SyntaxDataError: no such checkpoint, or its data are gone
     """
-    from fairseq import checkpoint_utils
     from omegaconf import OmegaConf
 
-    if not os.path.isfile(path):
-        raise SyntaxDataError("no such checkpoint", path=path)
-    overrides = {} if data is None else {"data": os.fspath(data)}
-    try:
-        (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([os.fspath(path)], arg_overrides=overrides)
-    except FileNotFoundError as error:
-        raise SyntaxDataError(
-            f"the model's data cannot be read: {error}", path=path, hint="name them by --data"
-        ) from None
+    (model,), cfg, task = load_models([path], data, device="cpu")
     options = cfg.model
     found = OmegaConf.to_container(options) if OmegaConf.is_config(options) else vars(options)
-    return Loaded(model.eval(), dict(found), task, load_head(path, model))  # type: ignore[arg-type]
+    return Loaded(model, dict(found), task, load_head(path, model))  # type: ignore[arg-type]
 
 
 def export(

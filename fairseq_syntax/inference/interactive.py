@@ -21,6 +21,7 @@ from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, Span, locate, spell, words_of
+from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.text.conllu import ParsedLine, Token, parse_conllu_block, read_conllu, text_of, unflatten
@@ -210,7 +211,7 @@ class InteractiveInput:
         for word in line.split():
             start = line.index(word, at)
             at = start + len(word)
-            own = spell(segmenter.encode_text(word), segmenter.decode) if segmenter else None
+            own = spell(segmenter.encode_text(word), decoder(segmenter)) if segmenter else None
             if own is not None and own.text == word:
                 spans += [(start + first, start + last) for first, last in own.pieces]
             else:  # a piece that is the word, or pieces that a normaliser has changed

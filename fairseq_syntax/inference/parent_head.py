@@ -14,6 +14,7 @@ import torch
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.loading import load_models
 from fairseq_syntax.inference.spanning_tree import PredictedTree, decode_line
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.text.conllu import ParsedLine
@@ -56,8 +57,8 @@ class ParentHeadParser(Parser):
 
         A word that shares its token with others, and is not the first there, attaches to the first.
         """
-        lines = list(lines)
-        pieces = [self._segment(line) for line in lines]
+        segmented = [self._segment(line) for line in lines]
+        lines, pieces = [line for line, _ in segmented], [own for _, own in segmented]
         for line, own in zip(lines, pieces):
             if len(own) > self.max_pieces:
                 raise SyntaxDataError(
@@ -159,7 +160,7 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
 
 
 def load_model(path: str, data: str | None = None, device: str = "cpu") -> tuple[Any, Any]:
-    """A trained model in evaluation mode, and its task.
+    """A trained model in evaluation mode that reads no gold parse, and its task.
 
     Args:
         path: the checkpoint
@@ -169,22 +170,8 @@ def load_model(path: str, data: str | None = None, device: str = "cpu") -> tuple
     Raises:
         SyntaxDataError: there is no such checkpoint, or its data directory is gone
     """
-    import os
-
-    from fairseq import checkpoint_utils
-
-    if not os.path.exists(path):
-        raise SyntaxDataError("there is no checkpoint", path=path)
-    overrides: dict[str, Any] = {"lisa_gold": False}
-    if data is not None:
-        overrides["data"] = data
-    try:
-        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides=overrides)
-    except FileNotFoundError as error:
-        raise SyntaxDataError(
-            f"the model's data cannot be read: {error}", path=path, hint="say where they are with --data"
-        ) from error
-    return model.eval().to(device), task
+    loaded = load_models([path], data, device=device, lisa_gold=False)
+    return loaded.models[0], loaded.task
 
 
 def load(options: ParserOptions) -> ParentHeadParser:

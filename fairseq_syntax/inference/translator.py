@@ -11,13 +11,13 @@ from __future__ import annotations
 import html
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import utils
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import (
@@ -38,6 +38,8 @@ from fairseq_syntax.inference.alignment import (
     spell,
 )
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
+from fairseq_syntax.inference.loading import load_models
+from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.parsing.base import Parser
 from fairseq_syntax.text.conllu import ParsedLine
 
@@ -142,19 +144,14 @@ class Translator:
             "syntax_parser": parser_name,
             "syntax_parser_lang": parser_lang,
             "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
-            "eval_bleu": False,
         }
         if any(map(os.path.isdir, paths)):
-            del overrides["eval_bleu"]
             overrides["missing_parse"] = missing_parse
             return cls._load_exported(paths, data, parser, device, overrides, options)
-        if data is not None:
-            overrides["data"] = os.fspath(data)
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task(paths, arg_overrides=overrides)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        models, _, task = load_models(paths, data, device=device, **overrides)
         task.cfg.missing_parse = missing_parse  # not by an override: a checkpoint may be older than the option
         options.setdefault("alignment_heads", [load_head(p, m) for p, m in zip(paths, models)])
-        return cls([m.to(device) for m in models], task, parser=parser, **options)
+        return cls(models, task, parser=parser, **options)
 
     @classmethod
     def _load_exported(
@@ -184,10 +181,9 @@ class Translator:
         checkpoint = os.path.join(folder, CHECKPOINT)
         if not os.path.exists(checkpoint):
             raise SyntaxDataError("the exported folder has lost its model", path=checkpoint)
-        models, _, _ = checkpoint_utils.load_model_ensemble_and_task([checkpoint], task=task)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        models, _, _ = load_models([checkpoint], task=task, device=device)
         options.setdefault("alignment_heads", [load_head(checkpoint, m) for m in models])
-        return cls([m.to(device) for m in models], task, parser=parser, source_tag=exported.source_tag, **options)
+        return cls(models, task, parser=parser, source_tag=exported.source_tag, **options)
 
     def with_search(self, **generation: Any) -> Translator:
         """The same models with another search; options as in the class."""
@@ -324,19 +320,14 @@ class Translator:
         return texts, (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
 
     @property
-    def _decode(self) -> Callable[[list[str]], str] | None:
-        segmenter = self.task.target_segmenter
-        return segmenter.decode if segmenter else None
+    def _decode(self) -> Callable[[Iterable[str]], str]:
+        return decoder(self.task.target_segmenter)
 
     def _translation(self, hypothesis: dict[str, Any]) -> Translation:
-        dictionary = self.task.target_dictionary
-        ignored = {dictionary.eos(), dictionary.pad(), dictionary.bos()}
-        pieces = [dictionary[t] for t in hypothesis["tokens"].tolist() if t not in ignored]
-        return self._spelt(pieces, float(hypothesis["score"]))
+        return self._spelt(pieces_of(hypothesis["tokens"], self.task.target_dictionary), float(hypothesis["score"]))
 
     def _spelt(self, pieces: list[str], score: float) -> Translation:
-        segmenter = self.task.target_segmenter
-        return Translation(segmenter.decode(pieces) if segmenter else " ".join(pieces), pieces, score)
+        return Translation(self._decode(pieces), pieces, score)
 
     def _check_lengths(self, lengths: Sequence[int]) -> None:
         longest, most = max(lengths) - 1, self._max_positions()[0] - 1  # without </s>

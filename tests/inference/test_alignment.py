@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference import alignment
 from fairseq_syntax.inference.alignment import AlignmentHead, PieceText
+from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.inference.translator import Translator
 
 
@@ -44,8 +45,8 @@ def test_pieces_stand_where_their_text_stands():
     assert spelt.membership().tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1]]
     apart = alignment.spell(["▁", "a", "▁", "b"], lambda pieces: "".join(pieces).replace("▁", " ").strip())
     assert apart.membership().argmax(axis=1).tolist() == [0, 0, 1, 1]
-    plain = alignment.spell(["a", "b@@", "c"], None)
-    assert plain.text == "a b@@ c" and plain.membership().argmax(axis=1).tolist() == [0, 1, 3]
+    plain = alignment.spell(["a", "b@@", "c"], decoder(None))
+    assert plain.text == "a bc" and plain.membership().argmax(axis=1).tolist() == [0, 1, 1]
 
 
 def test_tokens_are_found_in_the_line_or_not_at_all():

@@ -1,0 +1,33 @@
+"""From tokens to text: the one way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_syntax.text.segmentation import SEPARATOR, Segmenter
+
+
+def pieces_of(tokens: Tensor, dictionary: Any) -> list[str]:
+    """The pieces of tokens [T], without ``<s>``, ``</s>`` and padding."""
+    left_out = {dictionary.bos(), dictionary.eos(), dictionary.pad()}
+    return [dictionary[i] for i in tokens.tolist() if i not in left_out]
+
+
+def decoder(segmenter: Segmenter | None) -> Callable[[Iterable[str]], str]:
+    """What makes text of pieces: the segmentation that made them.
+
+    Where the data have none beside them, it is spaces between the pieces, with the marks of subword-nmt undone.
+    """
+    return segmenter.decode if segmenter is not None else _undo_marks
+
+
+def _undo_marks(pieces: Iterable[str]) -> str:
+    return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").rstrip(" ")
+
+
+def text_of_tokens(tokens: Tensor, dictionary: Any, segmenter: Segmenter | None) -> str:
+    """The text of tokens [T]."""
+    return decoder(segmenter)(pieces_of(tokens, dictionary))
