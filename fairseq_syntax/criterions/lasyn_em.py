@@ -10,6 +10,7 @@ from typing import Any
 import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II
@@ -18,6 +19,7 @@ from torch import Tensor
 from fairseq_syntax.data.batch import places_of, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
+from fairseq_syntax.systems.lasyn.batches import RepeatedBatchIterator
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
 from fairseq_syntax.systems.lasyn.softmax import em_loss
 
@@ -55,8 +57,6 @@ class LaSynEMCriterion(FairseqCriterion):
     Transformer's; ``tag_loss``; and ``tag_accuracy``, the percentage of tags that P(z) predicts before seeing the word.
 
     Attributes:
-        batch_repeats: K; the task repeats every group of batches that makes one update that often
-        batch_groups: batches per update, by epoch, as ``--update-freq``
         target_needs: what the batch must bring of the target's syntax
     """
 
@@ -76,7 +76,7 @@ class LaSynEMCriterion(FairseqCriterion):
         if em_steps < 1:
             raise SyntaxDataError(f"--em-steps {em_steps}: wanted a positive number")
         self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
-        self.batch_repeats, self.batch_groups = em_steps, list(update_freq)
+        self._em_steps, self._update_freq = em_steps, list(update_freq)
         self._checked: LaSynDecoder | None = None
         self.observed_updates = observed_updates
         self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
@@ -118,6 +118,12 @@ class LaSynEMCriterion(FairseqCriterion):
         head_loss, head_log = system_losses(model, extra, sample)
         loss = loss + head_loss
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
+
+    def epoch_iterator(self, base: EpochBatchIterator) -> EpochBatchIterator:
+        """fairseq's iterator over epochs with every group of batches that makes one update K times."""
+        if self._em_steps == 1 or isinstance(base, RepeatedBatchIterator):
+            return base
+        return RepeatedBatchIterator(base, self._em_steps, self._update_freq)
 
     def _tags(self, decoder: LaSynDecoder, sample: Mapping[str, Any]) -> Tensor:
         first = self._checked is not decoder

@@ -4,6 +4,7 @@ from fairseq_syntax.systems import (
     dbsa,
     dlaa,
     gcn,
+    lasyn,
     ldd,
     lisa,
     local_attention,
@@ -17,7 +18,6 @@ from fairseq_syntax.systems import (
     supervised_heads,
     tree2seq,
 )
-from fairseq_syntax.systems.lasyn import model as lasyn
 
 __all__ = [
     "dbsa",

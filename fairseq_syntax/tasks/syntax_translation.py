@@ -4,17 +4,20 @@
 
 import copy
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from fairseq.data import ConcatDataset
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 
+from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
 from fairseq_syntax.compat import ignore_syntax
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
@@ -22,16 +25,15 @@ from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PrintedAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
+from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.store.schema import STORE_SUFFIX
-from fairseq_syntax.systems.lasyn.batches import BatchRepeats
-from fairseq_syntax.systems.lasyn.search import TagSearch, TagSearchConfig
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
 
 
 @dataclass
-class SyntaxTranslationConfig(TagSearchConfig, TranslationConfig):
-    """Options of the task, beyond fairseq's."""
+class SyntaxTranslationConfig(*(search.config for search in SEARCHES), TranslationConfig):  # type: ignore[misc]
+    """Options of the task beyond fairseq's, with those of the systems' searches."""
 
     syntax_input: ChoiceEnum(["auto", "text", "conllu"]) = field(  # type: ignore[valid-type]
         default="auto",
@@ -74,7 +76,7 @@ class SyntaxTranslationConfig(TagSearchConfig, TranslationConfig):
 
 
 @register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
-class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
+class SyntaxTranslationTask(TranslationTask):
     """Translation with the syntax of the source, and of the target where a criterion wants it.
 
     Batches bring what the model and the criterion need, and nothing else; a plain Transformer trains on the same
@@ -94,6 +96,8 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         self._losses: tuple[str, ...] = ()
         self._input = InteractiveInput(self)
         self._printed_alignment: PrintedAlignment | None = None
+        self._searches = [search(self) for search in SEARCHES]
+        self._epoch_iterator: Callable[[EpochBatchIterator], EpochBatchIterator] | None = None
 
     # -- what the data directory holds -----------------------------------------------------------------------------
 
@@ -147,6 +151,9 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
     def build_criterion(self, cfg: Any) -> Any:
         """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``.
 
+        A criterion may have its own order of training batches: ``epoch_iterator(base)`` gives the iterator over
+        epochs in place of fairseq's.
+
         Raises:
             SyntaxDataError: the model's systems have losses, and the criterion would leave them out
         """
@@ -157,6 +164,7 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
                 hint="use --criterion supervised_head, which is label-smoothed cross entropy with these losses, "
                 "or turn them off (weight 0)",
             )
+        self._epoch_iterator = getattr(criterion, "epoch_iterator", None)
         # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.
         self._need("source", self._training_needs)
         self._need("target", self._target_needs)
@@ -203,6 +211,16 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
             source_syntax=self._side_syntax("source", base.src, directory, split),
             target_syntax=self._side_syntax("target", base.tgt, directory, split) if base.tgt is not None else None,
         )
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's; that of the training data is the criterion's, where it has one."""
+        base = super().get_batch_iterator(dataset, *args, **kwargs)
+        if self._epoch_iterator is None or dataset is not self.datasets.get(self.cfg.train_subset):
+            return base
+        own = self._epoch_iterator(base)
+        if self.dataset_to_epoch_iter.get(dataset) is base:  # kept for later epochs
+            self.dataset_to_epoch_iter[dataset] = own
+        return own
 
     def _side_syntax(self, side: str, tokens: Any, directory: str, split: str) -> SideSyntax | None:
         lang, needs = getattr(self.cfg, f"{side}_lang"), self._needs[side]
@@ -282,6 +300,10 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
             args = copy.copy(args)
             args.print_alignment = None
             self._printed_alignment = PrintedAlignment(models, self, str(kind), self.cfg.alignment_head)
+        taken = seq_gen_cls is not None
+        for search in self._searches:
+            if (own := search.generator(models, args, taken)) is not None:
+                seq_gen_cls, extra_gen_cls_kwargs = own.cls, {**(extra_gen_cls_kwargs or {}), **own.arguments}
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
@@ -289,6 +311,8 @@ class SyntaxTranslationTask(BatchRepeats, TagSearch, TranslationTask):
         if "src_syntax" not in sample["net_input"]:
             self._input.attach(sample)
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        for search in self._searches:
+            search.found(generator, sample, hypotheses)
         if self._printed_alignment is not None:
             self._printed_alignment.add(sample, hypotheses)
         return hypotheses

@@ -149,4 +149,4 @@ def test_a_model_without_a_parent_head(corpus, capsys):
     assert cli.main(["tree", "--path", str(checkpoint), "--input", str(corpus / "test.en")]) == 1
     assert "no head that predicts parents" in capsys.readouterr().err
     assert cli.main(["tree", "--path", "nothing.pt", "--input", str(corpus / "test.en")]) == 1
-    assert "nothing.pt: there is no checkpoint" in capsys.readouterr().err
+    assert "nothing.pt: no such checkpoint" in capsys.readouterr().err

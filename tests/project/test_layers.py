@@ -70,3 +70,9 @@ def test_an_import_upward_is_seen_wherever_it_is():
     assert upward("data", "import fairseq_syntax.tasks.x") == ["tasks"]
     assert upward("errors", "from fairseq_syntax import compat") == ["compat"]
     assert upward("model", inside) == [] and upward("systems", inside) == []
+
+
+def test_the_task_knows_no_system_by_name():
+    """What a system or a criterion adds to the task goes through hooks that any may have."""
+    for path in (ROOT / "tasks").rglob("*.py"):
+        assert not [m for m in imports(path.read_text(encoding="utf-8")) if m.startswith(("systems.", "criterions."))]

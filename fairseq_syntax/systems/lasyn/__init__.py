@@ -1,1 +1,5 @@
 """LaSyn (Yang et al. 2019): latent target tags, their exact softmax, their batches and their search."""
+
+from fairseq_syntax.systems.lasyn import model, search
+
+__all__ = ["model", "search"]

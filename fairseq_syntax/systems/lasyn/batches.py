@@ -87,29 +87,3 @@ class RepeatedBatchIterator(EpochBatchIterator):
         if before != self.repeats:
             position = position // (before * group) * self.repeats * group
         super().load_state_dict({**state_dict, "iterations_in_epoch": position})
-
-
-class BatchRepeats:
-    """Mixed into a task: repeats training batches as the criterion asks by ``batch_repeats`` and ``batch_groups``."""
-
-    _repeats: int = 1
-    _groups: Sequence[int] = (1,)
-
-    def build_criterion(self, cfg: Any) -> Any:
-        """fairseq's, noting how often each training batch is to come."""
-        criterion = super().build_criterion(cfg)  # type: ignore[misc]
-        self._repeats = getattr(criterion, "batch_repeats", 1)
-        self._groups = getattr(criterion, "batch_groups", [1])
-        return criterion
-
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's; that of the training data repeats its batches."""
-        base = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
-        training = dataset is self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
-        if self._repeats == 1 or not training or isinstance(base, RepeatedBatchIterator):
-            return base
-        repeated = RepeatedBatchIterator(base, self._repeats, self._groups)
-        kept = self.dataset_to_epoch_iter  # type: ignore[attr-defined]
-        if kept.get(dataset) is base:
-            kept[dataset] = repeated
-        return repeated
