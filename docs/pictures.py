@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Draws the pictures of the documentation from what programs measured.
 
-    python docs/pictures.py point       the picture at the top of the README, from the models of `make demo`
-    python docs/pictures.py site DIR    those of the site, from bench/results.jsonl and examples/: what `make docs` does
+    python docs/pictures.py point                   at the top of the README, from the models of `make demo`
+    python docs/pictures.py attention               PASCAL's trained attention, from a model of `make demo`
+    python docs/pictures.py keep-curves NAME=LOG …  what the site needs of fairseq-train's logs, into docs/data
+    python docs/pictures.py site DIR                those of the site, from what is kept: what `make docs` does
 
 The colours are Okabe and Ito's, which colour-blind readers tell apart; marks and lines differ too, so that the pictures
 can be read in grey.
@@ -21,6 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # from a checkout that is not installed too
+sys.path.insert(1, str(Path(__file__).resolve().parent))
+
+import terms
 
 from fairseq_syntax.figures.fonts import any_script
 from fairseq_syntax.figures.heatmap import arc_levels
@@ -313,6 +318,62 @@ def multi30k() -> Figure:
     return figure
 
 
+DATA = ROOT / "docs" / "data"
+CURVES = DATA / "multi30k-curves.json"
+
+
+def by_dependency() -> Figure:
+    """BLEU on Multi30k by the mean length of a sentence's dependencies, from the report that `score --by` wrote."""
+    from fairseq_syntax.figures.plot import score_by_property
+
+    report = json.loads((DATA / "multi30k-by.json").read_text("utf-8"))
+    (found,) = [one for one in report["by_syntax"] if one["property"] == "dependency-length"]
+    return score_by_property(found, "BLEU")
+
+
+def reliability() -> Figure:
+    """A parser's probabilities against a treebank, from the report that `calibrate` wrote."""
+    from fairseq_syntax.figures.plot import reliability_diagram
+
+    return reliability_diagram(json.loads((DATA / "reliability.json").read_text("utf-8"))["curves"])
+
+
+def keep_curves(logs: Sequence[str], out: Path) -> None:
+    """Keep the translation losses of runs: name -> ``train`` and ``valid`` -> metric -> (updates, value)."""
+    from fairseq_syntax.scoring.logs import read_curves
+    from fairseq_syntax.text.files import write_json
+
+    kept = {}
+    for text in logs:
+        name, _, path = text.partition("=")
+        curves = read_curves(path)
+        kept[name] = {
+            kind: {metric: curves[kind][metric] for metric in ("nll_loss",) if metric in curves[kind]}
+            for kind in ("train", "valid")
+        }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, kept)
+
+
+def curves() -> Figure:
+    """Training curves of Multi30k, from what :func:`keep_curves` kept."""
+    from fairseq_syntax.figures.plot import training_curves
+
+    return training_curves(json.loads(CURVES.read_text("utf-8")), ["nll_loss"])
+
+
+# --- a trained model's attention ---
+
+
+def attention(data: Path, checkpoint: Path, out: Path) -> None:
+    """Draw PASCAL's first layer on the sentence of the README, as the notebook does."""
+    from fairseq_syntax.figures.heatmap import heat_maps
+    from fairseq_syntax.figures.sentences import collect
+
+    exhibits, src, _ = collect(str(data), "test", [1], {"PASCAL": str(checkpoint)}, beam=1)
+    save(heat_maps(exhibits[0], "PASCAL", layers=[0], src=src), out)
+
+
 # --- the house ---
 
 
@@ -361,8 +422,25 @@ def house() -> Figure:
 def site(out: Path) -> None:
     """Draw the site's pictures into a directory."""
     out.mkdir(parents=True, exist_ok=True)
-    for draw in (speed, toy, multi30k, house):
+    for draw in (speed, toy, multi30k, by_dependency, reliability, curves, house):
         save(draw(), out / f"{draw.__name__}.svg")
+    (out / "terms").mkdir(exist_ok=True)
+    for name, make in terms.DRAWN.items():
+        save(terms.draw(make()), out / "terms" / f"{name}.svg")
+    save(terms.bench_bars(lasyn_ratios()), out / "terms" / "lasyn.svg")
+
+
+def lasyn_ratios() -> dict[str, float]:
+    """What LaSyn's output layer and its training cost, from bench/results.jsonl."""
+    rows = map(json.loads, (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines())
+    last = {row["name"]: row["ratio"] for row in rows}
+    names = {
+        "layer/lasyn@literal": "output layer, against the literal sum",
+        "layer/lasyn@softmax": "output layer, against one softmax",
+        "train/lasyn_transformer@K1": "training, K = 1, against the Transformer",
+        "train/lasyn_transformer@K5": "training, K = 5, against the Transformer",
+    }
+    return {what: last[name] for name, what in names.items()}
 
 
 def main() -> int:
@@ -374,8 +452,21 @@ def main() -> int:
     one.add_argument("--plain", type=Path, default=toy_run / "plain_Transformer/1/checkpoint_last.pt", metavar="FILE")
     one.add_argument("--pascal", type=Path, default=toy_run / "PASCAL/1/checkpoint_last.pt", metavar="FILE")
     one.add_argument("--out", type=Path, default=ROOT / "docs/point.svg", metavar="FILE", help="default: %(default)s")
+    trained = kinds.add_parser("attention", help="PASCAL's trained attention")
+    trained.add_argument("--data", type=Path, default=toy_run / "bin", metavar="BIN")
+    trained.add_argument("--pascal", type=Path, default=toy_run / "PASCAL/1/checkpoint_last.pt", metavar="FILE")
+    trained.add_argument("--out", type=Path, default=ROOT / "docs/pascal-attention.svg", metavar="FILE")
+    keep = kinds.add_parser("keep-curves", help="what the site needs of fairseq-train's logs")
+    keep.add_argument("logs", nargs="+", metavar="NAME=LOG")
+    keep.add_argument("--out", type=Path, default=CURVES, metavar="FILE", help="default: %(default)s")
     kinds.add_parser("site", help="the pictures of the site").add_argument("out", type=Path)
     args = parser.parse_args()
+    if args.kind == "attention":
+        attention(args.data, args.pascal, args.out)
+        return 0
+    if args.kind == "keep-curves":
+        keep_curves(args.logs, args.out)
+        return 0
     if args.kind == "site":
         site(args.out)
         return 0

@@ -7,7 +7,6 @@ any other file of the project becomes a download; one that leads nowhere stops t
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -15,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from fairseq_syntax.text.linearize import linearize
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -28,6 +29,7 @@ FIXED = {
     "fairseq_syntax/parsing/README.md": "parsing.md",
     "preprocess/README.md": "corpora.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
 }
 
 LINK = re.compile(r"(!?)\[([^\[\]]*)\]\(([^()\s]+)\)")
@@ -105,6 +107,27 @@ def with_equation(text: str, equation: str) -> str:
     return "\n\n".join([title, first, equation.strip(), rest])
 
 
+def picture_of(system: str) -> str:
+    """What is drawn of a system, as Markdown below its equation."""
+    import terms
+
+    def image(label: str, path: str) -> str:
+        return f"\n```{{image}} {path}\n:class: drawing\n:alt: {label}\n```\n"
+
+    if system in terms.DRAWN:
+        drawing = terms.DRAWN[system]()
+        titles = "; ".join(panel.title for panel in drawing.panels)
+        text = image(titles, f"../pictures/terms/{system}.svg") + f"\n*{drawing.caption}*\n"
+        if system == "pascal":
+            text += image("Attention of a trained PASCAL model, its first layer", "../../pascal-attention.svg")
+            text += "\n*The first layer of a model trained on the toy corpus (`python docs/pictures.py attention`).*\n"
+        return text
+    if system == "multitask":
+        line = terms.parsed_line()
+        return f"\n{terms.NOT_DRAWN[system]}\n\n```text\n{' '.join(linearize(line))}\n```\n"
+    return f"\n{terms.NOT_DRAWN[system]}\n" + image("Measured ratios", f"../pictures/terms/{system}.svg")
+
+
 def without_section(text: str, title: str) -> str:
     """The text without a section of the second level."""
     return re.sub(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", "", text, flags=re.M | re.S)
@@ -123,7 +146,7 @@ def write_pages() -> None:
     for source, page in shown.items():
         text = relink(source.read_text("utf-8"), source, page)
         if page.parent.name == "systems":
-            text = with_equation(text, formulas[page.stem])
+            text = with_equation(text, formulas[page.stem] + picture_of(page.stem))
         if page.parent.name == "results":
             text = without_section(text, "Commands")
         write(page, text)
@@ -169,14 +192,13 @@ def speed_table() -> str:
 
 def commands() -> str:
     """Every subcommand, from its parser."""
-    from fairseq_syntax.cli import SUBCOMMANDS
+    from fairseq_syntax.cli import SUBCOMMANDS, add_subcommand
 
     parser = argparse.ArgumentParser(prog="fairseq-syntax")
     subparsers = parser.add_subparsers()
     parts = ["# The command line", "", "`fairseq-syntax SUBCOMMAND --help` says the same.", ""]
     for name in SUBCOMMANDS:
-        module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}")
-        module.add_parser(subparsers)
+        add_subcommand(subparsers, name)
     for name, sub in subparsers.choices.items():
         parts += _command(name, sub, 2)
     return "\n".join(parts) + "\n"
@@ -185,6 +207,8 @@ def commands() -> str:
 def _command(name: str, parser: argparse.ArgumentParser, level: int) -> list[str]:
     usage = parser.format_usage().removeprefix("usage: ").rstrip()
     parts = [f"{'#' * level} `{name}`", "", _cell(parser.description or ""), "", "```text", usage, "```", ""]
+    from fairseq_syntax.cli.examples import example
+
     formatter = parser._get_formatter()
     rows, nested = [], []
     for action in parser._actions:
@@ -200,6 +224,7 @@ def _command(name: str, parser: argparse.ArgumentParser, level: int) -> list[str
         rows.append(f"| `{shown.replace('|', '/')}` | {_cell(text)} |")
     if rows:
         parts += ["| argument | meaning |", "|:--|:--|", *rows, ""]
+    parts += ["```sh", example(name), "```", ""]
     for sub_name, sub in nested:
         parts += _command(f"{name} {sub_name}", sub, level + 1)
     return parts

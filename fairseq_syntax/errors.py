@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+__all__ = ["SyntaxDataError"]
+
 
 class SyntaxDataError(ValueError):
     """Bad input: a file, a line or an option that cannot be used.

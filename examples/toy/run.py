@@ -133,9 +133,14 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     return root
 
 
+def folder_name(system: System) -> str:
+    """Where a system's runs are, in the folder of its corpus."""
+    return "".join(c if c.isalnum() else "_" for c in system.name)
+
+
 def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int) -> dict:
     """What one seed gives of a row of the table: the system's scores and seconds."""
-    out = corpus / "".join(c if c.isalnum() else "_" for c in system.name) / str(seed)
+    out = corpus / folder_name(system) / str(seed)
     stamp = out / "result.json"
     prepared = json.loads((corpus / "prepared.json").read_text(encoding="utf-8"))["key"]
     options = f"{system.model} {TRAINING} {CORPUS_TRAINING.get(system.corpus, '')} {system.options}"
@@ -305,6 +310,16 @@ def page(rows: list[dict]) -> str:
     )
 
 
+def next_command(out: Path, systems: list[System], seed: int) -> str:
+    """A page with the attention of the systems on the first one's corpus."""
+    corpus = systems[0].corpus
+    names = {s.name: folder_name(s) for s in systems if s.corpus == corpus}
+    models = [
+        shlex.quote(f"{name}={out / corpus / folder / str(seed)}/checkpoint_last.pt") for name, folder in names.items()
+    ]
+    return f"fairseq-syntax show {out / corpus / 'bin'} --model {' '.join(models)} --split test --out page.html"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [system.name for system in SYSTEMS]
@@ -343,6 +358,9 @@ def main() -> int:
     (args.out / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print("\nExact match on the ambiguous test sentences, and the best that is possible with what a system knows:\n")
     print(table(rows))
+    print(
+        f"\n{args.out / 'results.json'}: the rows of this table\nnext: {next_command(args.out, systems, args.seeds[0])}"
+    )
     if args.table:
         records = args.table.with_suffix(".jsonl")
         kept = kept_rows(records, [{**row, "run": described(args)} for row in rows])

@@ -6,8 +6,10 @@ import argparse
 import importlib
 import os
 import sys
+from typing import Any
 
 from fairseq_syntax import __version__, register
+from fairseq_syntax.cli.examples import add_examples
 from fairseq_syntax.errors import SyntaxDataError
 
 # In the order of the pipeline.
@@ -53,12 +55,10 @@ def main(argv: list[str] | None = None) -> int:
     completing = "_ARGCOMPLETE" in os.environ  # set by the shell, which then wants to know all options
     for name, summary in SUBCOMMANDS.items():
         if completing or chosen in (None, name):
-            load = completing or chosen
-            module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}") if load else None
-            if module is None:
-                subparsers.add_parser(name, help=summary)
+            if completing or chosen:
+                add_subcommand(subparsers, name)
             else:
-                module.add_parser(subparsers)
+                subparsers.add_parser(name, help=summary)
     if completing:
         _complete(parser)
     args = parser.parse_args(argv)
@@ -74,6 +74,14 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def add_subcommand(subparsers: Any, name: str) -> argparse.ArgumentParser:
+    """Add a subcommand's parser, with its example."""
+    importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}").add_parser(subparsers)
+    parser: argparse.ArgumentParser = subparsers.choices[name]
+    add_examples(name, parser)
+    return parser
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:

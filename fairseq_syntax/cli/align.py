@@ -47,6 +47,7 @@ def main(args: argparse.Namespace) -> None:
     import sys
     from contextlib import nullcontext
 
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.inference.alignment import agreement, read_gold, save_head, written
     from fairseq_syntax.inference.exported import CHECKPOINT
@@ -79,7 +80,7 @@ def main(args: argparse.Namespace) -> None:
         exported = os.path.isdir(args.checkpoint)
         checkpoint = os.path.join(args.checkpoint, CHECKPOINT) if exported else args.checkpoint
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
-        print(f"{path}: {best.head}")
+        finished(path, str(best.head), f"fairseq-syntax translate {args.checkpoint} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)
     with nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output) as file:
@@ -91,3 +92,5 @@ def main(args: argparse.Namespace) -> None:
             f"precision {found.precision:.3f}, recall {found.recall:.3f}, F1 {found.f1:.3f}, AER {found.aer:.3f}",
             file=sys.stderr,
         )
+    if args.output != "-":
+        finished(args.output, f"the alignments of {len(alignments)} pairs")

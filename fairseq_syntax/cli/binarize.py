@@ -29,8 +29,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def main(args: argparse.Namespace) -> None:
     """Binarize."""
-    from fairseq_syntax.data.preprocess import binarize_syntax, check_dataset
+    from fairseq_syntax.console import finished
+    from fairseq_syntax.data.preprocess import binarize_syntax, check_dataset, train_command
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     check_dataset(args)
     binarize_syntax(args)
+    finished(args.destdir, "the syntax is beside the tokens", train_command(args.destdir), file=sys.stderr)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.parse import add_distribution_options, add_parser_options, positive
 
+if TYPE_CHECKING:
+    from fairseq_syntax.parsing.base import Parser, SentenceParse
+    from fairseq_syntax.text.conllu import ParsedLine
+
 # Small enough to leave the distributions as they are, large enough to keep their lists short.
 _MIN_PROB = 1e-5
+AT_A_TIME = 1000  # sentences, which the parser sorts into batches
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -36,6 +43,7 @@ def main(args: argparse.Namespace) -> int:
     import json
 
     from fairseq_syntax.cli.parse import parser_options
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.parsing import calibration
     from fairseq_syntax.parsing.base import load_parser
@@ -61,24 +69,32 @@ def main(args: argparse.Namespace) -> int:
                 file.write("\n")
         except OSError as error:
             raise SyntaxDataError(f"cannot be written: {error.strerror}", path=args.output) from error
+        finished(args.output, "the report", f"fairseq-syntax plot reliability {args.output} --out FILE.svg")
     if args.picture is not None:
         from fairseq_syntax.figures.plot import reliability_diagram, save
 
         save(reliability_diagram(curves), args.picture)
+        finished(args.picture, "the reliability diagram")
     return 0
 
 
-def _parse(parser, gold):
+def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
     """The gold lines' words parsed, sentence by sentence, in lines of the same sentences."""
+    from fairseq_syntax.console import progress
     from fairseq_syntax.parsing.base import assemble
     from fairseq_syntax.parsing.tokenizers import Surface
 
     sentences = [line.words[start:end] for line in gold for start, end in line.sentences]
-    parses = iter(parser.parse_sentences(sentences) if sentences else [])
+    parses: list[SentenceParse] = []
+    with progress(total=len(sentences), of="parsing", unit="sentences") as bar:
+        for start in range(0, len(sentences), AT_A_TIME):
+            parses += parser.parse_sentences(sentences[start : start + AT_A_TIME])
+            bar.update(min(AT_A_TIME, len(sentences) - start))
+    found = iter(parses)
     return [
         assemble(
             [[Surface(word, True, [word]) for word in line.words[start:end]] for start, end in line.sentences],
-            [next(parses) for _ in line.sentences],
+            [next(found) for _ in line.sentences],
             line.line_number,
         )
         for line in gold

@@ -73,6 +73,7 @@ def main(args: argparse.Namespace) -> int:
     import logging
     import os
 
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.scoring.contrast_sets import joined, read_set
@@ -121,6 +122,10 @@ def main(args: argparse.Namespace) -> int:
     for name, count in report["ties"]["items"].items():
         if count:
             print(f"{name}: {count} items are ties, taken as {args.ties}")
+    if args.write_scores:
+        finished(args.write_scores, f"the scores of {len(scores)} systems")
+    if args.json:
+        finished(args.json, "the report")
     return 0
 
 
@@ -150,8 +155,7 @@ def _force(
     args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, str]
 ) -> dict[str, list[float]]:
     """The scores of the rows by each model."""
-    from tqdm import tqdm
-
+    from fairseq_syntax.console import progress
     from fairseq_syntax.inference.forced_decoding import ForcedDecoder
     from fairseq_syntax.inference.translator import Translator
 
@@ -172,11 +176,11 @@ def _force(
     found = {}
     for name, decoder in decoders.items():
         values = [0.0] * len(contrast.rows)
-        with tqdm(total=len(values), desc=name, unit=" translations", disable=None) as progress:
+        with progress(total=len(values), of=name, unit="translations") as bar:
             for source, scores in decoder.scores(sources, targets):
                 for row, score in zip(rows[source], scores):
                     values[row] = score.total if args.score == "sum" else score.mean
-                progress.update(len(scores))
+                bar.update(len(scores))
         found[name] = values
     return found
 

@@ -33,8 +33,7 @@ def main(args: argparse.Namespace) -> int:
     """Make the control parse."""
     import os
 
-    from tqdm import tqdm
-
+    from fairseq_syntax.console import finished, progress
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.conllu import read_conllu, write_conllu
     from fairseq_syntax.text.controls import Control
@@ -49,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     n_lines = sum(1 for _ in read_conllu(args.input))
     if n_lines == 0:
         raise SyntaxDataError("is empty", path=args.input)
-    lines = tqdm(read_conllu(args.input, n_lines=n_lines), total=n_lines, unit=" lines", disable=None)
+    lines = progress(read_conllu(args.input, n_lines=n_lines), total=n_lines)
     with whole_file(args.output) as file:
         file.write(f"# lines = {n_lines}\n")
         try:
@@ -60,10 +59,12 @@ def main(args: argparse.Namespace) -> int:
         except SyntaxDataError as error:
             raise SyntaxDataError(error.message, path=args.input, line=error.line, hint=error.hint) from None
     report = control.report
-    print(f"{args.output}: {report.lines} lines, {report.sentences} sentences, {', '.join(args.control)}")
     if "shuffled" in args.control and report.without_partner:
         print(
             f"{report.without_partner} sentences are the only ones of their length among {args.block} lines: "
             "random trees took the place of theirs"
         )
+    then = f"fairseq-syntax segment --lang LANG --input {args.output} --outdir DIR --model segmentation.LANG.json"
+    what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(args.control)}"
+    finished(args.output, what, then)
     return 0

@@ -22,7 +22,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--seeds", type=int, nargs="+", action="extend", metavar="N", help="train with each of these (default: 1)"
     )
-    parser.epilog = "example: fairseq-syntax demo --only PASCAL DLAA"
     return parser
 
 

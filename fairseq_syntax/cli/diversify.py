@@ -40,6 +40,7 @@ def main(args: argparse.Namespace) -> None:
     import logging
     import random
 
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.experiments.diversity import Diversifier, diversity_curves, measure, table, training_bigrams
     from fairseq_syntax.figures.plot import save
@@ -89,3 +90,4 @@ def main(args: argparse.Namespace) -> None:
         file.write(table(rows, args.samples).render("markdown") + "\n")
     save(diversity_curves(rows), os.path.join(args.out, "diversity.png"))
     print(table(rows, args.samples).render())
+    finished(args.out, "translations.tsv, diversity.json, diversity.md and diversity.png")

@@ -29,6 +29,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     import logging
 
+    from fairseq_syntax.console import finished, say
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.experiments import results
     from fairseq_syntax.experiments.grid import Grid
@@ -43,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
             raise SyntaxDataError(f"not a variable and its value: {text!r}", hint="--set NAME=VALUE")
         overrides[name] = value
     experiment = load(args.file, overrides)
-    grid = Grid(experiment, check_code=args.check_code)
+    grid = Grid(experiment, say, check_code=args.check_code)
     if args.list:
         kept = {f"{system}/{seed}" for system, seed in experiment.cells() if grid.is_complete(system, seed)}
         for tasks in [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in experiment.cells())]:
@@ -62,10 +63,11 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError("there are no results yet", path=experiment.record, hint="run it without --table")
     table = results.results_table(entries, experiment.name, list(experiment.systems), experiment.planned())
     results.write_whole(experiment.table, table)
-    print(f"table: {experiment.table}")
+    finished(experiment.table, "the table")
     if experiment.shares is not None:
         results.write_whole(experiment.shares.page, verdict_page(experiment, entries))
-        print(f"how much of the gains is syntax: {experiment.shares.page}")
+        finished(experiment.shares.page, "how much of the gains is syntax")
     if failed:
         print(f"failed: {', '.join(failed)}")
+        print("next: mend what the logs say, and give the same command again; what is done is not done again")
     return 1 if failed else 0

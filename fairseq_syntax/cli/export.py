@@ -38,6 +38,7 @@ def main(args: argparse.Namespace) -> None:
     """Export."""
     import logging
 
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.inference import export
 
@@ -57,4 +58,6 @@ def main(args: argparse.Namespace) -> None:
         source_tag=args.source_tag,
     )
     factors = f", with {' and '.join(exported.factors)} as source factors" if exported.factors else ""
-    print(f"{args.output}: for {exported.kind}{factors}; translate with: fairseq-syntax translate {args.output}")
+    finished(
+        args.output, f"a model for {exported.kind}{factors}", f"fairseq-syntax translate {args.output} --input FILE"
+    )

@@ -44,6 +44,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.filters import Limits, filter_files
 
@@ -59,5 +60,11 @@ def main(args: argparse.Namespace) -> int:
         candidates=tuple(args.candidates) if args.candidates else None,
     )
     conllu = (args.conllu, args.conllu_output) if args.conllu else None
-    print(filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, jobs=args.jobs))
+    report = filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, jobs=args.jobs)
+    print(report)
+    if conllu:
+        then = f"fairseq-syntax segment --lang LANG --input {args.conllu_output} --outdir DIR --train sentencepiece"
+    else:
+        then = f"fairseq-syntax parse --input {args.output[0]} --output {args.output[0]}.conllu --lang LANG"
+    finished(", ".join(args.output), f"{report.kept} lines", then)
     return 0

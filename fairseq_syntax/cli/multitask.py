@@ -59,8 +59,10 @@ def main(args: argparse.Namespace) -> int:
     for prefix in [*args.train, *args.translate_only]:
         if Path(prefix).parent.resolve() == outdir.resolve():
             raise SyntaxDataError("the output would overwrite the input", path=prefix, hint="give another --outdir")
+    then = f"fairseq-preprocess -s {args.src} -t {args.tgt} --trainpref {outdir}/TRAIN --destdir BIN"
     for prefix, write in [(p, write_doubled) for p in args.train] + [(p, write_tagged) for p in args.translate_only]:
         print(unless_done(args, Path(prefix), outdir, write))
+    print(f"next: {then}")
     return 0
 
 
@@ -92,6 +94,7 @@ def write_doubled(args: argparse.Namespace, prefix: Path, outdir: Path) -> str:
     import tempfile
     from array import array
 
+    from fairseq_syntax.console import progress
     from fairseq_syntax.text.conllu import read_conllu
     from fairseq_syntax.text.files import unwritable
     from fairseq_syntax.text.linearize import is_projective, linearize, piece_symbols
@@ -107,7 +110,8 @@ def write_doubled(args: argparse.Namespace, prefix: Path, outdir: Path) -> str:
             places[kind].append(spool.tell())
             spool.write(f"{source}\n{target}\n".encode())
 
-        for (text, target), line in zip(read_pairs(args, prefix), lines, strict=True):
+        pairs = progress(read_pairs(args, prefix), total=total, of=prefix.name)
+        for (text, target), line in zip(pairs, lines, strict=True):
             keep(0, f"{translate} {text} {translate}", target)
             if line.words:
                 symbols = piece_symbols(line, text.split()) if args.words else None

@@ -130,17 +130,20 @@ def parser_options(args: argparse.Namespace, **more):
 def main(args: argparse.Namespace) -> int:
     import logging
 
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.parsing.conllu_file import pass_on
     from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    lang = "LANG" if args.parser == "conllu" else args.lang
+    then = f"fairseq-syntax segment --lang {lang} --input {args.output} --outdir DIR --train sentencepiece"
     if args.parser == "conllu":
         if args.distributions or args.shard or args.merge:
             raise SyntaxDataError("an existing parse is passed on as it is", hint="drop --distributions and --shard")
         if args.output.is_file() and not args.overwrite:
             raise SyntaxDataError("exists", path=args.output, hint="give another --output, or --overwrite")
-        print(f"{args.output}: {pass_on(args.input, args.output, text=args.text)} lines")
+        finished(args.output, f"{pass_on(args.input, args.output, text=args.text)} lines", then)
         return 0
     if args.text is not None:
         raise SyntaxDataError("--text goes with --parser conllu; the text to parse is --input")
@@ -153,8 +156,11 @@ def main(args: argparse.Namespace) -> int:
             raise SyntaxDataError("shards must not remove each other's parts", hint="remove them yourself")
         job.drop()
     if args.merge:
-        print(f"{merge(Plan.of(job))}: {len(Plan.of(job).parts)} parts")
-        return 0
-    finished = parse_corpus(job)
-    print(f"{finished}" if finished else f"shard {args.shard[0]}/{args.shard[1]} is parsed; --merge when all are")
+        merge(Plan.of(job))
+        finished(args.output, f"{len(Plan.of(job).parts)} parts", then)
+    elif parse_corpus(job) is None:
+        then = "the same command with --merge in place of --shard, when all shards are parsed"
+        finished(args.output, f"shard {args.shard[0]} of {args.shard[1]} is parsed", then)
+    else:
+        finished(args.output, f"{Plan.of(job).n_lines} lines", then)
     return 0

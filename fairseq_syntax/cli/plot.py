@@ -56,10 +56,12 @@ def _translations(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.console import finished
     from fairseq_syntax.figures import plot
 
     draw = {"box": _box, "length": _length, "by": _by, "curves": _curves, "reliability": _reliability}[args.figure]
     plot.save(draw(args), args.out)
+    finished(args.out, "the figure")
     return 0
 
 

@@ -59,6 +59,7 @@ def _positive(text: str) -> int:
 def main(args: argparse.Namespace) -> int:
     import logging
 
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.scoring.outputs import check_parallel, read_text
     from fairseq_syntax.scoring.properties import Property
@@ -97,6 +98,8 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         Path(args.json).write_text(text + "\n", encoding="utf-8")
     print("\n\n".join(table.render(args.format) for table in tables(report)))
+    if args.json:
+        finished(args.json, "the report")
     return 0
 
 

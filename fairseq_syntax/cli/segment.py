@@ -44,6 +44,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
+    import sys
     from pathlib import Path
 
     from fairseq_syntax.errors import SyntaxDataError
@@ -73,8 +74,11 @@ def main(args: argparse.Namespace) -> int:
             "seed": args.seed,
         }
     prefix = outdir / f"segmentation.{args.lang}"
+    if training:
+        files = ", ".join(map(str, training["files"]))
+        print(f"training a {args.train} model of {args.vocab_size} pieces on {files}", file=sys.stderr)
     segmenter = prepare_model(prefix, args.model, training, args.overwrite)
-    print(f"segmentation.{args.lang}: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
+    print(f"{prefix}.json: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
     for path, paths in zip(args.input, outputs):
         report = segment_file(segmenter, path, paths, overwrite=args.overwrite, workers=args.workers)
         print(f"{paths[0]}: {report}")
@@ -84,4 +88,7 @@ def main(args: argparse.Namespace) -> int:
             f"warning: the model normalises text: {len(segmenter.altered)} distinct words do not come back as they "
             f"were, among them {examples}"
         )
+    where = f"--trainpref {outdir}/TRAIN --validpref {outdir}/VALID --destdir BIN"
+    plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
+    print(f"next: fairseq-preprocess {plugin} -s SRC -t TGT {where}")
     return 0

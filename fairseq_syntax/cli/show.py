@@ -55,6 +55,7 @@ def _numbers(text: str) -> list[int]:
 def main(args: argparse.Namespace) -> int:
     import logging
 
+    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.figures.plot import FORMATS, save
     from fairseq_syntax.figures.sentences import collect
@@ -82,11 +83,13 @@ def main(args: argparse.Namespace) -> int:
 
         with whole_file(args.out) as file:
             file.write(page(exhibits, src, tgt, f"{args.split}: {src} → {tgt}"))
+        finished(args.out, f"{len(exhibits)} sentences", "open it in a browser")
         return 0
     from fairseq_syntax.figures.heatmap import heat_maps
 
     options = {"kind": args.kind, "layers": args.layers, "heads": args.heads, "tree": args.tree, "src": src}
     save(heat_maps(exhibits[0], next(iter(models)), **options), args.out)
+    finished(args.out, f"sentence {exhibits[0].number}")
     return 0
 
 

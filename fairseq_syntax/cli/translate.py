@@ -50,8 +50,7 @@ def main(args: argparse.Namespace) -> None:
     from contextlib import nullcontext
     from itertools import islice
 
-    from tqdm import tqdm
-
+    from fairseq_syntax.console import finished, progress
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.inference.translator import Translator
     from fairseq_syntax.text.conllu import read_conllu
@@ -76,12 +75,18 @@ def main(args: argparse.Namespace) -> None:
         source = read_conllu(args.input)
     else:
         source = read_lines(args.input)
-    lines = iter(tqdm(source, unit=" lines", disable=None))
+    total = None if args.input == "-" else _count(args.input)
+    lines = iter(source)
+    count = 0
 
     def write(path: str | None):
         return nullcontext(sys.stdout if path == "-" else None) if path in ("-", None) else whole_file(path)
 
-    with write(args.output) as file, write(args.alignments) as links:
+    with (
+        write(args.output) as file,
+        write(args.alignments) as links,
+        progress(total=total, of="translating") as bar,
+    ):
         # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
         while chunk := list(islice(lines, args.batch_size * 4)):
             for best in translator.translations(chunk, alignments=links is not None):
@@ -90,3 +95,18 @@ def main(args: argparse.Namespace) -> None:
                     found = best[0].alignment  # an empty line has none
                     links.write((written(found, args.alignments) if found is not None else "") + "\n")
             file.flush()
+            count += len(chunk)
+            bar.update(len(chunk))
+    if args.output != "-":
+        finished(args.output, f"{count} lines", f"fairseq-syntax score --ref REFERENCE --sys {args.output}")
+    if args.alignments:
+        finished(args.alignments, f"the alignments of {count} lines")
+
+
+def _count(path: str) -> int | None:
+    """The lines of a text, and those that a parse says it has."""
+    from fairseq_syntax.text.conllu_parts import declared_lines
+    from fairseq_syntax.text.files import read_raw_lines
+
+    parsed = path.removesuffix(".gz").endswith(".conllu")
+    return declared_lines(path) if parsed else sum(1 for _ in read_raw_lines(path))

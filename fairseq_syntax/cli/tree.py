@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -50,6 +52,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
+    from fairseq_syntax.console import finished, progress
     from fairseq_syntax.inference.parent_head import ParentHeadParser, load_model
     from fairseq_syntax.parsing.base import ParserOptions
     from fairseq_syntax.text.conllu import write_conllu
@@ -69,13 +72,14 @@ def main(args: argparse.Namespace) -> int:
     words = lines = 0
     opened = nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output)
     with opened as output:
-        for chunk in chunks(args.input):
+        for chunk in chunks(progress(lines_of(args.input), of="parsing")):
             parsed = parser.predict(chunk) if is_conllu(args.input) else parser.parse(chunk, first_line=lines)
             for line in parsed:
                 write_conllu(output, line)
                 words += len(line.words)
             lines += len(parsed)
-    print(f"{lines} lines, {words} words", file=sys.stderr)
+    then = f"fairseq-syntax eval-tree GOLD.conllu {args.output}"
+    finished(args.output, f"{lines} lines, {words} words", then, file=sys.stderr)
     return 0
 
 
@@ -83,14 +87,20 @@ def is_conllu(path: str) -> bool:
     return path.endswith((".conllu", ".conllu.gz"))
 
 
-def chunks(path: str, size: int = 2000):
-    """The lines of the input, so many at a time: strings, or parsed lines of CoNLL-U."""
-    from itertools import islice
-
+def lines_of(path: str) -> Iterable[Any]:
+    """The lines of the input: strings, or parsed lines of CoNLL-U."""
     from fairseq_syntax.text.conllu import read_conllu
     from fairseq_syntax.text.files import read_lines
 
-    lines = (line.rstrip("\r\n") for line in sys.stdin) if path == "-" else None
-    source = iter(read_conllu(path) if is_conllu(path) else read_lines(path)) if lines is None else lines
+    if path == "-":
+        return (line.rstrip("\r\n") for line in sys.stdin)
+    return read_conllu(path) if is_conllu(path) else read_lines(path)
+
+
+def chunks(lines: Iterable[Any], size: int = 2000) -> Iterator[list[Any]]:
+    """The lines, so many at a time."""
+    from itertools import islice
+
+    source = iter(lines)
     while chunk := list(islice(source, size)):
         yield chunk

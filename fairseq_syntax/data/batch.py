@@ -22,6 +22,8 @@ from torch import Tensor
 
 from fairseq_syntax.store.flat import ARC_FIELDS, LABEL_FIELDS, WORD_FIELDS, FlatArcs, FlatSyntax, Lengths
 
+__all__ = ["PieceArcs", "SyntaxBatch", "pack"]
+
 Made = TypeVar("Made")
 
 

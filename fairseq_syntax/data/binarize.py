@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import xxhash
-from tqdm import tqdm
 
+from fairseq_syntax.console import progress as progress_bar
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore
@@ -261,7 +261,7 @@ def _make_parts(
 
     n_lines = count_lines(tokens)
     name = os.path.basename(parts.output)
-    with tqdm(total=n_lines, desc=name, unit=" lines", disable=None if progress else True, leave=False) as bar:
+    with progress_bar(total=n_lines, of=name, quiet=not progress) as bar:
         for start, end in in_workers(
             _work,
             tasks(),

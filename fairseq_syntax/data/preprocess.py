@@ -109,6 +109,12 @@ def binarize_syntax(args: Namespace) -> None:
             copy_segmentation(os.path.dirname(first.split(",")[0]) or ".", args.destdir, lang)
 
 
+def train_command(destdir: str) -> str:
+    """What comes after binarizing, for whoever reads the last line."""
+    plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
+    return f"fairseq-train {destdir} {plugin} --arch pascal_transformer … (or fairseq-syntax inspect {destdir} --check)"
+
+
 def check_dataset(args: Namespace) -> None:
     """Make sure that the token dataset is there and that its sentences are as long as the text's.
 
@@ -264,6 +270,7 @@ def _wrap_main(module) -> None:
                 step.finish()
             if not args.dict_only:
                 binarize_syntax(args)
+                logger.info("%s: tokens and syntax; next: %s", args.destdir, train_command(args.destdir))
         return None
 
     main.with_syntax = True  # type: ignore[attr-defined]

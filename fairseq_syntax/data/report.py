@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory, labels_path
@@ -247,7 +248,7 @@ def check(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
 
 def _check_sentences(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
     eos, vocabulary = tokens.dictionary.eos(), len(tokens.dictionary)
-    for first, flat in _blocks(store):
+    for first, flat in _with_progress(store):
         for offset, what in sorted(_problems(store, flat), key=lambda found: found[0]):
             yield f"sentence {first + offset + 1}: {what}"
         ends = np.cumsum(flat.n_words)
@@ -267,6 +268,13 @@ def _check_sentences(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
             wrong = _boundary(tokens, first + b, flat.pieces[ends[b] - n_words : ends[b]].tolist())
             if wrong:
                 yield f"{where}: {wrong}"
+
+
+def _with_progress(store: SyntaxStore) -> Iterator[tuple[int, FlatSyntax[np.ndarray]]]:
+    with progress(total=len(store), of="checking", unit="sentences") as bar:
+        for first, flat in _blocks(store):
+            yield first, flat
+            bar.update(len(flat.n_words))
 
 
 def _blocks(store: SyntaxStore) -> Iterator[tuple[int, FlatSyntax[np.ndarray]]]:

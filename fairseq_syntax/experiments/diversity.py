@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.figures.fonts import any_script
 from fairseq_syntax.inference.spelling import text_of_tokens
@@ -113,13 +114,15 @@ class Diversifier:
         """
         best = self.most_likely(sentences)
         out: list[Variation] = []
-        for distance in distances:
-            for _ in range(1 if distance == 0 else samples):
+        rounds = [distance for distance in distances for _ in range(1 if distance == 0 else samples)]
+        with progress(total=len(rounds) * len(sentences), of="translating", unit="sentences") as bar:
+            for distance in rounds:
                 drawn = {i: random_variation(t, distance, self.bigrams, rng) for i, t in best.items()}
                 templates = {i: t for i, t in drawn.items() if t is not None}
                 texts = self.translate(templates)
                 made = [Variation(i, distance, t, texts[i]) for i, t in templates.items()]
                 out += made * (samples if distance == 0 else 1)
+                bar.update(len(sentences))
         return out
 
     def reference(self, sentence: int) -> str:

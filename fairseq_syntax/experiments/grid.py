@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fairseq_syntax
+from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Task
 from fairseq_syntax.experiments.results import append, read, record_environment, write_whole
@@ -123,12 +124,16 @@ class Grid:
         if kept and not cells:
             return []
         self.experiment.workdir.mkdir(parents=True, exist_ok=True)
-        with self._lock() as lock, self._stop_on_signals():
-            failed = self._run_tasks(self.experiment.prepare_tasks(), lock)
+        with self._lock() as lock, self._stop_on_signals(), ExitStack() as stack:
+            tasks = [self.experiment.prepare_tasks(), *(self.experiment.cell_tasks(*cell) for cell in cells)]
+            bar = stack.enter_context(progress(total=sum(map(len, tasks)), of=self.experiment.name, unit="steps"))
+            failed = self._run_tasks(tasks[0], lock, bar.update)
             if failed:
                 raise SyntaxDataError(f"the step {failed} of prepare failed", path=self._log("prepare", failed))
             with ThreadPoolExecutor(max(1, jobs)) as pool:
-                work = {cell: pool.submit(self._run_tasks, self.experiment.cell_tasks(*cell), lock) for cell in cells}
+                work = {
+                    cell: pool.submit(self._run_tasks, own, lock, bar.update) for cell, own in zip(cells, tasks[1:])
+                }
                 try:
                     return [f"{system}/{seed}" for (system, seed), done in work.items() if done.result() is not None]
                 except BaseException:
@@ -136,7 +141,7 @@ class Grid:
                         self._stop()
                     raise
 
-    def _run_tasks(self, tasks: list[Task], lock: int) -> str | None:
+    def _run_tasks(self, tasks: list[Task], lock: int, step: Callable[[], object]) -> str | None:
         """Run a cell's steps in order; the name of the one that failed, if any."""
         for task in tasks:
             if self._stopped:
@@ -146,6 +151,7 @@ class Grid:
                 self.say(f"{task.cell} {task.step}: done before{', by other code' if other else ''}")
             elif not self._run_task(task, lock):
                 return task.step
+            step()
         with self._guard:
             self.exchange_kept()
         return None

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = ["heat_maps"]
+
 RIGHT_TO_LEFT = frozenset({"ar", "fa", "he", "ur"})
 _BESIDE = 4
 _ARC, _TEXT = "#0b5cad", "#5b6570"

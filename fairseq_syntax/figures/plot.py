@@ -19,8 +19,12 @@ from fairseq_syntax.scoring.properties import interval_label
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind readers tell apart.
+__all__ = ["bleu_by_length", "box_plot", "reliability_diagram", "save", "score_by_property", "training_curves"]
+
+# Okabe and Ito's palette, which colour-blind readers tell apart; marks and hatches differ for readers of grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
 FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -67,7 +71,9 @@ def bleu_by_length(table: Mapping) -> Figure:
     width = 0.8 / len(names)
     for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
         offset = (i - (len(names) - 1) / 2) * width
-        axes.bar(places + offset, [b["BLEU"][name] for b in buckets], width * 0.92, color=color, label=name)
+        scores = [b["BLEU"][name] for b in buckets]
+        style = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
+        axes.bar(places + offset, scores, width * 0.92, label=name, **style)
     labels = [f"({b['over']}, {b['to']}]\n{b['sentences']:,}" for b in buckets]
     axes.set_xticks(places, labels)
     axes.set_xlabel(f"tokens of the {table['of']}; sentences below")
@@ -102,7 +108,8 @@ def score_by_property(found: Mapping, metric: str) -> Figure:
         ends = np.array([[one.get("low", one["score"]), one.get("high", one["score"])] for one in scores])
         errors = np.maximum([middle - ends[:, 0], ends[:, 1] - middle], 0.0)
         offset = (i - (len(names) - 1) / 2) * 0.6 / len(names)
-        axes.errorbar(places + offset, middle, errors, fmt="o", color=color, markersize=5, capsize=3, label=name)
+        mark = MARKS[i % len(MARKS)]
+        axes.errorbar(places + offset, middle, errors, fmt=mark, color=color, markersize=5, capsize=3, label=name)
     labels = [interval_label(interval["over"], interval["to"]) for interval in intervals]
     axes.set_xticks(places, [f"{label}\n{one['sentences']:,}" for label, one in zip(labels, intervals)])
     axes.set_xlabel(f"{found['property']}; sentences below")
@@ -126,13 +133,13 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str]) -> Figur
     figure, panels = _axes(width=0.8 + 4.2 * len(metrics), height=3.6, columns=len(metrics))
     for axes, metric in zip(np.atleast_1d(panels), metrics):
         drawn = False
-        for (_, curves), color in zip(runs.items(), _colors(len(runs))):
+        for (_, curves), color, mark in zip(runs.items(), _colors(len(runs)), _marks(len(runs))):
             train = "train" if metric in curves.get("train", {}) else "train_inner"
             for kind, points in ((kind, curves[kind].get(metric)) for kind in curves):
                 if points and (kind == train or not kind.startswith("train")):
                     x, y = zip(*points)
                     style = "--" if kind == train else "-"
-                    axes.plot(x, y, style, color=color, marker="o", markersize=3, linewidth=1.4)
+                    axes.plot(x, y, style, color=color, marker=mark, markersize=4, linewidth=1.4)
                     drawn = True
         if not drawn:
             known = sorted({name for curves in runs.values() for names in curves.values() for name in names})
@@ -140,7 +147,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str]) -> Figur
         axes.set_xlabel("updates")
         axes.set_ylabel(metric)
         axes.grid(alpha=0.3)
-    handles = [Line2D([], [], color=color, label=name) for name, color in zip(runs, _colors(len(runs)))]
+    looks = zip(runs, _colors(len(runs)), _marks(len(runs)))
+    handles = [Line2D([], [], color=color, marker=mark, markersize=4, label=name) for name, color, mark in looks]
     handles.append(Line2D([], [], color="gray", linestyle="-", label="validation"))
     handles.append(Line2D([], [], color="gray", linestyle="--", label="training"))
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
@@ -156,11 +164,11 @@ def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]
     """
     figure, (axes, below) = _axes(width=4.6, height=5.4, rows=2, ratios=(3, 1))
     axes.plot([0, 1], [0, 1], color="gray", linewidth=1, linestyle=":", label="perfect")
-    for (name, bins), color in zip(curves.items(), _colors(len(curves))):
+    for (name, bins), color, mark in zip(curves.items(), _colors(len(curves)), _marks(len(curves))):
         p, accuracy, count = (np.array(column, dtype=float) for column in zip(*bins))
         error = float((count * np.abs(p - accuracy)).sum() / count.sum())
-        axes.plot(p, accuracy, "o-", color=color, markersize=4, label=f"{name} (ECE {100 * error:.1f}%)")
-        below.plot(p, count / count.sum(), "o-", color=color, markersize=3)
+        axes.plot(p, accuracy, f"{mark}-", color=color, markersize=4, label=f"{name} (ECE {100 * error:.1f}%)")
+        below.plot(p, count / count.sum(), f"{mark}-", color=color, markersize=3)
     axes.set_ylabel("accuracy")
     for panel in (axes, below):
         panel.set_xlim(0, 1)
@@ -207,3 +215,7 @@ def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: 
 
 def _colors(n: int) -> list[str]:
     return [COLORS[i % len(COLORS)] for i in range(n)]
+
+
+def _marks(n: int) -> list[str]:
+    return [MARKS[i % len(MARKS)] for i in range(n)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.report import word_of
@@ -20,6 +21,8 @@ from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.outputs import read_translations
 from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.text.conllu import ParsedLine, text_of
+
+__all__ = ["Exhibit", "Output", "Tree", "collect"]
 
 
 @dataclass
@@ -118,7 +121,7 @@ def collect(
     path = store_path(data, split, src, tgt, src)
     store = SyntaxStore(path) if os.path.exists(path) else None
     exhibits = []
-    for number in numbers:
+    for number in progress(numbers, of="translating", unit="sentences"):
         exhibit = _source(task, dataset, number, store)
         if gold is not None:
             exhibit.trees["gold"] = _gold(gold[number - 1], exhibit)

@@ -34,6 +34,8 @@ from fairseq_syntax.inference.attention import recorded
 from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.text.files import whole_file
 
+__all__ = ["Agreement", "AlignmentHead", "WordAlignment", "agreement", "read_gold"]
+
 Span = tuple[int, int]
 Weights = NDArray[np.float32]
 

@@ -18,6 +18,8 @@ from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.parsing.base import Parser
 from fairseq_syntax.text.conllu import ParsedLine
 
+__all__ = ["ForcedDecoder", "TargetScore"]
+
 
 @dataclass(frozen=True)
 class TargetScore:

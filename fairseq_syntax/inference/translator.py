@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from fairseq import utils
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import (
     Aligner,
@@ -287,6 +288,7 @@ class Translator:
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
         sources, batches = self._batches([sentences[i] for i in filled])
         model, pad = self.models[0], dictionary.pad()
+        bar = progress(total=len(filled), of="aligning", unit="sentences")
         for batch in batches:
             numbers = batch["id"].tolist()
             targets = [tokens[n].to(batch["net_input"]["src_tokens"].device) for n in numbers]
@@ -301,6 +303,8 @@ class Translator:
                 found = [{heads[0]: own} for own in self._aligner.weights(batch["net_input"], targets)]
             for number, weights in zip(numbers, found):
                 pairs[filled[number]] = Pair(sources[number], spell(pieces[number], self._decode), weights)
+            bar.update(len(numbers))
+        bar.close()
         return pairs
 
     def _batches(self, lines: Sequence[Sentence]) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:

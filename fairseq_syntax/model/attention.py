@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+__all__ = ["HeadInputs", "ScoreTerm"]
+
 
 class HeadInputs(NamedTuple):
     """What the heads of a term work with. T counts queries and S keys, which are the same in an encoder.

@@ -23,6 +23,8 @@ from fairseq_syntax.model.heads import (
     terms_and_heads,
 )
 
+__all__ = ["DecoderSystem", "register_decoder_system"]
+
 IncrementalState = dict[str, dict[str, Tensor | None]]
 
 

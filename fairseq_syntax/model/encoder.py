@@ -26,6 +26,8 @@ from fairseq_syntax.model.heads import (
     terms_and_heads,
 )
 
+__all__ = ["EncoderSystem", "register_encoder_system"]
+
 
 class EncoderSystem(HeadSystem):
     """One system's part in the encoder. A new system is one subclass in one file.

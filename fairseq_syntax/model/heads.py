@@ -32,6 +32,8 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, WhereParsed
 from fairseq_syntax.model.options import SystemConfig, add_options, read_options
 
+__all__ = ["HeadClaims", "HeadLoss", "HeadSystem", "Step", "check_claims"]
+
 Place = tuple[int, int]  # (layer, head), both 0-based
 
 

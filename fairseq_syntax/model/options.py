@@ -17,6 +17,8 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 
 from fairseq_syntax.errors import SyntaxDataError
 
+__all__ = ["SystemConfig", "layer_numbers", "option"]
+
 
 @dataclass
 class SystemConfig(FairseqDataclass):

@@ -25,6 +25,8 @@ from fairseq_syntax.parsing.tokenizers import (
 )
 from fairseq_syntax.text.conllu import ParsedLine, Token, owner, text_of
 
+__all__ = ["PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser"]
+
 logger = logging.getLogger(__name__)
 
 PARSERS = {

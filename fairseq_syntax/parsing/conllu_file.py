@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from tqdm import tqdm
-
+from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import read_conllu, text_of, write_conllu
 from fairseq_syntax.text.files import read_lines, whole_file
@@ -35,7 +34,7 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None) -> int:
     if n_lines == 0:
         raise SyntaxDataError("is empty", path=parse if text is None else text)
     texts = read_lines(text) if text is not None else ()
-    lines = tqdm(read_conllu(parse, n_lines=n_lines), total=n_lines, unit="line", disable=None)
+    lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
     with whole_file(output) as file:
         file.write(f"# lines = {n_lines}\n")
         for line, expected in zip_longest(lines, texts):

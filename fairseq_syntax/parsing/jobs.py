@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser, parser_module
 from fairseq_syntax.text.conllu import format_conllu, read_conllu
@@ -128,9 +128,9 @@ def parse_corpus(job: Job) -> Path | None:
     make_folder(plan.files.folder)
     missing = [part for part in plan.own_parts if not plan.files.is_whole(part)]
     done = sum(end - start for start, end in plan.own_parts) - sum(end - start for start, end in missing)
-    with tqdm(total=sum(e - s for s, e in plan.own_parts), initial=done, unit="line", disable=None) as progress:
+    with progress(total=sum(e - s for s, e in plan.own_parts), done=done, of="parsing") as bar:
         for start, end in _parse_parts(plan, missing):
-            progress.update(end - start)
+            bar.update(end - start)
     return merge(plan) if job.shard is None else None
 
 

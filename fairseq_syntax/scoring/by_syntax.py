@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property, interval_label
 from fairseq_syntax.scoring.significance import Difference, holm, resample
@@ -45,7 +46,7 @@ def by_syntax(
     for prop in properties:
         values = prop.values(parses)
         intervals = []
-        for interval in prop.intervals(values):
+        for interval in progress(prop.intervals(values), of=f"by {prop.name}", unit="intervals"):
             entry: dict[str, Any] = {
                 "over": interval.over,
                 "to": interval.to,

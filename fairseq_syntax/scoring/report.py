@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.scoring.metrics import METRICS, Scorer, beer, distinct_1
@@ -27,6 +28,8 @@ from fairseq_syntax.scoring.significance import (
 )
 from fairseq_syntax.scoring.tables import Table, number, p_value
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu
+
+__all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
 FORMAT = 1
 DISTINCT = "distinct-1"
@@ -112,7 +115,8 @@ def evaluate(
     sentences = check_parallel(counts)
     scorers = [Scorer(m, references, options.tokenize, options.lowercase) for m in options.metrics if m in METRICS]
     report: dict = {"format": FORMAT, "sentences": sentences, "references": len(references)}
-    report["systems"] = [_score(system, scorers, references, options) for system in systems]
+    bar = progress(systems, of="scores", unit="systems")
+    report["systems"] = [_score(system, scorers, references, options) for system in bar]
     report["signatures"] = {scorer.name: scorer.signature for scorer in scorers}
     if "distinct1" in options.metrics:
         report["signatures"][DISTINCT] = f"tok:{options.tokenize}|over:every hypothesis, n-best lists included"
@@ -122,10 +126,11 @@ def evaluate(
         names = [system.name for system in systems]
         base = systems[names.index(baseline)] if baseline else systems[0]
         report["baseline"] = base.name
-        for system, entry in zip(systems, report["systems"]):
-            if system is not base:
-                base_entry = report["systems"][names.index(base.name)]
-                entry["tests"] = _test(system, base, scorers, options, entry, base_entry)
+        base_entry = report["systems"][names.index(base.name)]
+        with progress(total=(len(systems) - 1) * len(scorers), of="tests", unit="tests") as bar:
+            for system, entry in zip(systems, report["systems"]):
+                if system is not base:
+                    entry["tests"] = _test(system, base, scorers, options, entry, base_entry, bar.update)
         _correct([entry["tests"] for entry in report["systems"] if "tests" in entry])
     if options.by_length:
         report["by_length"] = by_length(systems, references, options, sources)
@@ -166,7 +171,15 @@ def _score(system: System, scorers: Sequence[Scorer], references, options: Optio
     }
 
 
-def _test(system: System, base: System, scorers, options: Options, entry: dict, base_entry: dict) -> dict:
+def _test(
+    system: System,
+    base: System,
+    scorers: Sequence[Scorer],
+    options: Options,
+    entry: dict,
+    base_entry: dict,
+    step: Callable[[], object],
+) -> dict:
     one_by_one = len(system.runs) == len(base.runs)
     found = {}
     for scorer in scorers:
@@ -192,6 +205,7 @@ def _test(system: System, base: System, scorers, options: Options, entry: dict, 
             ]
             tests["detectable"] = Difference.of(tests["difference"], drawn[0] - drawn[1]).detectable
         found[scorer.name] = tests
+        step()
     return found
 
 

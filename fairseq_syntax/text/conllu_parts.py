@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu_reader import ConlluReader
 from fairseq_syntax.text.files import read_raw_lines
-from fairseq_syntax.text.line_numbers import LineNumbers
+from fairseq_syntax.text.line_numbers import LineNumbers, declared_in
 from fairseq_syntax.text.parsed_line import ParsedLine
 
 
@@ -26,6 +26,12 @@ class ConlluPart(NamedTuple):
         reader = ConlluReader(path, self.end, self.start, self.before)
         reader.line_numbers.declared = self.end  # so a part without any sentence is one of empty lines
         return reader.read(self.rows)
+
+
+def declared_lines(path: str | os.PathLike[str]) -> int | None:
+    """The N of ``# lines = N`` in the first row of a file; None where it does not begin so."""
+    first = next(iter(read_raw_lines(path)), b"").decode("ascii", "replace")
+    return declared_in(first.rstrip("\r\n"))
 
 
 def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[ConlluPart]:

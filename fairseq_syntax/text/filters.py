@@ -13,10 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import parse_conllu_block
 from fairseq_syntax.text.conllu_parts import conllu_parts
-from fairseq_syntax.text.files import decode_line, read_lines, whole_file
+from fairseq_syntax.text.files import decode_line, read_lines, read_raw_lines, whole_file
 from fairseq_syntax.text.jobs import in_workers
 from fairseq_syntax.text.line_numbers import is_line_comment
 
@@ -174,7 +175,9 @@ def filter_files(
     report, kept = Report(), bytearray()
     with ExitStack() as stack:
         note = stack.enter_context(whole_file(removed)) if removed else None
-        for texts, verdict in _judged(inputs, conllu[0] if conllu else None, limits, jobs):
+        judged = _judged(inputs, conllu[0] if conllu else None, limits, jobs)
+        total = sum(1 for _ in read_raw_lines(inputs[0]))
+        for texts, verdict in progress(judged, total=total, of="filtering"):
             report.lines += 1
             kept.append(verdict is None)
             if verdict is not None:

@@ -117,6 +117,12 @@ class LineNumbers:
             self._fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
 
 
+def declared_in(row: str) -> int | None:
+    """The N of a row ``# lines = N``; None for any other."""
+    match = _COMMENT.match(row)
+    return natural(match[2]) if match is not None and match[1] == "lines" else None
+
+
 def is_line_comment(row: str) -> bool:
     """Whether a row is ``# line = N`` or ``# lines = N``."""
     return _COMMENT.match(row) is not None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import ParsedLine, format_conllu
-from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
+from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts, declared_lines
 from fairseq_syntax.text.files import (
     decode_line,
     file_sha256,
@@ -101,9 +102,12 @@ def segment_file(
         parts = Parts(outputs[0], fingerprint(step.made_from, PART_LINES), ".pieces")
         with parts.being_made():
             spans: list[tuple[int, int]] = []
-            missing = _missing(parts, _source(path), spans)
-            for _ in in_workers(_work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)):
-                pass
+            with progress(total=_count_lines(path), of=outputs[0].name) as bar:
+                missing = _missing(parts, _source(path), spans, bar.update)
+                for lines in in_workers(
+                    _work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)
+                ):
+                    bar.update(lines)
             heads = [json.loads(parts.body(span).partition(b"\n")[0]) for span in spans]
             lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
             for head in heads:
@@ -133,10 +137,19 @@ def _source(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:
         start += len(rows)
 
 
-def _missing(parts: Parts, source: Iterator[ConlluPart], spans: list[tuple[int, int]]) -> Iterator[ConlluPart]:
+def _count_lines(path: str | os.PathLike[str]) -> int | None:
+    """The lines of a file's text, where they can be known without parsing it."""
+    return declared_lines(path) if is_conllu(path) else sum(1 for _ in read_raw_lines(path))
+
+
+def _missing(
+    parts: Parts, source: Iterator[ConlluPart], spans: list[tuple[int, int]], skip: Callable[[int], object]
+) -> Iterator[ConlluPart]:
     for part in source:
         spans.append((part.start, part.end))
-        if not parts.is_whole(spans[-1]):
+        if parts.is_whole(spans[-1]):
+            skip(part.end - part.start)
+        else:
             yield part
 
 
@@ -148,8 +161,8 @@ def _start(segmenter: Segmenter, parts: Parts, path: str | os.PathLike[str]) -> 
     _worker = segmenter, parts, os.fspath(path)
 
 
-def _work(part: ConlluPart) -> None:
-    """Makes a part: a line of JSON, the pieces, and for a parse its rows."""
+def _work(part: ConlluPart) -> int:
+    """Makes a part: a line of JSON, the pieces, and for a parse its rows; returns its lines."""
     assert _worker is not None
     segmenter, parts, path = _worker
     parsed = is_conllu(path)
@@ -179,3 +192,4 @@ def _work(part: ConlluPart) -> None:
     head: dict[str, Any] = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
     head["altered"] = dict(list(segmenter.altered.items())[:1000])
     parts.commit((part.start, part.end), json.dumps(head).encode() + b"\n" + body + "".join(rows).encode())
+    return part.end - part.start

@@ -1,7 +1,8 @@
 """The ``fairseq-syntax`` command itself: what it imports, and when this package is known to fairseq."""
 
 import argparse
-import importlib
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import fairseq_syntax
-from fairseq_syntax.cli import SUBCOMMANDS, WITH_FAIRSEQ, main
+from fairseq_syntax.cli import SUBCOMMANDS, WITH_FAIRSEQ, add_subcommand, main
+from fairseq_syntax.cli.examples import EXAMPLES, example
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -78,11 +80,41 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS)
 def test_options_of_several_values_add_up_when_they_are_repeated(subcommand):
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"fairseq_syntax.cli.{subcommand.replace('-', '_')}").add_parser(parser.add_subparsers())
+    add_subcommand(parser.add_subparsers(), subcommand)
     for option in options_of(parser):
         if option.nargs in ("+", "*"):
             assert isinstance(option, argparse._ExtendAction), f"{option.option_strings}: the last one wins"
             assert not option.default, f"{option.option_strings}: the default would stay with what is given"
+
+
+def words_of(example: str) -> list[str]:
+    """What the command gets of an example; in one for fairseq's commands, what is between $( and )."""
+    example = example.replace("\\\n", " ")
+    command = re.findall(r"\$\((.*?)\)", example) or [example]
+    words = shlex.split(command[0])
+    assert words[0] == "fairseq-syntax"
+    return words[1:]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_is_understood_by_its_parser(name, capsys):
+    subcommand = name.split()[0]
+    assert subcommand in SUBCOMMANDS
+    parser = argparse.ArgumentParser(prog="fairseq-syntax")
+    own = add_subcommand(parser.add_subparsers(), subcommand)
+    words = words_of(example(name))
+    assert words[: len(name.split())] == name.split()
+    parser.parse_args(words)
+    assert example(subcommand).splitlines()[0] in own.format_help()
+    for text in example(name).splitlines():
+        assert len(text) <= 118, "with its indentation, a line of the help"
+    with pytest.raises(SystemExit):
+        parser.parse_args([*words, "--no-such-option"])
+    capsys.readouterr()
+
+
+def test_every_subcommand_has_an_example():
+    assert set(EXAMPLES) >= set(SUBCOMMANDS)
 
 
 def test_module_and_script_are_the_same(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -26,7 +27,8 @@ def load(name: str) -> ModuleType:
     return module
 
 
-site_pages, pictures = load("site_pages"), load("pictures")
+sys.path.insert(0, str(ROOT / "docs"))  # its modules import each other
+site_pages, pictures, stated, terms = map(load, ("site_pages", "pictures", "stated", "terms"))
 
 
 class Links(HTMLParser):
@@ -191,6 +193,76 @@ def test_pictures_draw_what_the_tables_say() -> None:
     assert pictures.floors()[-1] == ("cli",)
     place = {name: floor for floor, names in enumerate(pictures.floors()) for name in names}
     assert all(place[below] < place[above] for above, below in pictures.package_imports())
+
+
+@pytest.mark.checkout
+def test_prose_states_what_the_tables_say() -> None:
+    for file, pieces in stated.stated().items():
+        text = " ".join((ROOT / file).read_text("utf-8").split())
+        for piece in pieces:
+            assert piece in text, f"{file} should say: {piece}"
+        section = text.partition("## What comes out")[2].partition("## The systems")[0] if file == "README.md" else text
+        assert stated.unstated(section, pieces) == [], file
+
+
+def public_modules() -> list[str]:
+    """The modules that the reference of the Python API shows."""
+    return re.findall(r"^\.\. automodule:: (\S+)$", (ROOT / "docs/api.md").read_text("utf-8"), re.M)
+
+
+def without_docstring(module: ModuleType) -> list[str]:
+    """Public names of a module, and public methods of its classes, that say nothing of themselves."""
+    found = []
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isroutine(value) or inspect.isclass(value):
+            found += [] if inspect.getdoc(value) else [name]
+        if inspect.isclass(value):
+            own = [key for key, one in vars(value).items() if inspect.isroutine(one) or isinstance(one, property)]
+            # getattr: an override has the docstring of what it overrides
+            found += [f"{name}.{key}" for key in own if key[0] != "_" and not inspect.getdoc(getattr(value, key))]
+    return found
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    modules = public_modules()
+    assert len(modules) >= 15
+    for name in modules:
+        module = importlib.import_module(name)
+        assert module.__all__ and set(module.__all__) <= set(vars(module)), name
+        assert without_docstring(module) == [], name
+
+
+def test_a_name_without_a_docstring_is_found() -> None:
+    module = ModuleType("example")
+    source = "class A:\n 'x'\n def m(self): pass\n def _p(self): pass\ndef f(): pass\n__all__ = ['A', 'f']"
+    exec(source, vars(module))
+    assert without_docstring(module) == ["A.m", "f"]
+
+
+def test_every_system_is_drawn_or_says_why_not() -> None:
+    assert set(terms.DRAWN) | set(terms.NOT_DRAWN) == set(site_pages.equations())
+    assert not set(terms.DRAWN) & set(terms.NOT_DRAWN)
+    assert "trained model" in site_pages.picture_of("gcn") and "pascal-attention" in site_pages.picture_of("pascal")
+    assert ")nsubj VERB (obj" in site_pages.picture_of("multitask")
+
+
+def test_terms_say_what_the_parse_says() -> None:
+    """By hand: the 8th word, "telescope", hangs on the 3rd, "saw"."""
+    parents = terms.lisa().panels[0].values
+    assert [int(row.argmax()) for row in parents] == terms.HEADS and parents.sum() == len(terms.WORDS)
+    gaussian = terms.pascal().panels[0].values
+    assert gaussian[7].argmax() == 2 and abs(gaussian[7, 2] - 0.3989) < 1e-3 and abs(gaussian[7, 3] - 0.2420) < 1e-3
+    depth = {"the": 2, "man": 1, "saw": 0, "girl": 1, "with": 2, "telescope": 1, ".": 1}
+    assert terms.relative_depth().panels[0].values[2].tolist() == [depth[word] for word in terms.WORDS]
+    assert terms.ldd().panels[0].values[7].round(3).tolist() == [0, 0, 0.6, 0, 0.4, 0, 0, 0, 0]
+    sends = terms.gcn().panels[0].values
+    assert sends[2].tolist() == [0, 3, 1, 0, 3, 0, 0, 3, 3] and sends[7].tolist() == [0, 0, 2, 0, 0, 3, 3, 1, 0]
+    assert terms.senmt().panels[0].values[:, 2].argmax() == 8 and terms.senmt().panels[1].values[:, 2].argmax() == 0
+
+
+def test_a_figure_without_a_source_is_found() -> None:
+    assert stated.unstated("a 3.5 b\n12 % c 0.12.3.1", ["a 3.5 b"]) == ["a 3.5 b 12 % c 0.12.3."]
 
 
 def test_the_picture_of_the_readme_marks_what_is_right(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import fairseq_syntax
 
 ROOT = Path(fairseq_syntax.__file__).parent
 FLOORS = (
-    ("errors", "compat"),
+    ("errors", "compat", "console"),
     ("text",),
     ("parsing",),
     ("store",),

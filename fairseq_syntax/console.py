@@ -1,0 +1,76 @@
+"""What a command says on a terminal: a progress bar while it works, and at the end what was written where.
+
+The bars are tqdm's, all with the rate and the remaining time. They go to stderr, only where that is a terminal, and
+only once a second has passed; nothing of them stays. The last lines of a command go to stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+Item = TypeVar("Item")
+DELAY = 1.0  # seconds before a bar is shown
+
+
+def progress(
+    items: Iterable[Item] | None = None,
+    *,
+    total: int | None = None,
+    unit: str = "lines",
+    of: str = "",
+    done: int = 0,
+    quiet: bool = False,
+) -> tqdm[Item]:
+    """A progress bar, to be iterated over, or to be updated in a ``with`` block.
+
+    Args:
+        items: to pass on one by one
+        total: how many there will be; by default the length of ``items``, if it has one. Without it there is a rate
+            and no remaining time.
+        unit: what is counted, in the plural
+        of: what is being done or made, before the bar
+        done: how many were done by an earlier run
+        quiet: show nothing
+    """
+    from tqdm import tqdm
+
+    return tqdm(
+        items,
+        total=total,
+        unit=f" {unit}",
+        desc=of or None,
+        initial=done,
+        delay=DELAY,
+        leave=False,
+        dynamic_ncols=True,
+        disable=True if quiet else None,
+    )
+
+
+def say(text: str) -> None:
+    """Print a line to stdout, above the bars if there are any."""
+    from tqdm import tqdm
+
+    tqdm.write(text)
+
+
+def finished(output: str | os.PathLike[str] | None, what: str, then: str = "", *, file: TextIO | None = None) -> None:
+    """Print the last lines of a command: ``OUTPUT: what it is``, and ``next: COMMAND``.
+
+    Args:
+        output: what was written, a file or a folder; None or ``-`` is stdout, and the lines go to stderr then
+        what: what it holds, with numbers
+        then: the command that comes next in the pipeline; capitals stand for what the reader has to fill in
+        file: where to print to, by default stdout
+    """
+    to_stdout = output is None or os.fspath(output) == "-"
+    stream = file or (sys.stderr if to_stdout else sys.stdout)
+    print(what if to_stdout else f"{os.fspath(output or '')}: {what}", file=stream)
+    if then and not to_stdout:
+        print(f"next: {then}", file=stream)
