@@ -38,6 +38,7 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # the fields of a named tuple are described once
 
 
 def mathml(latex: str, display: str) -> str:

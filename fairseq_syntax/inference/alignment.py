@@ -497,8 +497,8 @@ class Agreement:
     """Links against given ones (Och and Ney 2003): sure links S, possible links P, which hold S; found links A.
 
     Attributes:
-        precision: |A ∩ P| / |A|
-        recall: |A ∩ S| / |S|
+        precision: ``|A ∩ P| / |A|``
+        recall: ``|A ∩ S| / |S|``
         f1: their harmonic mean
         aer: alignment error rate, ``1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)``
     """
