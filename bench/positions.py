@@ -22,7 +22,7 @@ def train_positions() -> None:
 @measure("train/parser_free_pascal_transformer", "train/parser_free_ldd_transformer")
 def train_predicted() -> None:
     """A supervised parent head and a layer above that reads it, with their loss."""
-    plain, _ = training_steps("transformer", LabelSmoothedCrossEntropyCriterion, count=5)
+    plain, _ = training_steps("transformer", LabelSmoothedCrossEntropyCriterion, count=2)
     for arch in ("parser_free_pascal_transformer", "parser_free_ldd_transformer"):
-        ours, tokens = training_steps(arch, SupervisedHeadCriterion, count=5)
+        ours, tokens = training_steps(arch, SupervisedHeadCriterion, count=2)
         compare(f"train/{arch}", ours, plain, pairs=7, detail={"target_tokens": tokens})

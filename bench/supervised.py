@@ -59,8 +59,8 @@ def train_lisa() -> None:
 @measure("train/dbsa_transformer")
 def train_dbsa() -> None:
     """A bi-affine head on either side and their losses, against label-smoothed cross entropy."""
-    ours, tokens = training_steps("dbsa_transformer", SupervisedHeadCriterion, count=5)
-    plain, _ = training_steps("transformer", LabelSmoothedCrossEntropyCriterion, count=5)
+    ours, tokens = training_steps("dbsa_transformer", SupervisedHeadCriterion, count=2)
+    plain, _ = training_steps("transformer", LabelSmoothedCrossEntropyCriterion, count=2)
     compare("train/dbsa_transformer", ours, plain, pairs=7, detail={"target_tokens": tokens})
 
 
