@@ -332,7 +332,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="systems trained at once (default: 2)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each of them (default: 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the corpora, and of training (default: 1)")
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="train with each of these (default: --seed)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", action="extend", metavar="N", help="train with each of these (default: --seed)"
+    )
     parser.add_argument(
         "--table",
         type=Path,

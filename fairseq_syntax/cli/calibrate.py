@@ -48,8 +48,10 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.parsing import calibration
     from fairseq_syntax.parsing.base import load_parser
     from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import whole_file
+    from fairseq_syntax.text.files import check_folder, whole_file
 
+    check_folder(args.output)
+    check_folder(args.picture)
     gold = list(read_conllu(args.gold))
     if args.parsed is not None:
         parsed = list(read_conllu(args.parsed, n_lines=len(gold)))

@@ -77,9 +77,10 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.scoring.contrast_sets import joined, read_set
-    from fairseq_syntax.text.files import whole_file
+    from fairseq_syntax.text.files import check_folder, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
+    check_folder(args.json)
     systems = [_named(text) for text in args.model or ()] + [_named(text) for text in args.scores or ()]
     names = [name for name, _ in systems]
     if not systems:

@@ -58,7 +58,9 @@ def _translations(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished
     from fairseq_syntax.figures import plot
+    from fairseq_syntax.text.files import check_folder
 
+    check_folder(args.out)
     draw = {"box": _box, "length": _length, "by": _by, "curves": _curves, "reliability": _reliability}[args.figure]
     plot.save(draw(args), args.out)
     finished(args.out, "the figure")

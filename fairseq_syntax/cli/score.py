@@ -64,13 +64,13 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.scoring.outputs import check_parallel, read_text
     from fairseq_syntax.scoring.properties import Property
     from fairseq_syntax.scoring.report import Options, evaluate, read_parses, read_system, tables
+    from fairseq_syntax.text.files import check_folder
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     _check_tokenizer(args.tokenize, SyntaxDataError)
     if bool(args.by) != bool(args.conllu):
         raise SyntaxDataError("--by and --conllu belong together", hint="give both")
-    if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
-        raise SyntaxDataError("there is no such folder to write to", path=args.json)
+    check_folder(args.json)
     by = [Property.of(text) for text in args.by or ()]
     references = [read_text(path) for path in args.ref]
     sources = read_text(args.src) if args.src else None

@@ -44,8 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
 
 
-def main(args: argparse.Namespace) -> None:
-    """Translate."""
+def main(args: argparse.Namespace) -> int:
+    """Translate; 1 if there are lines that could not be."""
     import logging
     from contextlib import nullcontext
     from itertools import islice
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.inference.translator import Translator
     from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import read_lines, whole_file
+    from fairseq_syntax.text.files import read_lines, read_stdin, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     translator = Translator.load(
@@ -70,14 +70,14 @@ def main(args: argparse.Namespace) -> None:
         lenpen=args.lenpen,
     )
     if args.input == "-":
-        source: Iterable[Any] = (line.rstrip("\r\n") for line in sys.stdin)
+        source: Iterable[Any] = read_stdin()
     elif args.input.removesuffix(".gz").endswith(".conllu"):
         source = read_conllu(args.input)
     else:
         source = read_lines(args.input)
     total = None if args.input == "-" else _count(args.input)
     lines = iter(source)
-    count = 0
+    count = bad = 0
 
     def write(path: str | None):
         return nullcontext(sys.stdout if path == "-" else None) if path in ("-", None) else whole_file(path)
@@ -89,7 +89,11 @@ def main(args: argparse.Namespace) -> None:
     ):
         # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
         while chunk := list(islice(lines, args.batch_size * 4)):
-            for best in translator.translations(chunk, alignments=links is not None):
+            for number, best in enumerate(translator.translations(chunk, alignments=links is not None), count + 1):
+                if best[0].error is not None:
+                    bad += 1
+                    where = "<stdin>" if args.input == "-" else args.input
+                    print(f"fairseq-syntax translate: error: {where}:{number}: {best[0].error}", file=sys.stderr)
                 file.write(best[0].text + "\n")
                 if links is not None:
                     found = best[0].alignment  # an empty line has none
@@ -101,6 +105,9 @@ def main(args: argparse.Namespace) -> None:
         finished(args.output, f"{count} lines", f"fairseq-syntax score --ref REFERENCE --sys {args.output}")
     if args.alignments:
         finished(args.alignments, f"the alignments of {count} lines")
+    if bad:
+        print(f"{bad} of {count} lines are not translated: their lines are empty", file=sys.stderr)
+    return 1 if bad else 0
 
 
 def _count(path: str) -> int | None:

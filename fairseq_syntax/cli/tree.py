@@ -90,10 +90,10 @@ def is_conllu(path: str) -> bool:
 def lines_of(path: str) -> Iterable[Any]:
     """The lines of the input: strings, or parsed lines of CoNLL-U."""
     from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import read_lines
+    from fairseq_syntax.text.files import read_lines, read_stdin
 
     if path == "-":
-        return (line.rstrip("\r\n") for line in sys.stdin)
+        return read_stdin()
     return read_conllu(path) if is_conllu(path) else read_lines(path)
 
 

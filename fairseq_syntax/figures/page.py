@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def exhibit_data(exhibit: Exhibit) -> dict[str, Any]:
 
 def _output(output: Output) -> dict:
     attention = {kind: [_layer(w) for w in layers] for kind, layers in output.attention.items()}
-    scores = {name: round(score, 4) for name, score in output.scores.items()}
+    # JSON has no infinity: the score of what a model holds for impossible is not shown.
+    scores = {name: round(score, 4) for name, score in output.scores.items() if math.isfinite(score)}
     return {"text": output.text, "scores": scores, "pieces": output.pieces, "attention": attention}
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import Pair, WordAlignment, align, spell
+from fairseq_syntax.inference.alignment import Pair, align, spell
 from fairseq_syntax.inference.exported import Exported, factored, setup_task
-from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
-from fairseq_syntax.inference.translator import Translation, Translator
+from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
+from fairseq_syntax.inference.translator import Translation, Translator, too_long
 from fairseq_syntax.parsing.base import Parser
 
 # Options of fairseq's search by their names in CTranslate2's.
@@ -99,16 +99,19 @@ class CTranslate2Translator(Translator):
 
     def translations(self, sentences: Sequence[Sentence], *, alignments: bool = False) -> list[list[Translation]]:
         """As in :class:`Translator`."""
-        nothing = WordAlignment("", "", [], [], []) if alignments else None
-        found = [[Translation("", [], 0.0, nothing)] for _ in sentences]
-        filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence)]
+        found, filled = self._untranslated(sentences, alignments)
         if not filled:
             return found
         tokens = self._tokens([sentences[i] for i in filled])
-        limit = min(self.task.max_positions())
-        for i, pieces in zip(filled, tokens):
-            if len(pieces) + 1 > limit:
-                raise SyntaxDataError(f"sentence {i + 1} has {len(pieces)} pieces, and the model takes {limit - 1}")
+        most = min(self.task.max_positions()) - 1  # without </s>
+        fitting = [k for k, pieces in enumerate(tokens) if len(pieces) <= most]
+        if len(fitting) < len(filled):
+            for k in set(range(len(filled))) - set(fitting):
+                found[filled[k]][0].error = too_long(len(tokens[k]), most)
+            if not fitting:
+                return found
+            filled, tokens = [filled[k] for k in fitting], [tokens[k] for k in fitting]
+            self._input.keep(fitting)
         results = self._model.translate_batch(
             tokens,
             max_batch_size=self.batch_size,

@@ -184,6 +184,12 @@ class InteractiveInput:
         """The parses of the lines encoded last, whose tokens know how many pieces they have; None: without one."""
         return [parsed for _, parsed in self._encoded]
 
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Forgets the lines that were encoded last but these, counted from 0."""
+        self._encoded = [self._encoded[i] for i in numbers]
+        if self._store is not None:
+            self._store = self._store.subset(numbers)
+
     def texts(self) -> list[PieceText]:
         """Words and pieces of the lines encoded last: the parse's tokens, else those of the text."""
         found = []

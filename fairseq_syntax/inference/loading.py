@@ -37,21 +37,46 @@ def load_models(
         overrides: other values of options that are in the checkpoints
 
     Raises:
-        SyntaxDataError: there is no such checkpoint, or its data directory is gone
+        SyntaxDataError: a file is missing or no checkpoint of fairseq; its data are missing or others than those that
+            the model was trained on
     """
     names = [os.fspath(path) for path in paths]
     for name in names:
+        if os.path.isdir(name):
+            raise SyntaxDataError("is a folder, not a checkpoint", path=name, hint="give its checkpoint_best.pt")
         if not os.path.isfile(name):
             raise SyntaxDataError("no such checkpoint", path=name)
     # Validation by BLEU is of training; its options may name files of the machine that trained.
     options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
     try:
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(names, arg_overrides=options, task=task)
-    except FileNotFoundError as error:
-        raise SyntaxDataError(
-            f"the model's data cannot be read: {error}", path=names[0], hint="say where they are with --data"
-        ) from error
+    except SyntaxDataError:
+        raise
+    except Exception as error:  # of the unpickler, of zip files, of fairseq's tasks and of PyTorch's modules
+        raise _explained(names, error) from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     for model in models:
         model.eval()
     return Loaded([model.to(device) for model in models], cfg, task)
+
+
+def _explained(paths: Sequence[str], error: Exception) -> Exception:
+    """What is wrong, as a SyntaxDataError; the error itself where it is a defect."""
+    for path in paths:
+        try:
+            state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        except Exception as found:
+            return SyntaxDataError(f"not a checkpoint of fairseq: {type(found).__name__}: {found}"[:300], path=path)
+        if not isinstance(state, dict) or "model" not in state:
+            return SyntaxDataError("not a checkpoint of fairseq: there is no model in it", path=path)
+    if isinstance(error, FileNotFoundError):
+        return SyntaxDataError(
+            f"the model's data cannot be read: {error}", path=paths[0], hint="say where they are with --data"
+        )
+    if isinstance(error, RuntimeError) and "size mismatch" in str(error):
+        return SyntaxDataError(
+            f"the model does not fit these data: {str(error).splitlines()[-1].strip()}"[:400],
+            path=paths[0],
+            hint="--data is the directory that it was trained on, with its dictionaries",
+        )
+    return error

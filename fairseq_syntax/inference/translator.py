@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import html
+import logging
 import os
+import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +48,9 @@ from fairseq_syntax.text.conllu import ParsedLine
 
 __all__ = ["Translation", "Translator"]
 
+logger = logging.getLogger(__name__)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 @dataclass
 class Translation:
@@ -55,12 +60,14 @@ class Translation:
         text, pieces: what the model said
         score: the mean log-probability of its pieces (base e)
         alignment: its words and those of the source, where they are asked for
+        error: why there is none, where the sentence cannot be translated; the text is empty then
     """
 
     text: str
     pieces: list[str]
     score: float
     alignment: WordAlignment | None = None
+    error: str | None = None
 
     def _repr_html_(self) -> str:
         """The text with its score and pieces, as a notebook shows it."""
@@ -208,26 +215,34 @@ class Translator:
         Args:
             sentences: raw text, CoNLL-U flattened by ``fairseq_syntax.text.conllu.flatten``, or parsed lines
 
+        A sentence that cannot be translated, being too long for the model, gives an empty text and a warning;
+        :meth:`translations` says why.
+
         Raises:
-            SyntaxDataError: the model needs a parse, and there is no parser; or a sentence is too long for it
+            SyntaxDataError: the model needs a parse, and there is no parser
         """
-        return [best[0].text for best in self.translations(sentences)]
+        found = [best[0] for best in self.translations(sentences)]
+        for number, translation in enumerate(found, 1):
+            if translation.error is not None:
+                logger.warning("sentence %d is not translated: %s", number, translation.error)
+        return [translation.text for translation in found]
 
     @torch.no_grad()
     def translations(self, sentences: Sequence[Sentence], *, alignments: bool = False) -> list[list[Translation]]:
-        """The ``nbest`` translations of each sentence, best first.
+        """The ``nbest`` translations of each sentence, best first; of one that cannot be translated, its error.
 
         Args:
             alignments: whether they bring their words' alignment
+
+        Raises:
+            SyntaxDataError: as in :meth:`translate`
         """
-        found: list[list[Translation]] = [[] for _ in sentences]
-        filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence)]
-        for i in set(range(len(sentences))) - set(filled):
-            alignment = WordAlignment("", "", [], [], []) if alignments else None
-            found[i] = [Translation("", [], 0.0, alignment)]
+        found, filled = self._untranslated(sentences, alignments)
         if not filled:
             return found
-        sources, batches = self._batches([sentences[i] for i in filled])
+        tokens, filled = self._encode_fitting(sentences, filled, found)
+        sources = self._input.texts()
+        batches = self._batches(tokens)
         for batch in batches:
             numbers = batch["id"].tolist()
             hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
@@ -286,7 +301,7 @@ class Translator:
         segmenter, dictionary = self.task.target_segmenter, self.task.target_dictionary
         pieces = [segmenter.encode_text(translations[i]) if segmenter else translations[i].split() for i in filled]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
-        sources, batches = self._batches([sentences[i] for i in filled])
+        sources, batches = self._checked_batches([sentences[i] for i in filled])
         model, pad = self.models[0], dictionary.pad()
         bar = progress(total=len(filled), of="aligning", unit="sentences")
         for batch in batches:
@@ -307,13 +322,47 @@ class Translator:
         bar.close()
         return pairs
 
-    def _batches(self, lines: Sequence[Sentence]) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
-        """The words of lines that are not empty, and batches of them on the models' device."""
+    @staticmethod
+    def _untranslated(sentences: Sequence[Sentence], alignments: bool) -> tuple[list[list[Translation]], list[int]]:
+        """Empty translations of what is empty or no text, and the numbers of the others."""
+        found, filled = [], []
+        for i, sentence in enumerate(sentences):
+            nothing = Translation("", [], 0.0, WordAlignment("", "", [], [], []) if alignments else None)
+            text = " ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence
+            bad = _SURROGATE.search(text)
+            if bad is not None:
+                nothing.error = f"character {bad.start() + 1} is half of one: U+{ord(bad[0]):04X}, a lone surrogate"
+            elif not is_empty(sentence):
+                filled.append(i)
+            found.append([nothing])
+        return found, filled
+
+    def _encode_fitting(
+        self, sentences: Sequence[Sentence], filled: list[int], found: list[list[Translation]]
+    ) -> tuple[list[torch.Tensor], list[int]]:
+        """Tokens of the sentences that the model takes, and their numbers; the others learn why not."""
+        tokens, lengths = self._input.encode([sentences[i] for i in filled])
+        most = self._max_pieces()
+        fitting = [k for k, length in enumerate(lengths) if length - 1 <= most]  # without </s>
+        if len(fitting) < len(filled):
+            for k in set(range(len(filled))) - set(fitting):
+                found[filled[k]][0].error = too_long(lengths[k] - 1, most)
+            self._input.keep(fitting)
+        return [tokens[k] for k in fitting], [filled[k] for k in fitting]
+
+    def _checked_batches(self, lines: Sequence[Sentence]) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
+        """The words of lines that are not empty, and batches of them. Raises SyntaxDataError for one too long."""
         tokens, lengths = self._input.encode(lines)
-        self._check_lengths(lengths)
-        texts = self._input.texts()
+        if max(lengths) - 1 > self._max_pieces():
+            raise SyntaxDataError(too_long(max(lengths) - 1, self._max_pieces()))
+        return self._input.texts(), self._batches(tokens)
+
+    def _batches(self, tokens: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
+        """Batches, on the models' device, of lines that were encoded last."""
+        if not tokens:
+            return iter(())
         batches = self.task.get_batch_iterator(
-            self._input.dataset(tokens, lengths),
+            self._input.dataset(tokens, [t.numel() for t in tokens]),
             max_sentences=self.batch_size,
             max_positions=self._max_positions(),
             disable_iterator_cache=True,
@@ -321,7 +370,7 @@ class Translator:
         device = next(self.models[0].parameters()).device
         move = device.type == "cuda"
         epoch = batches.next_epoch_itr(shuffle=False)
-        return texts, (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
+        return (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
 
     @property
     def _decode(self) -> Callable[[Iterable[str]], str]:
@@ -333,12 +382,16 @@ class Translator:
     def _spelt(self, pieces: list[str], score: float) -> Translation:
         return Translation(self._decode(pieces), pieces, score)
 
-    def _check_lengths(self, lengths: Sequence[int]) -> None:
-        longest, most = max(lengths) - 1, self._max_positions()[0] - 1  # without </s>
-        if longest > most:
-            raise SyntaxDataError(f"a sentence has {longest} pieces, and the model takes {most}", hint="split it")
+    def _max_pieces(self) -> int:
+        """Of a source sentence, without ``</s>``."""
+        return int(self._max_positions()[0]) - 1
 
     def _max_positions(self) -> Any:
         return utils.resolve_max_positions(
             self.task.max_positions(), *(cast(Any, m).max_positions() for m in self.models)
         )
+
+
+def too_long(pieces: int, most: int) -> str:
+    """The error of a sentence of so many pieces."""
+    return f"the sentence has {pieces} pieces, and the model takes {most}: split it"

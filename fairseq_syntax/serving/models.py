@@ -66,7 +66,11 @@ class ServedModel:
         search = self._searches.get(beam)
         if search is None:
             search = self._searches[beam] = self._translator.with_search(beam=beam, nbest=beam)
-        return search.translations(sentences, alignments=alignments)
+        found = search.translations(sentences, alignments=alignments)
+        for best in found:
+            if best[0].error is not None:
+                raise SyntaxDataError(best[0].error)
+        return found
 
     def attention(self, sentence: Sentence, beam: int) -> dict[str, Any]:
         """What :func:`.page.exhibit_data` gives for the best translation of a sentence: attention with the parse.

@@ -28,6 +28,10 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._sentences)
 
+    def subset(self, numbers: Sequence[int]) -> MemoryStore:
+        """A store of these sentences alone, counted from 0."""
+        return MemoryStore([self._sentences[i] for i in numbers])
+
     def spans(self, sentence: int) -> list[tuple[int, int]]:
         """As :meth:`SyntaxStore.spans`."""
         found = self._sentences[sentence]

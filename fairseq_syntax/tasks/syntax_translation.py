@@ -28,6 +28,7 @@ from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_i
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.store.schema import STORE_SUFFIX
+from fairseq_syntax.text.files import fingerprint
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
 
 
@@ -90,6 +91,10 @@ class SyntaxTranslationTask(TranslationTask):
         if not 0 <= cfg.parse_dropout <= 1:
             raise SyntaxDataError(f"--parse-dropout {cfg.parse_dropout}: a probability lies between 0 and 1")
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
+        self._dictionaries = {
+            "source": fingerprint(src_dict.symbols),
+            "target": fingerprint(tgt_dict.symbols),
+        }
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._training_needs: frozenset[str] = frozenset()
         self._target_needs: frozenset[str] = frozenset()
@@ -98,6 +103,29 @@ class SyntaxTranslationTask(TranslationTask):
         self._printed_alignment: PrintedAlignment | None = None
         self._searches = [search(self) for search in SEARCHES]
         self._epoch_iterator: Callable[[EpochBatchIterator], EpochBatchIterator] | None = None
+
+    # -- what a checkpoint remembers -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """fairseq's, with the fingerprints of the dictionaries, by side."""
+        return {**super().state_dict(), "dictionaries": self._dictionaries}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """fairseq's.
+
+        Raises:
+            SyntaxDataError: the model was trained with another dictionary
+        """
+        state = dict(state_dict)
+        trained = state.pop("dictionaries", self._dictionaries)
+        super().load_state_dict(state)
+        for side, own in self._dictionaries.items():
+            if trained.get(side, own) != own:
+                raise SyntaxDataError(
+                    f"the model was trained with another dictionary of the {side} than that of these data",
+                    path=self.data_dir,
+                    hint="--data, or fairseq's first argument, is the directory that it was trained on",
+                )
 
     # -- what the data directory holds -----------------------------------------------------------------------------
 

@@ -62,6 +62,20 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
         yield decode_line(raw, path, number)
 
 
+def read_stdin() -> Iterator[str]:
+    """Yields the lines of the standard input, as :func:`read_lines` those of a file.
+
+    Raises:
+        SyntaxDataError: a line that is not UTF-8
+    """
+    lines = getattr(sys.stdin, "buffer", None)
+    if lines is None:  # a stand-in that holds text
+        yield from (line.rstrip("\r\n") for line in sys.stdin)
+        return
+    for number, raw in enumerate(lines, start=1):
+        yield decode_line(raw, "<stdin>", number)
+
+
 def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
     """A line of a UTF-8 file without its end. Raises SyntaxDataError if it is not UTF-8."""
     try:
@@ -87,6 +101,12 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 # ------------------------------------------------------------------------------------------------------- writing
+
+
+def check_folder(path: str | os.PathLike[str] | None) -> None:
+    """Raises SyntaxDataError where the folder of a file that is to be written at the end is missing."""
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise SyntaxDataError("there is no such folder to write to", path=path)
 
 
 @contextmanager

@@ -92,10 +92,19 @@ def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options:
     import sentencepiece
 
     count = 0
+    wrong: SyntaxDataError | None = None
+
+    def read() -> Iterator[tuple[list[str], list[bool]]]:
+        nonlocal wrong
+        try:
+            yield from lines
+        except SyntaxDataError as error:
+            wrong = error  # sentencepiece says of it only that there was one
+            raise
 
     def sentences() -> Iterator[str]:
         nonlocal count
-        for words, spaces in lines:
+        for words, spaces in read():
             escaped = [segmentation.escape_sentencepiece(segmentation.single_spaced(word)) for word in words]
             text = "".join((" " if space else _BOUNDARY) + word for word, space in zip(escaped, spaces)).lstrip(" ")
             count += 1
@@ -116,7 +125,9 @@ def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options:
             max_sentence_length=1 << 24,  # longer lines would be left out without a word
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, SyntaxDataError) as error:
+        if wrong is not None:
+            raise wrong from None
         if not count:
             raise SyntaxDataError("no words to train a segmentation model on") from None
         raise SyntaxDataError(

@@ -437,3 +437,12 @@ def test_a_page_without_parse_or_attention_shows_its_texts(browser, tmp_path):
     assert "c d" in browser.run(TEXT)
     assert browser.run("document.querySelector('#parse').hidden && document.querySelector('#attention').hidden") is True
     assert browser.errors == []
+
+
+def test_a_score_of_minus_infinity_leaves_json_on_the_page():
+    exhibit = Exhibit(1, "a b", "", ["a", "b"], [], [1, 1], ["a", "b", "</s>"])
+    exhibit.outputs["x"] = Output("c", {"log p": float("-inf"), "BLEU": 12.5})
+    text = page([exhibit], "en", "de", "t")
+    assert (
+        '"scores":{"BLEU":12.5}' in text and "Infinity" not in text.split("const data")[-1].split("</script>")[0][:400]
+    )

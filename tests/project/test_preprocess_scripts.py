@@ -154,23 +154,42 @@ def test_iwslt(tmp_path, in_process, monkeypatch):
     data, out = tmp_path / "data", tmp_path / "out"
     write(data / "de-en" / "train.tags.de-en.de", tagged(GERMAN, 67, "<translator href='x'>Somebody</translator>\n"))
     write(data / "de-en" / "train.tags.de-en.en", tagged(ENGLISH, 67))
+    path = data / "de-en" / "train.tags.de-en.de"  # one side much longer than the other
+    path.write_text(path.read_text(encoding="utf-8").replace("7 Sie", "7 " + "a " * 12 + "Sie", 1), encoding="utf-8")
     for name in ("dev2010", "tst2010", "tst2011"):
         write(data / "de-en" / f"IWSLT14.TED.{name}.de-en.de.xml", segments(GERMAN, 5))
         write(data / "de-en" / f"IWSLT14.TED.{name}.de-en.en.xml", segments(ENGLISH, 5))
     options = ("--data", data, "--source-lang", "de", "--target-lang", "en", "--vocab-size", 60)
     assert run_script(iwslt, monkeypatch, *options, "--out", out, "--test", "tst2010", "tst2011") == 0
-    # 67 sentences, a title and a description; every 23rd of them is for validation.
-    check_data(out, ("de", "en"), {"train": 66, "valid": 3, "test": 10})
+    # 67 sentences, a title and a description; the 10th goes, and every 23rd of the others is for validation.
+    check_data(out, ("de", "en"), {"train": 66, "valid": 2, "test": 10})
     text = (out / "text" / "test.de").read_text(encoding="utf-8").splitlines()
     assert text[1] == "1 Zwei Mädchen & ein Boot" and text[:5] == text[5:]
     valid = (out / "text" / "valid.en").read_text(encoding="utf-8").splitlines()
     everything = [*ENGLISH[:2], *lines(ENGLISH, 67)]
+    del everything[9]
     assert valid == everything[22::23]
 
     # The other direction, with a development set of its own.
     options = ("--data", data, "--valid", "dev2010", "--test", "tst2010", "--vocab-size", 60)
     assert run_script(iwslt, monkeypatch, *options, "--out", tmp_path / "other") == 0
     check_data(tmp_path / "other", ("en", "de"), {"train": 69, "valid": 5, "test": 5})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kept"),
+    [
+        ([1, 1], True),
+        ([0, 1], False),
+        ([175, 175], True),
+        ([176, 176], False),
+        ([2, 3], True),
+        ([3, 2], True),
+        ([5, 8], False),
+    ],
+)
+def test_pairs_that_moses_keeps(tokens, kept):
+    assert iwslt.is_kept(tokens) == kept
 
 
 def test_nc11_and_wmt16(tmp_path, in_process, monkeypatch):

@@ -136,6 +136,18 @@ def test_blocks_are_those_of_the_reader(tmp_path_factory, plan):
         ]
 
 
+def test_a_line_number_beyond_reason_ends_at_once(tmp_path):
+    (tmp_path / "text").write_text("a\n")
+    (tmp_path / "parse").write_text("# line = 999999999\n1\ta\t_\tX\tX\t_\t0\troot\t_\t_\n\n")
+    with pytest.raises(SyntaxDataError, match=r"parse:1: 999999998 lines without a sentence"):
+        filter_files(
+            [str(tmp_path / "text")],
+            [str(tmp_path / "out")],
+            Limits(),
+            conllu=(str(tmp_path / "parse"), str(tmp_path / "parse.out")),
+        )
+
+
 def test_bad_input_is_named_and_writes_nothing(corpus):
     files = [str(corpus / "en"), str(corpus / "de")]
     outs = [str(corpus / "out.en"), str(corpus / "out.de")]

@@ -274,6 +274,13 @@ def test_nothing_to_train_on(tmp_path):
         train_segmenter("sentencepiece", [tmp_path / "few"], 2)
 
 
+@pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])
+def test_training_on_what_is_not_utf8_names_the_line(tmp_path, kind):
+    (tmp_path / "text").write_bytes(b"a b\n" * 20 + b"a \xff\n")
+    with pytest.raises(SyntaxDataError, match=r"text:21: not UTF-8: byte 3"):
+        train_segmenter(kind, [tmp_path / "text"], 30)
+
+
 def test_a_word_of_white_space_is_an_error(segmenters):
     with pytest.raises(SyntaxDataError, match="white space only"):
         segmenters["unigram"].encode_words(["a", "\xa0"], [True, True])
