@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +30,7 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
     starts = np.cumsum(n_words) - n_words
     total = int(n_words.sum())
     columns = {
-        name: np.fromiter((x for s in sentences for x in getattr(s, name)), np.int64, total)
+        name: np.fromiter(chain.from_iterable(map(attrgetter(name), sentences)), np.int64, total)
         for name in layout.WORD_LIMITS
     }
     for name, limit in layout.WORD_LIMITS.items():
@@ -70,8 +72,10 @@ def _pack_arcs(
     runs = [sorted(s.arcs or ()) for s in sentences]
     n_arcs = np.fromiter(map(len, runs), np.int64, len(runs))
     total = int(n_arcs.sum())
-    dependent, head, label = (np.fromiter((arc[i] for run in runs for arc in run), np.int64, total) for i in range(3))
-    prob = np.fromiter((arc[3] for run in runs for arc in run), np.float64, total)
+    every = chain.from_iterable(chain.from_iterable(runs))  # the ids are exact in float64
+    numbers = np.fromiter(every, np.float64, 4 * total).reshape(total, 4)
+    dependent, head, label = (numbers[:, i].astype(np.int64) for i in range(3))
+    prob = numbers[:, 3]
     limit = np.repeat(n_words, n_arcs)
     arc_starts = np.cumsum(n_arcs) - n_arcs
     for i in np.flatnonzero((dependent >= limit) | (head >= limit) | (dependent < 0) | (head < 0))[:1]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from operator import eq
 from typing import Any, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -20,6 +21,7 @@ _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
 _NUMBERS = {str(number): number for number in range(1000)}
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
+_PLAIN_ARC = re.compile(r"(?:\A|,)([0-9]{1,9}):([^,\\]+):([0-9][0-9.e+-]*)(?=,|\Z)", re.ASCII)
 
 
 class ConlluReader:
@@ -76,6 +78,13 @@ class ConlluReader:
                 raw = raw.rstrip("\r\n") if raw[-1:] in "\r\n" else raw
                 if at == 1:
                     raw = raw.removeprefix("\ufeff")
+                columns = raw.split("\t")
+                if len(columns) == COLUMNS and raw[0] != "#":  # nearly every row, so it comes first
+                    if "" in columns:
+                        self.fail(f"an empty column where ten are due, split by tabs: {shown(raw)}", at)
+                    start = start or at
+                    rows.append((at, columns))
+                    continue
                 if not raw or (raw.isspace() and "\t" not in raw):
                     if rows:
                         yield number, start, rows
@@ -87,11 +96,7 @@ class ConlluReader:
                 if raw[0] == "#":
                     number = self.line_numbers.comment(raw, at, number, bool(rows))
                     continue
-                columns = raw.split("\t")
-                if len(columns) != COLUMNS or "" in columns:
-                    found = f"{len(columns)} columns" if len(columns) != COLUMNS else "an empty column"
-                    self.fail(f"{found} where ten are due, split by tabs: {shown(raw)}", at)
-                rows.append((at, columns))
+                self.fail(f"{len(columns)} columns where ten are due, split by tabs: {shown(raw)}", at)
         except UnicodeDecodeError as error:
             self.fail(f"not UTF-8: {error.reason} at byte {error.start + 1} of the line", at, "convert it with iconv")
         self.last_line = at
@@ -162,17 +167,24 @@ class ConlluReader:
         line.upos += upos
         line.xpos += xpos
         line.deprels += deprels
-        arcs: list[tuple[int, int, str, float]] = []
-        has_arcs = False
-        tokens = line.tokens
-        for index, misc in enumerate(miscs, start=offset):
-            if misc == "_":
-                tokens.append(Token(forms[index - offset], True, index, index, index))
-                continue
-            at = rows[index - offset][0]
-            if "Arcs=" in misc:
-                has_arcs = self.add_arcs(arcs, misc, index, offset, n_words, at) or has_arcs
-            tokens.append(self.token(rows[index - offset][1], at, index, index, index))
+        arcs: list[tuple[int, int, str, float]] | None
+        cut = [misc.partition("|") if misc[:5] == "Arcs=" else ("", "", misc) for misc in miscs]
+        surfaces = [found for _, _, misc in cut if (found := _surface(misc)) is not None]
+        arcs = None if len(surfaces) < n_words else _plain_arcs([arcs for arcs, _, _ in cut], offset)
+        if arcs is not None:
+            indices = range(offset, offset + n_words)
+            line.tokens += [
+                Token(form, space, index, index, index, pieces)
+                for index, form, (space, pieces) in zip(indices, forms, surfaces)
+            ]
+            has_arcs = any(text for text, _, _ in cut)
+        else:
+            arcs, has_arcs = [], False
+            for index, misc in enumerate(miscs, start=offset):
+                at, own = rows[index - offset]
+                if "Arcs=" in misc:
+                    has_arcs = self.add_arcs(arcs, misc, index, offset, n_words, at) or has_arcs
+                line.tokens.append(self.token(own, at, index, index, index))
         if has_arcs:
             line.arcs = arcs if line.arcs is None else line.arcs + arcs
         line.sentences.append((offset, offset + n_words))
@@ -255,6 +267,55 @@ class ConlluReader:
 def _ids(count: int) -> tuple[str, ...]:
     """The ids of a sentence of plain words."""
     return tuple(map(str, range(1, count + 1)))
+
+
+@lru_cache(maxsize=4096)
+def _surface(misc: str) -> tuple[bool, int | None] | None:
+    """SpaceAfter and Pieces of a MISC without its first entry's arcs; None where there is more to be looked at."""
+    space_after, pieces = True, None
+    for entry in misc.split("|"):
+        if entry == "SpaceAfter=No":
+            space_after = False
+        elif entry.startswith("Pieces="):
+            pieces = natural(entry[7:])
+            if not pieces:
+                return None
+        elif entry.startswith("Arcs="):
+            return None
+    return space_after, pieces
+
+
+def _plain_arcs(texts: list[str], offset: int) -> list[tuple[int, int, str, float]] | None:
+    """The arcs of a sentence's words, all of them at once; None where one is wrong or not as plain as most.
+
+    Args:
+        texts: ``Arcs=HEAD:LABEL:P,…`` of each word, or nothing
+        offset: words of the line before the sentence
+    """
+    counts = [text.count(",") + 1 if len(text) > 5 else 0 for text in texts]
+    if not any(counts):
+        return []
+    found = _PLAIN_ARC.findall(",".join([text[5:] for text in texts if len(text) > 5]))
+    if len(found) != sum(counts):
+        return None
+    head_texts, labels, p_texts = zip(*found)
+    heads: list[Any] = list(map(_NUMBERS.get, head_texts))
+    dependents = [word for word, count in enumerate(counts, start=1) for _ in range(count)]
+    if None in heads or max(heads) > len(texts) or any(map(eq, heads, dependents)):
+        return None
+    try:
+        ps = list(map(float, p_texts))
+    except ValueError:
+        return None
+    if max(ps) > 1.0:
+        return None
+    start = 0
+    for count in counts:
+        if sum(ps[start : start + count]) > 1.0 + MASS_TOLERANCE:
+            return None
+        start += count
+    before = offset - 1
+    return [(d + before, (h or d) + before, label, p) for d, h, label, p in zip(dependents, heads, labels, ps)]
 
 
 def unescape(text: str) -> str:
