@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from fairseq.distributed import fsdp_wrap
@@ -16,6 +16,7 @@ from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.heads import (
     HeadSystem,
     LayerPlan,
+    Registry,
     Step,
     check_layers,
     layers_of_this_step,
@@ -43,20 +44,8 @@ class DecoderSystem(HeadSystem):
         return None
 
 
-DECODER_SYSTEMS: dict[str, type[DecoderSystem]] = {}
-
-
-def register_decoder_system(name: str) -> Callable[[type[DecoderSystem]], type[DecoderSystem]]:
-    """Make a system available to ``--decoder-syntax`` under ``name``."""
-
-    def register(cls: type[DecoderSystem]) -> type[DecoderSystem]:
-        if name in DECODER_SYSTEMS:
-            raise ValueError(f"two decoder systems are called {name!r}")
-        cls.name = name
-        DECODER_SYSTEMS[name] = cls
-        return cls
-
-    return register
+DECODER_SYSTEMS: Registry[DecoderSystem] = Registry("decoder")
+register_decoder_system = DECODER_SYSTEMS.register  # a name for --decoder-syntax
 
 
 def build_decoder(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -19,6 +19,7 @@ from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.heads import (
     HeadSystem,
     LayerPlan,
+    Registry,
     Step,
     check_layers,
     layers_of_this_step,
@@ -64,20 +65,8 @@ class EncoderSystem(HeadSystem):
         return x
 
 
-ENCODER_SYSTEMS: dict[str, type[EncoderSystem]] = {}
-
-
-def register_encoder_system(name: str) -> Callable[[type[EncoderSystem]], type[EncoderSystem]]:
-    """Make a system available to ``--encoder-syntax`` under ``name``."""
-
-    def register(cls: type[EncoderSystem]) -> type[EncoderSystem]:
-        if name in ENCODER_SYSTEMS:
-            raise ValueError(f"two encoder systems are called {name!r}")
-        cls.name = name
-        ENCODER_SYSTEMS[name] = cls
-        return cls
-
-    return register
+ENCODER_SYSTEMS: Registry[EncoderSystem] = Registry("encoder")
+register_encoder_system = ENCODER_SYSTEMS.register  # a name for --encoder-syntax
 
 
 def remember_labels(args: Namespace, task: Any, column: str) -> list[str]:

@@ -19,7 +19,7 @@ anything      reads         allowed: likewise
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, WhereParsed
-from fairseq_syntax.model.options import SystemConfig, add_options, read_options
+from fairseq_syntax.model.options import SystemConfig, read_options
 
 __all__ = ["HeadClaims", "HeadLoss", "HeadSystem", "Step", "check_claims"]
 
@@ -116,6 +116,30 @@ class Step:
 System = TypeVar("System", bound="HeadSystem")
 
 
+class Registry(dict[str, type[System]]):
+    """The systems of one side by the names that its option takes.
+
+    Args:
+        side: ``encoder`` or ``decoder``
+    """
+
+    def __init__(self, side: str) -> None:
+        super().__init__()
+        self.side = side
+
+    def register(self, name: str) -> Callable[[type[System]], type[System]]:
+        """Make the class that follows available under ``name``."""
+
+        def add(cls: type[System]) -> type[System]:
+            if name in self:
+                raise ValueError(f"two {self.side} systems are called {name!r}")
+            cls.name = name
+            self[name] = cls
+            return cls
+
+        return add
+
+
 class HeadSystem(nn.Module):
     """One system's part in the self-attention of the encoder or the decoder.
 
@@ -130,11 +154,6 @@ class HeadSystem(nn.Module):
     config: ClassVar[type[SystemConfig]] = SystemConfig
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the options of :attr:`config` to the command line."""
-        add_options(parser, cls.config)
 
     @classmethod
     def from_args(cls: type[System], args: Namespace, task: Any) -> System:

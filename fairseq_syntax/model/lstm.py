@@ -5,8 +5,8 @@ The options are those of fairseq's ``lstm``, and with global attention so is the
 
 from __future__ import annotations
 
-from argparse import Namespace
-from typing import Any
+from argparse import ArgumentParser, Namespace
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, SourceAttention
+from fairseq_syntax.model.options import SystemConfig, add_options
 
 
 class SyntaxLSTMEncoder(LSTMEncoder):
@@ -179,6 +180,8 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         if keep_reads:
             return features, self.attention.over_source(reads, memory)
         losses = self.attention.losses(memory, prev_output_tokens.ne(self.embed_tokens.padding_idx))
+        if unnamed := losses.keys() - set(self.attention.supervises()):
+            raise ValueError(f"losses that the attention's supervises() does not name: {', '.join(sorted(unnamed))}")
         return features, {"decoder_losses": losses} if losses else None
 
     def loop_weights(self) -> tuple[list[DeferredLinear], list[Tensor]]:
@@ -219,25 +222,36 @@ def step_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """One step of an LSTM cell.
 
     Args:
-        gates: [N, 4H], before their nonlinearities, in PyTorch's order
+        gates: [N, 4H], before their nonlinearities, in PyTorch's order: input, forget, cell, output
         cell: [N, H], the cell state before
 
     Returns:
         the hidden and the cell state after, [N, H] each
     """
-    enter, forget, new, leave = gates.chunk(4, dim=1)
-    cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(new)
-    return torch.sigmoid(leave) * torch.tanh(cell), cell
+    input_gate, forget_gate, cell_gate, output_gate = gates.chunk(4, dim=1)  # [N, H] each
+    cell = torch.sigmoid(forget_gate) * cell + torch.sigmoid(input_gate) * torch.tanh(cell_gate)
+    return torch.sigmoid(output_gate) * torch.tanh(cell), cell
 
 
 class SyntaxLSTMModel(LSTMModel):
     """An LSTM translation model; a system says what its encoder and its attention are.
 
-    ``training_needs`` and ``inference_needs`` say what the batch must bring of the source's syntax.
+    Attributes:
+        title: what it is called in ``--help``
+        config: its options; a system reads them by :func:`.read_options`
+        training_needs, inference_needs: what the batch must bring of the source's syntax
     """
 
+    title: ClassVar[str] = "lstm"
+    config: ClassVar[type[SystemConfig]] = SystemConfig
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add fairseq's options for ``lstm`` and those of the system, under its title."""
+        super().add_args(parser)
+        add_options(parser.add_argument_group(f"{cls.title} (syntax system)"), cls.config)
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> SyntaxLSTMModel:
@@ -313,6 +327,11 @@ class SyntaxLSTMModel(LSTMModel):
         """How the decoder reads the source."""
         raise NotImplementedError
 
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Names of the losses that a criterion has to collect (:mod:`.losses`)."""
+        return self.decoder.attention.supervises()
+
     def forward(  # type: ignore[override]
         self,
         src_tokens: Tensor,
@@ -322,15 +341,6 @@ class SyntaxLSTMModel(LSTMModel):
     ) -> tuple[Tensor, Any]:
         """Logits [B, T, V], and what the decoder's features come with; arguments as in the encoder and the decoder."""
         return self.decoder(prev_output_tokens, encoder_out=self.encoder(src_tokens, src_lengths, src_syntax))
-
-
-class GuidedModel(SyntaxLSTMModel):
-    """A model whose attention predicts a position, and may have a guided start (:class:`.GuidedAttention`)."""
-
-    @property
-    def losses(self) -> tuple[str, ...]:
-        """Names of the losses that a criterion has to collect (:mod:`.losses`)."""
-        return ("position",) if self.decoder.attention.guided_updates else ()
 
 
 def build_embedding(dictionary, size: int, path: str | None) -> nn.Embedding:

@@ -7,7 +7,6 @@ the same function: ``s' W_a h = (W_a' s)' h`` gives the keys and ``W_c [c; h] = 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, _ArgumentGroup
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,8 +20,20 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import HeadLoss
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredRows, DeferredStates
+from fairseq_syntax.model.options import SystemConfig, option
 
-GUIDE_DEFAULTS = {"guided_updates": 0, "guide_weight": 1.0}
+
+@dataclass
+class GuidedConfig(SystemConfig):
+    """The options of a guided start (:class:`GuidedAttention`)."""
+
+    guided_updates: int = option(
+        0,
+        "for the first N updates read the whole sentence, in falling share, and teach the predictor the mean position "
+        "of that global attention; with --criterion supervised_head",
+        "0, as in the paper",
+    )
+    guide_weight: float = option(1.0, "weight of the predictor's loss in these")
 
 
 @dataclass
@@ -91,6 +102,10 @@ class SourceAttention(nn.Module):
     def over_source(self, reads: list[Any], memory: Any) -> Tensor:
         """The weights of several steps as [N, steps, S], over right-padded columns of the source."""
         raise NotImplementedError
+
+    def supervises(self) -> tuple[str, ...]:
+        """The names of the losses that it may have in training; a criterion that leaves them out is refused."""
+        return ()
 
     def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
         """What this adds to the training loss, by name, once all steps are done; ``real`` [N, T] bool, not padding."""
@@ -297,19 +312,8 @@ class GuidedAttention(RowAttention):
             raise SyntaxDataError(f"--guide-weight {guide_weight}: a weight is positive", hint="--guided-updates 0")
         self.guided_updates, self.guide_weight, self.num_updates = guided_updates, guide_weight, 0
 
-    @staticmethod
-    def add_args(group: ArgumentParser | _ArgumentGroup) -> None:
-        """Add the options of the guided start."""
-        group.add_argument(
-            "--guided-updates",
-            type=int,
-            metavar="N",
-            help="for the first N updates read the whole sentence, in falling share, and teach the predictor the mean "
-            "position of that global attention; with --criterion supervised_head (default: 0, as in the paper)",
-        )
-        group.add_argument(
-            "--guide-weight", type=float, metavar="W", help="weight of the predictor's loss in these (default: 1)"
-        )
+    def supervises(self) -> tuple[str, ...]:
+        return ("position",) if self.guided_updates else ()
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before each training step."""

@@ -8,7 +8,7 @@ set has the field's default. Annotations may be postponed, which fairseq's own d
 from __future__ import annotations
 
 import types
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional, TypeVar, get_args, get_type_hints
 
@@ -40,7 +40,7 @@ def option(default: Any, help: str, shown: str | None = None) -> Any:
     return field(default=default, metadata={"help": f"{help} (default: {shown})" if shown else help})
 
 
-def add_options(parser: ArgumentParser, config: type[SystemConfig]) -> None:
+def add_options(parser: ArgumentParser | _ArgumentGroup, config: type[SystemConfig]) -> None:
     """Add the options of a configuration to a parser, without their defaults: so a preset can set what is not given."""
     hints = get_type_hints(config)
     for f in fields(config):

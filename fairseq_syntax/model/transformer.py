@@ -19,6 +19,7 @@ from fairseq_syntax.data.batch import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
+from fairseq_syntax.model.options import SystemConfig, add_options
 
 
 @register_model("syntax_transformer")
@@ -39,8 +40,11 @@ class SyntaxTransformerModel(TransformerModel):
             metavar="NAMES",
             help=f"decoder systems, separated by commas, of: {', '.join(sorted(DECODER_SYSTEMS))} (default: none)",
         )
+        configs: dict[type[SystemConfig], str] = {}  # systems may share one
         for system in (*ENCODER_SYSTEMS.values(), *DECODER_SYSTEMS.values()):
-            system.add_args(parser.add_argument_group(f"{system.name} (syntax system)"))  # type: ignore[arg-type]
+            configs.setdefault(system.config, system.name)
+        for config, name in configs.items():
+            add_options(parser.add_argument_group(f"{name} (syntax system)"), config)
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> SyntaxTransformerModel:

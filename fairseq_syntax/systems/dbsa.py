@@ -15,7 +15,7 @@ alone. No parse is needed at inference.
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -210,10 +210,6 @@ class DecoderDbsa(BiaffineHead, DecoderSystem):
     """The decoder's head; its options are the encoder's."""
 
     loss_name = "dbsa_decoder"
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """None: :class:`EncoderDbsa` adds those of both."""
 
     @classmethod
     def from_config(cls, config: DbsaConfig, args: Namespace, task: Any) -> DecoderDbsa:

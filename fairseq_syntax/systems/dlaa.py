@@ -8,7 +8,7 @@ word, its parent, its children, its siblings, Equations 17 and 18) and attends t
 from __future__ import annotations
 
 import logging
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,17 +21,18 @@ from torch import Tensor
 from fairseq_syntax.data.batch import exclusive_cumsum
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.gaussian import gaussian_window
-from fairseq_syntax.model.lstm import GuidedModel
+from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import (
-    GUIDE_DEFAULTS,
     Encoded,
     Guide,
     GuidedAttention,
+    GuidedConfig,
     PositionPredictor,
     RowMemory,
     negative_infinity_at,
 )
 from fairseq_syntax.model.neighbourhoods import RELATIONS, flat_relatives, word_means
+from fairseq_syntax.model.options import option, read_options
 
 logger = logging.getLogger(__name__)
 
@@ -173,60 +174,45 @@ class BlockAttention(GuidedAttention):
         return torch.stack(steps, dim=1)
 
 
+@dataclass
+class DLAAConfig(GuidedConfig):
+    """The options of DLAA."""
+
+    dlaa_block_size: int = option(10, "most words in a block")
+    dlaa_alignment: str = option(
+        "interpolate",
+        f"what to do with a predicted position between two words, of {', '.join(ALIGNMENTS)}: mix the contexts of both "
+        "blocks; round (no gradient for the predictor); or round and weigh by a Gaussian",
+    )
+    dlaa_sigma: float | None = option(
+        None, "standard deviation of the Gaussian, in words", "a quarter of the block size"
+    )
+
+
 @register_model("dlaa_lstm")
-class DLAAModel(GuidedModel):
+class DLAAModel(SyntaxLSTMModel):
     """LSTM encoder and decoder with attention over dependency blocks."""
 
+    title, config = "dlaa", DLAAConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options for ``lstm`` and those of DLAA."""
-        super().add_args(parser)
-        group = parser.add_argument_group("dlaa (syntax system)")
-        group.add_argument("--dlaa-block-size", type=int, metavar="K", help="most words in a block (default: 10)")
-        group.add_argument(
-            "--dlaa-alignment",
-            choices=ALIGNMENTS,
-            help="a predicted position between two words: mix the contexts of both blocks; round (no gradient for the "
-            "predictor); or round and weigh by a Gaussian (default: interpolate)",
-        )
-        group.add_argument(
-            "--dlaa-sigma",
-            type=float,
-            metavar="S",
-            help="standard deviation of the Gaussian, in words (default: a quarter of the block size)",
-        )
-        GuidedAttention.add_args(group)
-
-    @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> BlockAttention:
-        if args.dlaa_block_size < 1:
-            raise SyntaxDataError(f"--dlaa-block-size {args.dlaa_block_size}: a block holds at least the word itself")
-        sigma = args.dlaa_block_size / 4 if args.dlaa_sigma is None else args.dlaa_sigma
+        config = read_options(DLAAConfig, args)
+        size, alignment, guided = config.dlaa_block_size, config.dlaa_alignment, config.guided_updates
+        if size < 1:
+            raise SyntaxDataError(f"--dlaa-block-size {size}: a block holds at least the word itself")
+        if alignment not in ALIGNMENTS:
+            raise SyntaxDataError(f"--dlaa-alignment {alignment}: one of {', '.join(ALIGNMENTS)} is wanted")
+        sigma = size / 4 if config.dlaa_sigma is None else config.dlaa_sigma
         if sigma <= 0:
             raise SyntaxDataError(f"--dlaa-sigma {sigma}: a standard deviation is positive")
-        if args.dlaa_alignment == "hard" and not args.guided_updates:
+        if alignment == "hard" and not guided:
             logger.warning(
                 "--dlaa-alignment hard rounds the predicted position: the predictor gets no gradient and stays as it "
                 "was initialised, unless --guided-updates trains it"
             )
-        return BlockAttention(
-            hidden_size,
-            source_size,
-            args.dlaa_block_size,
-            args.dlaa_alignment,
-            sigma,
-            args.guided_updates,
-            args.guide_weight,
-        )
+        return BlockAttention(hidden_size, source_size, size, alignment, sigma, guided, config.guide_weight)
 
 
-@register_model_architecture("dlaa_lstm", "dlaa_lstm")
-def dlaa_lstm(args: Namespace) -> None:
-    """The sizes of fairseq's ``lstm``."""
-    defaults = {"dlaa_block_size": 10, "dlaa_alignment": "interpolate", "dlaa_sigma": None, **GUIDE_DEFAULTS}
-    for option, default in defaults.items():
-        if getattr(args, option, None) is None:
-            setattr(args, option, default)
-    base_architecture(args)
+register_model_architecture("dlaa_lstm", "dlaa_lstm")(base_architecture)

@@ -10,9 +10,9 @@ N(v) are the dependents of v, its head and v itself. Around each layer there is 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
 from fairseq_syntax.model.neighbourhoods import word_means
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, read_options
 from fairseq_syntax.model.transformer import register_presets
 
 WORD_STATES = ("mean", "first")
@@ -88,6 +89,16 @@ class GraphConvolution(nn.Module):
         return F.relu(total.index_add(0, parent, (weight_up * up).to(total.dtype)))
 
 
+@dataclass
+class GCNConfig(SystemConfig):
+    """The options that a Transformer and an LSTM share."""
+
+    gcn_layers: int = option(1, "graph convolutions")
+    gcn_no_gates: bool = option(False, "no gates: all edges weigh the same", "")
+    gcn_edge_dropout: float = option(0.0, "probability in training to drop an edge")
+    gcn_words: str = option("mean", "the state of a word of several pieces: their mean, or that of the first")
+
+
 class SyntacticGCN(nn.Module):
     """Graph convolutions on the states of the pieces of a batch.
 
@@ -114,6 +125,8 @@ class SyntacticGCN(nn.Module):
             raise SyntaxDataError(f"--gcn-layers {layers}: at least 1 is needed")
         if not 0 <= edge_dropout <= 1:
             raise SyntaxDataError(f"--gcn-edge-dropout {edge_dropout}: a probability lies between 0 and 1")
+        if word_state not in WORD_STATES:
+            raise SyntaxDataError(f"--gcn-words {word_state}: one of {', '.join(WORD_STATES)} is wanted")
         self.word_state = word_state
         self.layers = nn.ModuleList(GraphConvolution(size, num_labels, gates, edge_dropout) for _ in range(layers))
 
@@ -128,39 +141,20 @@ class SyntacticGCN(nn.Module):
             added = added + layer(h + added, syntax.parent, syntax.word_deprel)
         return x + F.pad(added, (0, 0, 0, 1))[syntax.word_of_piece.t()]  # −1, no word, is the last row
 
-    @staticmethod
-    def add_args(parser: Any, after: str) -> None:
-        """Add the options; ``after`` is the help of ``--gcn-after``."""
-        parser.add_argument("--gcn-after", metavar="PLACE", help=after)
-        parser.add_argument("--gcn-layers", type=int, metavar="N", help="graph convolutions (default: 1)")
-        parser.add_argument(
-            "--gcn-no-gates", action="store_true", default=None, help="no gates: all edges weigh the same"
-        )
-        parser.add_argument(
-            "--gcn-edge-dropout", type=float, metavar="P", help="probability in training to drop an edge (default: 0)"
-        )
-        parser.add_argument(
-            "--gcn-words",
-            choices=WORD_STATES,
-            help="the state of a word of several pieces: their mean, or that of the first (default: mean)",
-        )
-
     @classmethod
-    def from_args(cls, args: Namespace, size: int) -> SyntacticGCN:
-        """Build it from the options, in which the labels have been noted, for states of a size."""
+    def from_config(cls, config: GCNConfig, args: Namespace, size: int) -> SyntacticGCN:
+        """Build it for states of a size; the labels have been noted in ``args``."""
+        labels = len(args.source_deprel_labels)
+        return cls(size, labels, config.gcn_layers, not config.gcn_no_gates, config.gcn_edge_dropout, config.gcn_words)
 
-        def option(name: str, default: Any) -> Any:
-            value = getattr(args, name, None)
-            return default if value is None else value
 
-        return cls(
-            size,
-            len(args.source_deprel_labels),
-            option("gcn_layers", 1),
-            not option("gcn_no_gates", False),
-            option("gcn_edge_dropout", 0.0),
-            option("gcn_words", "mean"),
-        )
+@dataclass
+class GCNBlockConfig(GCNConfig):
+    """The options of graph convolutions in a Transformer."""
+
+    gcn_after: str | None = option(
+        None, "where the convolutions go: an encoder layer, from 0, -1 is the top one; or embeddings", "-1"
+    )
 
 
 @register_encoder_system("gcn")
@@ -172,6 +166,7 @@ class GCNBlock(EncoderSystem):
         after: the layer, 0-based; None: on the embeddings, with their positions
     """
 
+    config = GCNBlockConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     def __init__(self, gcn: SyntacticGCN, after: int | None) -> None:
@@ -179,19 +174,15 @@ class GCNBlock(EncoderSystem):
         self.gcn, self.after = gcn, after
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        SyntacticGCN.add_args(
-            parser, "where the convolutions go: an encoder layer, 0-based, or embeddings (default: the last layer)"
-        )
-
-    @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> GCNBlock:
-        place = getattr(args, "gcn_after", None) or str(args.encoder_layers - 1)
-        if place != "embeddings" and not place.isdecimal():
-            raise SyntaxDataError(f"--gcn-after {place}: neither the number of an encoder layer nor embeddings")
+    def from_config(cls, config: GCNBlockConfig, args: Namespace, task: Any) -> GCNBlock:
+        place = config.gcn_after or "-1"
+        after = None
+        if place != "embeddings":
+            if not place.removeprefix("-").isdecimal():
+                raise SyntaxDataError(f"--gcn-after {place}: neither the number of an encoder layer nor embeddings")
+            (after,) = layer_numbers("--gcn-after", place, args.encoder_layers)
         remember_labels(args, task, "deprel")
-        gcn = SyntacticGCN.from_args(args, args.encoder_embed_dim)
-        return cls(gcn, None if place == "embeddings" else int(place))
+        return cls(SyntacticGCN.from_config(config, args, args.encoder_embed_dim), after)
 
     def blocks(self) -> Sequence[int | None]:
         return (self.after,)
@@ -230,20 +221,19 @@ class GCNEncoder(SyntaxLSTMEncoder):
         return replace(encoded, states=self.gcn(encoded.states, encoded.syntax))
 
 
+@dataclass
+class GCNEncoderConfig(GCNConfig):
+    """The options of graph convolutions in an LSTM."""
+
+    gcn_after: str = option("encoder", "where the convolutions go: encoder (on its states) or embeddings")
+
+
 @register_model("gcn_lstm")
 class GCNModel(SyntaxLSTMModel):
     """fairseq's LSTM with attention, and graph convolutions in its encoder."""
 
+    title, config = "gcn", GCNEncoderConfig
     training_needs = inference_needs = frozenset({"tree"})
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options for ``lstm`` and those of the GCN."""
-        super().add_args(parser)
-        SyntacticGCN.add_args(
-            parser.add_argument_group("gcn (syntax system)"),
-            "where the convolutions go: encoder (on its states) or embeddings (default: encoder)",
-        )
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> SyntaxLSTMModel:
@@ -253,14 +243,15 @@ class GCNModel(SyntaxLSTMModel):
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
-        after = getattr(args, "gcn_after", None) or "encoder"
+        config = read_options(cls.config, args)
+        after = config.gcn_after
         sizes = {
             "encoder": options["hidden_size"] * (1 + bool(options["bidirectional"])),
             "embeddings": options["embed_dim"],
         }
         if after not in sizes:
             raise SyntaxDataError(f"--gcn-after {after}: an LSTM has them after the encoder or on the embeddings")
-        gcn = SyntacticGCN.from_args(args, sizes[after])
+        gcn = SyntacticGCN.from_config(config, args, sizes[after])
         return GCNEncoder(dictionary, cls.inference_needs, gcn, after, **options)
 
     @classmethod

@@ -6,7 +6,7 @@ baseline of the DLAA paper (its Equations 7 and 8). It needs no parse.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,16 +17,17 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.gaussian import gaussian_window
-from fairseq_syntax.model.lstm import GuidedModel
+from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import (
-    GUIDE_DEFAULTS,
     Encoded,
     Guide,
     GuidedAttention,
+    GuidedConfig,
     PositionPredictor,
     RowMemory,
     negative_infinity_at,
 )
+from fairseq_syntax.model.options import option, read_options
 
 KINDS = ("monotonic", "predictive")
 
@@ -131,37 +132,32 @@ class WindowAttention(GuidedAttention):
         return torch.stack(steps, dim=1)
 
 
+@dataclass
+class LocalAttentionConfig(GuidedConfig):
+    """The options of local attention."""
+
+    local_attention: str = option(
+        "predictive",
+        "monotonic: Luong's local-m, around the step; predictive: local-p, around a predicted position",
+    )
+    local_window: int = option(5, "tokens to either side")
+
+
 @register_model("local_attention_lstm")
-class LocalAttentionModel(GuidedModel):
+class LocalAttentionModel(SyntaxLSTMModel):
     """LSTM encoder and decoder with Luong's local attention."""
 
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options for ``lstm`` and those of local attention."""
-        super().add_args(parser)
-        group = parser.add_argument_group("local attention")
-        group.add_argument(
-            "--local-attention",
-            choices=KINDS,
-            help="Luong's local-m, around the step, or local-p, around a predicted position (default: predictive)",
-        )
-        group.add_argument("--local-window", type=int, metavar="D", help="tokens to either side (default: 5)")
-        GuidedAttention.add_args(group)
+    title, config = "local attention", LocalAttentionConfig
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> WindowAttention:
-        if args.local_window < 1:
-            raise SyntaxDataError(
-                f"--local-window {args.local_window}: a window reaches at least one token to each side"
-            )
-        guide = args.guided_updates, args.guide_weight
-        return WindowAttention(hidden_size, source_size, args.local_attention, args.local_window, *guide)
+        config = read_options(LocalAttentionConfig, args)
+        kind, window = config.local_attention, config.local_window
+        if kind not in KINDS:
+            raise SyntaxDataError(f"--local-attention {kind}: one of {', '.join(KINDS)} is wanted")
+        if window < 1:
+            raise SyntaxDataError(f"--local-window {window}: a window reaches at least one token to each side")
+        return WindowAttention(hidden_size, source_size, kind, window, config.guided_updates, config.guide_weight)
 
 
-@register_model_architecture("local_attention_lstm", "local_attention_lstm")
-def local_attention_lstm(args: Namespace) -> None:
-    """The sizes of fairseq's ``lstm``."""
-    for option, default in {"local_attention": "predictive", "local_window": 5, **GUIDE_DEFAULTS}.items():
-        if getattr(args, option, None) is None:
-            setattr(args, option, default)
-    base_architecture(args)
+register_model_architecture("local_attention_lstm", "local_attention_lstm")(base_architecture)

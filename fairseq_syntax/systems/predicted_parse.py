@@ -14,8 +14,9 @@ column are 0. Words begin where the segmentation's marks say (:func:`~fairseq_sy
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadSystem, Place, Step
-from fairseq_syntax.model.options import layer_numbers
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.pascal import gaussian
 from fairseq_syntax.text.segmentation import word_marks
@@ -105,6 +106,22 @@ class FactorTerm(ScoreTerm):
         return scores * given.tensors[0][:, None].to(scores.dtype)
 
 
+@dataclass
+class PredictedConfig(SystemConfig):
+    """The options of both systems."""
+
+    predicted_layers: str | None = option(
+        None, "encoder layers that they scale, from 0, with commas; -1 is the top one", "above the parent head's"
+    )
+    predicted_heads: int | None = option(None, "how many of their heads, the first ones", "all")
+    predicted_variance: float = option(1.0, "of predicted_pascal's Gaussians")
+    parent_gradient_after: int = option(
+        1000, "updates before the factor's gradient reaches the parent head; -1 is never"
+    )
+    given_parse: float = option(0.0, "probability in training that a sentence's given parse is used")
+    given_parse_updates: int = option(0, "updates over which that probability falls to 0; 0: it stays")
+
+
 class PredictedParse(EncoderSystem):
     """What the two systems share: reading the parent head below.
 
@@ -118,6 +135,7 @@ class PredictedParse(EncoderSystem):
         given_updates: updates over which that probability falls to 0; 0 leaves it as it is
     """
 
+    config = PredictedConfig
     starts: Tensor
     ends: Tensor
 
@@ -147,22 +165,21 @@ class PredictedParse(EncoderSystem):
             self.training_needs = frozenset({"tree"})
 
     @classmethod
-    def _shared_args(cls, args: Namespace, task: Any) -> dict[str, Any]:
+    def _shared(cls, config: PredictedConfig, args: Namespace, task: Any) -> dict[str, Any]:
         """What the options say of the arguments that both systems have."""
         segmenter = task.source_segmenter
         marks = word_marks(task.source_dictionary.symbols, segmenter.kind if segmenter else None)
-        after, given = getattr(args, "parent_gradient_after", None), getattr(args, "given_parse", None)
-        layers = getattr(args, "predicted_layers", None)
+        layers = config.predicted_layers
         return {
             "starts": torch.tensor([mark.starts for mark in marks]),
             "ends": torch.tensor([mark.ends for mark in marks]),
             "pad": task.source_dictionary.pad(),
             "eos": task.source_dictionary.eos(),
-            "heads": getattr(args, "predicted_heads", None),
+            "heads": config.predicted_heads,
             "layers": layer_numbers("--predicted-layers", layers, args.encoder_layers) if layers else (),
-            "gradient_after": 1000 if after is None else after,
-            "given": given or 0.0,
-            "given_updates": getattr(args, "given_parse_updates", None) or 0,
+            "gradient_after": config.parent_gradient_after,
+            "given": config.given_parse,
+            "given_updates": config.given_parse_updates,
         }
 
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
@@ -239,37 +256,8 @@ class PredictedPascal(PredictedParse):
         self.variance = variance
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--predicted-layers",
-            metavar="LIST",
-            help="encoder layers that it scales (default: above the parent head's)",
-        )
-        parser.add_argument("--predicted-heads", type=int, metavar="N", help="how many of their heads (default: all)")
-        parser.add_argument("--predicted-variance", type=float, metavar="V", help="of the Gaussians (default: 1)")
-        parser.add_argument(
-            "--parent-gradient-after",
-            type=int,
-            metavar="N",
-            help="updates before the factor's gradient reaches the parent head; -1 is never (default: 1000)",
-        )
-        parser.add_argument(
-            "--given-parse",
-            type=float,
-            metavar="P",
-            help="probability in training that a sentence's given parse is used (default: 0)",
-        )
-        parser.add_argument(
-            "--given-parse-updates",
-            type=int,
-            metavar="N",
-            help="updates over which that probability falls to 0 (default: 0, it stays)",
-        )
-
-    @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> PredictedPascal:
-        variance = getattr(args, "predicted_variance", None)
-        return cls(variance=1.0 if variance is None else variance, **cls._shared_args(args, task))
+    def from_config(cls, config: PredictedConfig, args: Namespace, task: Any) -> PredictedPascal:
+        return cls(variance=config.predicted_variance, **cls._shared(config, args, task))
 
     def factor(self, parents: Tensor, words: Words) -> Tensor:
         return pascal_factor(parents, words, self.variance)
@@ -280,8 +268,8 @@ class PredictedLdd(PredictedParse):
     """LDD's unlabelled factor from a predicted distribution over parents; its options are ``predicted_pascal``'s."""
 
     @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> PredictedLdd:
-        return cls(**cls._shared_args(args, task))
+    def from_config(cls, config: PredictedConfig, args: Namespace, task: Any) -> PredictedLdd:
+        return cls(**cls._shared(config, args, task))
 
     def factor(self, parents: Tensor, words: Words) -> Tensor:
         return ldd_factor(parents, words)

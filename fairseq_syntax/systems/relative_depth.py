@@ -11,8 +11,9 @@ of the weights, and with it the values' term. Attention itself stays the plain, 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -23,7 +24,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
-from fairseq_syntax.model.options import layer_numbers
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
@@ -81,6 +82,17 @@ class DepthTerm(ScoreTerm):
         return out + shares @ values
 
 
+@dataclass
+class DepthConfig(SystemConfig):
+    """The options of relative depth."""
+
+    depth_layers: str | None = option(
+        None, "encoder layers with relative depth, from 0, with commas; -1 is the top one", "all"
+    )
+    depth_clip: int = option(2, "largest difference of depths")
+    depth_sequential: int = option(0, "up to which distance sequential relative positions stand beside; 0 is none")
+
+
 @register_encoder_system("relative_depth")
 class RelativeDepth(EncoderSystem):
     """Relative depth in all heads of chosen layers.
@@ -92,13 +104,14 @@ class RelativeDepth(EncoderSystem):
         sequential: that of distances, for Shaw's relative positions beside; 0 leaves them out
     """
 
+    config = DepthConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     def __init__(self, dim: int, layers: Sequence[int], most: int = 2, sequential: int = 0) -> None:
         super().__init__()
-        for option, value, least in (("--depth-clip", most, 1), ("--depth-sequential", sequential, 0)):
+        for name, value, least in (("--depth-clip", most, 1), ("--depth-sequential", sequential, 0)):
             if value < least:
-                raise SyntaxDataError(f"{option} {value}: at least {least} is wanted")
+                raise SyntaxDataError(f"{name} {value}: at least {least} is wanted")
         self._layers, self.most, self.sequential = tuple(layers), most, sequential
         self.depth = nn.ModuleDict({str(i): RelativeEmbeddings(2 * most + 1, dim) for i in layers})
         self.distance = nn.ModuleDict(
@@ -106,24 +119,10 @@ class RelativeDepth(EncoderSystem):
         )
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--depth-layers", metavar="LIST", help="encoder layers with relative depth, with commas (default: all)"
-        )
-        parser.add_argument("--depth-clip", type=int, metavar="K", help="largest difference of depths (default: 2)")
-        parser.add_argument(
-            "--depth-sequential",
-            type=int,
-            metavar="K",
-            help="sequential relative positions beside, up to this distance (default: 0, none)",
-        )
-
-    @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> RelativeDepth:
-        layers = layer_numbers("--depth-layers", getattr(args, "depth_layers", None), args.encoder_layers)
+    def from_config(cls, config: DepthConfig, args: Namespace, task: Any) -> RelativeDepth:
+        layers = layer_numbers("--depth-layers", config.depth_layers, args.encoder_layers)
         dim = args.encoder_embed_dim // args.encoder_attention_heads
-        most, sequential = getattr(args, "depth_clip", None), getattr(args, "depth_sequential", None)
-        return cls(dim, layers, 2 if most is None else most, sequential or 0)
+        return cls(dim, layers, config.depth_clip, config.depth_sequential)
 
     def layers(self) -> Sequence[int]:
         return self._layers

@@ -7,7 +7,7 @@ word, its parent, siblings and children, and makes a vector of it.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
 from fairseq_syntax.model.lstm import SyntaxLSTMDecoder, SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, SourceAttention
 from fairseq_syntax.model.neighbourhoods import flat_relatives, word_counts, word_grid, word_means
+from fairseq_syntax.model.options import SystemConfig, option, read_options
 
 UNIT = ("parent", "siblings", "children")  # Equation 9
 
@@ -201,26 +202,23 @@ class TwoStreamDecoder(SyntaxLSTMDecoder):
         return first + second
 
 
+@dataclass
+class SDRNMTConfig(SystemConfig):
+    """The options of both models."""
+
+    sdrnmt_channels: int = option(256, "size of a unit's vector")
+    sdrnmt_kernel: int = option(3, "words a kernel sees")
+    sdrnmt_unit_size: int = option(10, "places in a unit")
+    sdrnmt_weight: float = option(
+        0.5, "sdrnmt2_lstm: share of the source states in the attention weights, the rest being that of the units"
+    )
+
+
 class SDRNMTModel(SyntaxLSTMModel):
     """What the two models share: the options, and the convolution they make of them."""
 
+    title, config = "sdrnmt", SDRNMTConfig
     training_needs = inference_needs = frozenset({"tree"})
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options for ``lstm`` and those of SDRNMT."""
-        super().add_args(parser)
-        group = parser.add_argument_group("sdrnmt (syntax system)")
-        group.add_argument("--sdrnmt-channels", type=int, metavar="N", help="size of a unit's vector (default: 256)")
-        group.add_argument("--sdrnmt-kernel", type=int, metavar="N", help="words a kernel sees (default: 3)")
-        group.add_argument("--sdrnmt-unit-size", type=int, metavar="N", help="places in a unit (default: 10)")
-        group.add_argument(
-            "--sdrnmt-weight",
-            type=float,
-            metavar="W",
-            help="sdrnmt2_lstm: share of the source states in the attention weights, the rest being that of the units "
-            "(default: 0.5)",
-        )
 
     @classmethod
     def build_convolution(cls, args: Namespace) -> UnitConvolution:
@@ -229,12 +227,13 @@ class SDRNMTModel(SyntaxLSTMModel):
         Raises:
             SyntaxDataError: an option is out of range
         """
-        if not 1 <= args.sdrnmt_kernel <= args.sdrnmt_unit_size:
+        config = read_options(SDRNMTConfig, args)
+        kernel, places = config.sdrnmt_kernel, config.sdrnmt_unit_size
+        if not 1 <= kernel <= places:
             raise SyntaxDataError(
-                f"--sdrnmt-kernel {args.sdrnmt_kernel}: a kernel sees between 1 word and the {args.sdrnmt_unit_size} "
-                "places of a unit"
+                f"--sdrnmt-kernel {kernel}: a kernel sees between 1 word and the {places} places of a unit"
             )
-        return UnitConvolution(args.encoder_embed_dim, args.sdrnmt_channels, args.sdrnmt_kernel, args.sdrnmt_unit_size)
+        return UnitConvolution(args.encoder_embed_dim, config.sdrnmt_channels, kernel, places)
 
 
 @register_model("sdrnmt1_lstm")
@@ -260,18 +259,12 @@ class SDRNMT2(SDRNMTModel):
 
     @classmethod
     def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:
-        if not 0 <= args.sdrnmt_weight <= 1:
-            raise SyntaxDataError(f"--sdrnmt-weight {args.sdrnmt_weight}: a share lies between 0 and 1")
+        weight = read_options(SDRNMTConfig, args).sdrnmt_weight
+        if not 0 <= weight <= 1:
+            raise SyntaxDataError(f"--sdrnmt-weight {weight}: a share lies between 0 and 1")
         sizes = options["hidden_size"], options["encoder_output_units"]
-        return TwoStreamDecoder(dictionary, PairedAttention(*sizes, args.sdrnmt_weight), **options)
+        return TwoStreamDecoder(dictionary, PairedAttention(*sizes, weight), **options)
 
 
-@register_model_architecture("sdrnmt1_lstm", "sdrnmt1_lstm")
-@register_model_architecture("sdrnmt2_lstm", "sdrnmt2_lstm")
-def sdrnmt_lstm(args: Namespace) -> None:
-    """The sizes of fairseq's ``lstm``."""
-    defaults = {"sdrnmt_channels": 256, "sdrnmt_kernel": 3, "sdrnmt_unit_size": 10, "sdrnmt_weight": 0.5}
-    for option, default in defaults.items():
-        if getattr(args, option, None) is None:
-            setattr(args, option, default)
-    base_architecture(args)
+for _name in ("sdrnmt1_lstm", "sdrnmt2_lstm"):
+    register_model_architecture(_name, _name)(base_architecture)

@@ -8,8 +8,8 @@ all three states of a word at once.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from dataclasses import replace
+from argparse import Namespace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
 from fairseq_syntax.model.neighbourhoods import word_counts, word_grid, word_means
+from fairseq_syntax.model.options import SystemConfig, option, read_options
 from fairseq_syntax.model.trees import Forest
 
 
@@ -72,38 +73,41 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         return states[place, torch.arange(place.size(1), device=place.device)]
 
 
+@dataclass
+class SENMTConfig(SystemConfig):
+    """The option of SE-NMT."""
+
+    senmt_hidden_size: int | None = option(None, "states of each of the encoders over words", "--encoder-hidden-size")
+
+
 @register_model("senmt_lstm")
 class SENMTModel(SyntaxLSTMModel):
     """fairseq's LSTM decoder with attention, over the annotations of three encoders."""
 
+    title, config = "senmt", SENMTConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options for ``lstm`` and that of SE-NMT."""
-        super().add_args(parser)
-        group = parser.add_argument_group("senmt (syntax system)")
-        group.add_argument(
-            "--senmt-hidden-size",
-            type=int,
-            metavar="N",
-            help="states of each of the encoders over words (default: --encoder-hidden-size)",
-        )
-
-    @classmethod
     def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
-        if args.senmt_hidden_size < 1:
-            raise SyntaxDataError(f"--senmt-hidden-size {args.senmt_hidden_size}: an encoder has at least one state")
-        return ThreeEncoders(dictionary, cls.inference_needs, args.senmt_hidden_size, **options)
+        return ThreeEncoders(dictionary, cls.inference_needs, cls.states(args), **options)
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> GlobalAttention:
-        return GlobalAttention(hidden_size, source_size + 2 * args.senmt_hidden_size)
+        return GlobalAttention(hidden_size, source_size + 2 * cls.states(args))
+
+    @classmethod
+    def states(cls, args: Namespace) -> int:
+        """How many states an encoder over words has.
+
+        Raises:
+            SyntaxDataError: none
+        """
+        size = read_options(SENMTConfig, args).senmt_hidden_size
+        if size is None:
+            return args.encoder_hidden_size
+        if size < 1:
+            raise SyntaxDataError(f"--senmt-hidden-size {size}: an encoder has at least one state")
+        return size
 
 
-@register_model_architecture("senmt_lstm", "senmt_lstm")
-def senmt_lstm(args: Namespace) -> None:
-    """The sizes of fairseq's ``lstm``; every encoder has states of the same size."""
-    base_architecture(args)
-    if getattr(args, "senmt_hidden_size", None) is None:
-        args.senmt_hidden_size = args.encoder_hidden_size
+register_model_architecture("senmt_lstm", "senmt_lstm")(base_architecture)

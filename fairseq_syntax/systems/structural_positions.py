@@ -12,8 +12,9 @@ Wang, Tu, Wang and Shi (2019), Self-Attention with Structural Position Represent
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -26,7 +27,7 @@ from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.neighbourhoods import word_grid
-from fairseq_syntax.model.options import layer_numbers
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
@@ -93,6 +94,17 @@ def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
     return rows.gather(2, place[:, None, :].expand(-1, place.size(1), -1)) + most
 
 
+@dataclass
+class StructuralConfig(SystemConfig):
+    """The options of structural positions."""
+
+    structural_positions: str = option("both", f"which positions in the tree to use, of {', '.join(KINDS)}")
+    structural_layers: str | None = option(
+        None, "encoder layers with the relative ones, from 0, with commas; -1 is the top one", "all"
+    )
+    structural_clip: int = option(16, "largest distance")
+
+
 @register_encoder_system("structural_positions")
 class StructuralPositions(EncoderSystem):
     """Positions in the tree.
@@ -105,6 +117,7 @@ class StructuralPositions(EncoderSystem):
         most: k, the largest distance in the tree
     """
 
+    config = StructuralConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     def __init__(self, embed_dim: int, dim: int, kind: str, layers: Sequence[int], most: int = 16) -> None:
@@ -125,25 +138,13 @@ class StructuralPositions(EncoderSystem):
                 nn.init.xavier_uniform_(weight)
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--structural-positions", choices=KINDS, help="which positions in the tree to use (default: both)"
-        )
-        parser.add_argument(
-            "--structural-layers", metavar="LIST", help="encoder layers with the relative ones (default: all)"
-        )
-        parser.add_argument("--structural-clip", type=int, metavar="K", help="largest distance (default: 16)")
-
-    @classmethod
-    def from_args(cls, args: Namespace, task: Any) -> StructuralPositions:
-        layers = layer_numbers("--structural-layers", getattr(args, "structural_layers", None), args.encoder_layers)
-        most = getattr(args, "structural_clip", None)
+    def from_config(cls, config: StructuralConfig, args: Namespace, task: Any) -> StructuralPositions:
         return cls(
             args.encoder_embed_dim,
             args.encoder_embed_dim // args.encoder_attention_heads,
-            getattr(args, "structural_positions", None) or "both",
-            layers,
-            16 if most is None else most,
+            config.structural_positions,
+            layer_numbers("--structural-layers", config.structural_layers, args.encoder_layers),
+            config.structural_clip,
         )
 
     def layers(self) -> Sequence[int]:

@@ -10,7 +10,7 @@ A level of depth is one step, over all sentences of the batch.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory
 from fairseq_syntax.model.neighbourhoods import word_grid, word_means
+from fairseq_syntax.model.options import SystemConfig, option, read_options
 from fairseq_syntax.model.trees import Forest
 
 
@@ -202,35 +203,28 @@ class TreeAttention(GlobalAttention):
         return tokens + F.pad(nodes, (0, 1)).gather(2, word) * memory.share[:, None]
 
 
+@dataclass
+class Tree2SeqConfig(SystemConfig):
+    """The option of Tree2Seq."""
+
+    tree2seq_bottom_up: bool = option(False, "nodes have their states of the way up; no way down", "")
+
+
 @register_model("tree2seq_lstm")
 class Tree2SeqModel(SyntaxLSTMModel):
     """An encoder over the tree above the sequential one; the decoder attends to both and starts from both."""
 
+    title, config = "tree2seq", Tree2SeqConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options for ``lstm`` and that of Tree2Seq."""
-        super().add_args(parser)
-        group = parser.add_argument_group("tree2seq (syntax system)")
-        group.add_argument(
-            "--tree2seq-bottom-up",
-            action="store_true",
-            default=None,
-            help="nodes have their states of the way up; no way down",
-        )
-
-    @classmethod
     def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
-        return TreeEncoder(dictionary, cls.inference_needs, args.tree2seq_bottom_up, **options)
+        bottom_up = read_options(Tree2SeqConfig, args).tree2seq_bottom_up
+        return TreeEncoder(dictionary, cls.inference_needs, bottom_up, **options)
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> TreeAttention:
         return TreeAttention(hidden_size, source_size)
 
 
-@register_model_architecture("tree2seq_lstm", "tree2seq_lstm")
-def tree2seq_lstm(args: Namespace) -> None:
-    """The sizes of fairseq's ``lstm``."""
-    args.tree2seq_bottom_up = bool(getattr(args, "tree2seq_bottom_up", None))
-    base_architecture(args)
+register_model_architecture("tree2seq_lstm", "tree2seq_lstm")(base_architecture)

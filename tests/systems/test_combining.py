@@ -6,6 +6,7 @@ import random
 from argparse import ArgumentParser, Namespace
 from types import SimpleNamespace
 
+import lstm_models
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
@@ -429,3 +430,26 @@ def test_a_criterion_that_would_leave_losses_out_is_refused(arch):
         build("label_smoothed_cross_entropy")
     for name in ("supervised_head", "lisa"):
         build(name)
+
+
+@pytest.mark.parametrize("arch", ["dlaa_lstm", "local_attention_lstm"])
+def test_a_criterion_that_would_leave_out_the_loss_of_an_lstm_is_refused(arch):
+    for updates in (0, 3):
+        cfg = SyntaxTranslationConfig(source_lang="a", target_lang="b")
+        task = SyntaxTranslationTask(cfg, dictionary(), dictionary())
+        args = Namespace(arch=arch, guided_updates=updates, encoder_layers=1, decoder_layers=1)
+        ARCH_CONFIG_REGISTRY[arch](args)
+        model = task.build_model(args)
+        criteria = [
+            Namespace(criterion=name, sentence_avg=False, label_smoothing=0.0)
+            for name in ("supervised_head", "cross_entropy")
+        ]
+        task.build_criterion(criteria[0])
+        if not updates:
+            task.build_criterion(criteria[1])
+            continue
+        with pytest.raises(SyntaxDataError, match=r"leaves out losses .* by: position"):
+            task.build_criterion(criteria[1])
+        model.decoder.attention.supervises = tuple  # so an attention cannot have a loss that no one is told of
+        with pytest.raises(ValueError, match=r"supervises\(\) does not name: position"):
+            model.train()(**lstm_models.net_input(lstm_models.lines(1)))

@@ -222,8 +222,8 @@ def test_transformer_the_parse_matters_beside_pascal_with_recomputed_activations
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"gcn_after": "2"}, "gcn acts on encoder layer 2, but the encoder has layers 0 to 1"),
-        ({"gcn_after": "-1"}, "--gcn-after -1: neither"),
+        ({"gcn_after": "2"}, "--gcn-after 2: there are layers 0 to 1, and -1 is the top one"),
+        ({"gcn_after": "-3"}, "--gcn-after -3: there are layers 0 to 1"),
         ({"gcn_after": "last"}, "--gcn-after last: neither"),
     ],
 )
