@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+
+from fairseq_syntax.cli.options import add_translator, read_sentences, translator_options
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -32,12 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="given links (0-0 2-1; 1p1 is possible, not sure): print precision, recall, F1 and AER against them; with "
         "--choose, choose by F1 and not by the mutual information of linked words",
     )
-    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
-    parser.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
-    parser.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
-    parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="sentences at a time (default: 32)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    add_translator(parser)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -52,25 +48,15 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.inference.alignment import agreement, read_gold, save_head, written
     from fairseq_syntax.inference.exported import CHECKPOINT
     from fairseq_syntax.inference.translator import Translator
-    from fairseq_syntax.text.conllu import read_conllu
     from fairseq_syntax.text.files import read_lines, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    parsed = args.input.removesuffix(".gz").endswith(".conllu")
-    sentences: list[Any] = list(read_conllu(args.input) if parsed else read_lines(args.input))
+    sentences = list(read_sentences(args.input))
     translations = list(read_lines(args.translations))
     gold = read_gold(list(read_lines(args.gold)), args.gold) if args.gold else None
     if gold is not None and len(gold) != len(sentences):
         raise SyntaxDataError(f"{len(gold)} lines, but there are {len(sentences)} sentences", path=args.gold)
-    translator = Translator.load(
-        args.checkpoint,
-        args.data,
-        parser_name=args.parser,
-        parser_lang=args.lang,
-        parser_dir=args.model_dir,
-        device=args.device,
-        batch_size=args.batch_size,
-    )
+    translator = Translator.load(args.checkpoint, **translator_options(args))
     if args.choose:
         ranked = translator.rank_heads(sentences, translations, gold)
         score = "bits" if gold is None else "f1"

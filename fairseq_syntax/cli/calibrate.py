@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_syntax.cli.parse import add_distribution_options, add_parser_options, positive
+from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.parse import add_distribution_options, add_parser_options
 
 if TYPE_CHECKING:
     from fairseq_syntax.parsing.base import Parser, SentenceParse

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fairseq_syntax.cli.options import add_data, add_device, add_source_parser
+
 if TYPE_CHECKING:
     from fairseq_syntax.inference.forced_decoding import ForcedDecoder
     from fairseq_syntax.scoring.contrast_sets import ContrastSet
@@ -40,15 +42,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
         help="systems that have been scored elsewhere: a number per line, in the order of the set's own score files",
     )
     parser.add_argument("--lower-is-better", action="store_true", help="the files of --scores hold costs")
-    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what each model was trained on)")
+    add_data(parser, "each model was")
     parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
     parse = parser.add_argument_group("the source's parse, for models that need one")
     parse.add_argument(
         "--conllu", nargs="+", action="extend", metavar="PARSE", help="of the sources, a file per set (default: parse)"
     )
-    parse.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
-    parse.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
-    parse.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    add_source_parser(parse)
     rule = parser.add_argument_group("the decision")
     rule.add_argument(
         "--score",
@@ -60,7 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
         "--ties", choices=("wrong", "right"), default="wrong", help="(default: wrong; DistilLingEval: right)"
     )
     parser.add_argument("--max-tokens", type=int, default=4000, metavar="N", help="of a batch (default: 4000)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    add_device(parser)
     parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
     parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
     parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from fairseq_syntax.cli.options import add_batches, add_data
+
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand."""
@@ -16,7 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "neighbours that is new in it. Writes translations.tsv, diversity.json, diversity.md and diversity.png.",
     )
     parser.add_argument("checkpoint", nargs="+", metavar="CHECKPOINT", help="a LaSyn model, or several for an ensemble")
-    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
+    add_data(parser)
     parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")
     parser.add_argument("--sentences", type=int, default=100, metavar="N", help="random ones of it (default: 100)")
     parser.add_argument(
@@ -27,10 +29,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--samples", type=int, default=10, metavar="N", help="sequences per distance (default: 10)")
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="default: 5")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sentences at a time (default: 64)")
+    add_batches(parser, 64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     parser.add_argument("--out", required=True, metavar="DIR")
 
 

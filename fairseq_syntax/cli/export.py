@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.options import add_data
 from fairseq_syntax.inference.exported import KINDS, QUANTIZATIONS
 
 
@@ -22,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--quantization", choices=QUANTIZATIONS, help="of CTranslate2's weights (default: none, float32)"
     )
-    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
+    add_data(parser)
     parser.add_argument(
         "--segmentation", metavar="DIR", help="where segmentation.LANG.json are (default: the binarized data)"
     )

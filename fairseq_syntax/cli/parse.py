@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_syntax.cli.options import positive
+
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -79,13 +81,6 @@ def add_distribution_options(group, *, min_prob: float = 0.01) -> None:
     group.add_argument(
         "--structured", action="store_true", help="arc marginals over trees, in place of a softmax for each word"
     )
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
 
 
 def _probability(text: str) -> float:

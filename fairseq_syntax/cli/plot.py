@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_syntax.cli.parse import positive
+from fairseq_syntax.cli.options import positive
 
 _METRICS = ("bleu", "bleu1", "chrf", "ter", "ribes")
 

@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from fairseq_syntax.cli.options import positive
+
 _METRICS = ("bleu", "bleu1", "chrf", "ter", "ribes", "distinct1")
 
 
@@ -28,7 +30,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--src", metavar="FILE", help="source sentences: --by-length then counts their tokens")
     parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
-    parser.add_argument("--by-length", type=_positive, metavar="N", help="also BLEU by length, in steps of N tokens")
+    parser.add_argument("--by-length", type=positive, metavar="N", help="also BLEU by length, in steps of N tokens")
     parser.add_argument("--conllu", metavar="PARSE", help="the source's parse, for --by")
     parser.add_argument(
         "--by",
@@ -47,13 +49,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
     parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
 
 
 def main(args: argparse.Namespace) -> int:

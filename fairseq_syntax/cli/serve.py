@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.options import add_data, add_device, positive
+
 
 def add_parser(verbs: argparse._SubParsersAction) -> None:
     """Add the verb."""
@@ -18,8 +20,8 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 for any that is free (default: 8000)")
-    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what each model was trained on)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    add_data(parser, "each model was")
+    add_device(parser)
     source = parser.add_argument_group("parser")
     source.add_argument(
         "--parser", default="stanza", metavar="NAME", help="for text and tokens; none: only CoNLL-U (default: stanza)"
@@ -29,7 +31,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     limits = parser.add_argument_group("limits")
     limits.add_argument(
         "--queue",
-        type=_positive,
+        type=positive,
         default=1024,
         metavar="N",
         help="translations that may wait; else 503 (default: 1024)",
@@ -38,18 +40,11 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for an answer; then 504 (default: 30)"
     )
     limits.add_argument(
-        "--max-bytes", type=_positive, default=1 << 20, metavar="N", help="of a request; then 413 (default: 1048576)"
+        "--max-bytes", type=positive, default=1 << 20, metavar="N", help="of a request; then 413 (default: 1048576)"
     )
     limits.add_argument(
-        "--batch-size", type=_positive, default=32, metavar="N", help="sentences translated at a time (default: 32)"
+        "--batch-size", type=positive, default=32, metavar="N", help="sentences translated at a time (default: 32)"
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
 
 
 def _seconds(text: str) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
-from typing import Any
+
+from fairseq_syntax.cli.options import add_translator, read_sentences, translator_options
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -20,7 +20,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "checkpoint", nargs="+", metavar="CHECKPOINT", help="a model, or several for an ensemble; or an exported folder"
     )
-    parser.add_argument("--data", metavar="DIR", help="the binarized data (default: what the model was trained on)")
     parser.add_argument("--input", default="-", metavar="FILE", help="text, or a .conllu file (default: text on stdin)")
     parser.add_argument("--output", default="-", metavar="FILE", help="default: stdout")
     parser.add_argument(
@@ -29,9 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="also write which words stand for which: a line of links such as 0-0 2-1, the source's word first; with "
         "the words' places in the texts if FILE ends in .jsonl",
     )
-    parser.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
-    parser.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
-    parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    add_translator(parser)
     parser.add_argument(
         "--missing-parse",
         choices=("error", "neutral"),
@@ -40,8 +37,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--beam", type=int, default=4, metavar="N", help="default: 4")
     parser.add_argument("--lenpen", type=float, default=1.0, metavar="P", help="length penalty (default: 1)")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="sentences at a time (default: 32)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -53,30 +48,19 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished, progress
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.inference.translator import Translator
-    from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import read_lines, read_stdin, whole_file
+    from fairseq_syntax.text.conllu_parts import count_lines
+    from fairseq_syntax.text.files import whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     translator = Translator.load(
         args.checkpoint,
-        args.data,
-        parser_name=args.parser,
-        parser_lang=args.lang,
-        parser_dir=args.model_dir,
         missing_parse=args.missing_parse,
-        device=args.device,
-        batch_size=args.batch_size,
         beam=args.beam,
         lenpen=args.lenpen,
+        **translator_options(args),
     )
-    if args.input == "-":
-        source: Iterable[Any] = read_stdin()
-    elif args.input.removesuffix(".gz").endswith(".conllu"):
-        source = read_conllu(args.input)
-    else:
-        source = read_lines(args.input)
-    total = None if args.input == "-" else _count(args.input)
-    lines = iter(source)
+    total = None if args.input == "-" else count_lines(args.input)
+    lines = iter(read_sentences(args.input))
     count = bad = 0
 
     def write(path: str | None):
@@ -108,12 +92,3 @@ def main(args: argparse.Namespace) -> int:
     if bad:
         print(f"{bad} of {count} lines are not translated: their lines are empty", file=sys.stderr)
     return 1 if bad else 0
-
-
-def _count(path: str) -> int | None:
-    """The lines of a text, and those that a parse says it has."""
-    from fairseq_syntax.text.conllu_parts import declared_lines
-    from fairseq_syntax.text.files import read_raw_lines
-
-    parsed = path.removesuffix(".gz").endswith(".conllu")
-    return declared_lines(path) if parsed else sum(1 for _ in read_raw_lines(path))

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from fairseq_syntax.cli.options import read_sentences
+
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -55,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished, progress
     from fairseq_syntax.inference.parent_head import ParentHeadParser, load_model
     from fairseq_syntax.parsing.base import ParserOptions
-    from fairseq_syntax.text.conllu import write_conllu
+    from fairseq_syntax.text.conllu import is_conllu, write_conllu
     from fairseq_syntax.text.files import whole_file
 
     model, task = load_model(args.path, args.data, args.device)
@@ -72,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
     words = lines = 0
     opened = nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output)
     with opened as output:
-        for chunk in chunks(progress(lines_of(args.input), of="parsing")):
+        for chunk in chunks(progress(read_sentences(args.input), of="parsing")):
             parsed = parser.predict(chunk) if is_conllu(args.input) else parser.parse(chunk, first_line=lines)
             for line in parsed:
                 write_conllu(output, line)
@@ -81,20 +83,6 @@ def main(args: argparse.Namespace) -> int:
     then = f"fairseq-syntax eval-tree GOLD.conllu {args.output}"
     finished(args.output, f"{lines} lines, {words} words", then, file=sys.stderr)
     return 0
-
-
-def is_conllu(path: str) -> bool:
-    return path.endswith((".conllu", ".conllu.gz"))
-
-
-def lines_of(path: str) -> Iterable[Any]:
-    """The lines of the input: strings, or parsed lines of CoNLL-U."""
-    from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import read_lines, read_stdin
-
-    if path == "-":
-        return read_stdin()
-    return read_conllu(path) if is_conllu(path) else read_lines(path)
 
 
 def chunks(lines: Iterable[Any], size: int = 2000) -> Iterator[list[Any]]:

@@ -32,6 +32,7 @@ __all__ = [
     "Token",
     "flatten",
     "format_conllu",
+    "is_conllu",
     "owner",
     "parse_conllu_block",
     "read_conllu",
@@ -41,6 +42,11 @@ __all__ = [
 ]
 
 _TO_ESCAPE = re.compile(r"[ \t\n\r|\\,]")
+
+
+def is_conllu(path: str | os.PathLike[str]) -> bool:
+    """Whether a file counts as CoNLL-U, by its name: ``.conllu`` or ``.conllu.gz``."""
+    return os.fspath(path).removesuffix(".gz").endswith(".conllu")
 
 
 def read_conllu(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.conllu import is_conllu
 from fairseq_syntax.text.conllu_reader import ConlluReader
 from fairseq_syntax.text.files import read_raw_lines
 from fairseq_syntax.text.line_numbers import LineNumbers, declared_in
@@ -32,6 +33,11 @@ def declared_lines(path: str | os.PathLike[str]) -> int | None:
     """The N of ``# lines = N`` in the first row of a file; None where it does not begin so."""
     first = next(iter(read_raw_lines(path)), b"").decode("ascii", "replace")
     return declared_in(first.rstrip("\r\n"))
+
+
+def count_lines(path: str | os.PathLike[str]) -> int | None:
+    """The lines of the text of a file, plain or parsed, where they can be known without reading a parse."""
+    return declared_lines(path) if is_conllu(path) else sum(1 for _ in read_raw_lines(path))
 
 
 def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[ConlluPart]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.conllu import ParsedLine, format_conllu
-from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts, declared_lines
+from fairseq_syntax.text.conllu import ParsedLine, format_conllu, is_conllu
+from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts, count_lines
 from fairseq_syntax.text.files import (
     decode_line,
     file_sha256,
@@ -23,7 +23,7 @@ from fairseq_syntax.text.files import (
 )
 from fairseq_syntax.text.jobs import Parts, Step, in_workers
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
-from fairseq_syntax.text.segmentation_training import fingerprints, is_conllu, train_segmenter
+from fairseq_syntax.text.segmentation_training import fingerprints, train_segmenter
 
 VERSION = 1  # to be raised where the same model and input give other pieces
 PART_LINES = 10_000
@@ -102,7 +102,7 @@ def segment_file(
         parts = Parts(outputs[0], fingerprint(step.made_from, PART_LINES), ".pieces")
         with parts.being_made():
             spans: list[tuple[int, int]] = []
-            with progress(total=_count_lines(path), of=outputs[0].name) as bar:
+            with progress(total=count_lines(path), of=outputs[0].name) as bar:
                 missing = _missing(parts, _source(path), spans, bar.update)
                 for lines in in_workers(
                     _work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)
@@ -135,11 +135,6 @@ def _source(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:
     while rows := list(islice(lines, PART_LINES)):
         yield ConlluPart(start, start + len(rows), start, rows)
         start += len(rows)
-
-
-def _count_lines(path: str | os.PathLike[str]) -> int | None:
-    """The lines of a file's text, where they can be known without parsing it."""
-    return declared_lines(path) if is_conllu(path) else sum(1 for _ in read_raw_lines(path))
 
 
 def _missing(

@@ -10,16 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import segmentation
-from fairseq_syntax.text.conllu import read_conllu
+from fairseq_syntax.text.conllu import is_conllu, read_conllu
 from fairseq_syntax.text.files import file_sha256, read_lines
 
 # Between words that no space separates, sentencepiece is told of the boundary by this private-use character.
 _BOUNDARY = "\ue000"
-
-
-def is_conllu(path: str | os.PathLike[str]) -> bool:
-    """Whether a file counts as CoNLL-U, by its name: ``.conllu`` or ``.conllu.gz``."""
-    return os.fspath(path).removesuffix(".gz").endswith(".conllu")
 
 
 def read_words(path: str | os.PathLike[str]) -> Iterator[tuple[list[str], list[bool]]]:

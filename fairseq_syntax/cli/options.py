@@ -1,0 +1,72 @@
+"""Options that several subcommands have, and what they read by them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairseq_syntax.text.conllu import ParsedLine
+
+
+def positive(text: str) -> int:
+    """A number of at least 1, for ``type=``."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def add_data(parser: Any, of: str = "the model was") -> None:
+    """Add ``--data``."""
+    parser.add_argument("--data", metavar="DIR", help=f"the binarized data (default: what {of} trained on)")
+
+
+def add_source_parser(parser: Any) -> None:
+    """Add the options of the parser of raw text: ``--parser``, ``--lang`` and ``--model-dir``."""
+    parser.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
+    parser.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
+    parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+
+
+def add_batches(parser: Any, size: int = 32) -> None:
+    """Add ``--batch-size``, in sentences, and ``--device``."""
+    parser.add_argument(
+        "--batch-size", type=positive, default=size, metavar="N", help=f"sentences at a time (default: {size})"
+    )
+    add_device(parser)
+
+
+def add_device(parser: Any) -> None:
+    """Add ``--device`` of a translation model."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+
+
+def add_translator(parser: Any) -> None:
+    """Add what :func:`translator_options` reads."""
+    add_data(parser)
+    add_source_parser(parser)
+    add_batches(parser)
+
+
+def translator_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of ``Translator.load``."""
+    return {
+        "data": args.data,
+        "parser_name": args.parser,
+        "parser_lang": args.lang,
+        "parser_dir": args.model_dir,
+        "device": args.device,
+        "batch_size": args.batch_size,
+    }
+
+
+def read_sentences(path: str) -> Iterable[str | ParsedLine]:
+    """The lines of a text, or the parses of a ``.conllu`` file, either with ``.gz``; ``-`` is text on stdin."""
+    from fairseq_syntax.text.conllu import is_conllu, read_conllu
+    from fairseq_syntax.text.files import read_lines, read_stdin
+
+    if path == "-":
+        return read_stdin()
+    return read_conllu(path) if is_conllu(path) else read_lines(path)
