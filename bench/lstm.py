@@ -43,7 +43,7 @@ def samples(words: int, split: str, max_tokens: int, count: int):
 
 def training(arch: str):
     """A function that makes training steps with an architecture."""
-    task, with_parse, plain = samples(13, "train", 2000, 4)
+    task, with_parse, plain = samples(13, "train", 2000, 2)
     model, _ = corpus.model(task, arch, *SIZE)
     model = model.to(device()).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
@@ -61,7 +61,7 @@ def training(arch: str):
 def train(arch: str) -> None:
     """Training steps on sentences as long as image captions."""
     plain, tokens = training("lstm")
-    compare(f"train/{arch}", training(arch)[0], plain, pairs=9, detail={"target_tokens": tokens})
+    compare(f"train/{arch}", training(arch)[0], plain, pairs=5, detail={"target_tokens": tokens})
 
 
 for arch in TRAINED:

@@ -103,8 +103,6 @@ DEMO = [
     System("PASCAL", "pascal_transformer", "parse"),
 ]
 PSH = "--criterion supervised_head --child-weight 0"
-# With three layers, nothing changes any more after thirty epochs.
-SOONER = "--max-epoch 30 --total-num-update 620"
 PARSER_FREE = "--criterion supervised_head"
 
 
@@ -145,7 +143,7 @@ SYSTEMS = [
     System("CSH+PSH", "supervised_head_transformer", "text", "lexical", "--criterion supervised_head", tree=True),
     System("LISA", "lisa_transformer", "text", "lexical", "--criterion lisa", tree=True),
     *[
-        System(name, arch, "text", "lexical", f"{SOONER} {options}", model=THREE_LAYERS, tree=bool(options))
+        System(name, arch, "text", "lexical", options, model=THREE_LAYERS, tree=bool(options))
         for name, arch, options in (
             ("plain (3 layers)", "transformer", ""),
             ("PSH (3 layers)", "supervised_head_transformer", PSH),
