@@ -365,13 +365,13 @@ def curves() -> Figure:
 # --- a trained model's attention ---
 
 
-def attention(data: Path, checkpoint: Path, out: Path) -> None:
-    """Draw PASCAL's first layer on the sentence of the README, as the notebook does."""
+def attention(data: Path, checkpoint: Path, sentence: int, out: Path) -> None:
+    """Draw two heads of PASCAL's first layer on a test sentence of the toy corpus (from 1)."""
     from fairseq_syntax.figures.heatmap import heat_maps
     from fairseq_syntax.figures.sentences import collect
 
-    exhibits, src, _ = collect(str(data), "test", [1], {"PASCAL": str(checkpoint)}, beam=1)
-    save(heat_maps(exhibits[0], "PASCAL", layers=[0], src=src), out)
+    exhibits, src, _ = collect(str(data), "test", [sentence], {"PASCAL": str(checkpoint)}, beam=1)
+    save(heat_maps(exhibits[0], "PASCAL", layers=[0], heads=[0, 1], src=src), out)
 
 
 # --- the house ---
@@ -455,6 +455,7 @@ def main() -> int:
     trained = kinds.add_parser("attention", help="PASCAL's trained attention")
     trained.add_argument("--data", type=Path, default=toy_run / "bin", metavar="BIN")
     trained.add_argument("--pascal", type=Path, default=toy_run / "PASCAL/1/checkpoint_last.pt", metavar="FILE")
+    trained.add_argument("--sentence", type=int, default=124, metavar="N", help="of the test set (default: 124)")
     trained.add_argument("--out", type=Path, default=ROOT / "docs/pascal-attention.svg", metavar="FILE")
     keep = kinds.add_parser("keep-curves", help="what the site needs of fairseq-train's logs")
     keep.add_argument("logs", nargs="+", metavar="NAME=LOG")
@@ -462,7 +463,7 @@ def main() -> int:
     kinds.add_parser("site", help="the pictures of the site").add_argument("out", type=Path)
     args = parser.parse_args()
     if args.kind == "attention":
-        attention(args.data, args.pascal, args.out)
+        attention(args.data, args.pascal, args.sentence, args.out)
         return 0
     if args.kind == "keep-curves":
         keep_curves(args.logs, args.out)

@@ -120,7 +120,8 @@ def picture_of(system: str) -> str:
         text = image(titles, f"../pictures/terms/{system}.svg") + f"\n*{drawing.caption}*\n"
         if system == "pascal":
             text += image("Attention of a trained PASCAL model, its first layer", "../../pascal-attention.svg")
-            text += "\n*The first layer of a model trained on the toy corpus (`python docs/pictures.py attention`).*\n"
+            text += "\n*Two heads of the first layer of a model that was trained on the toy corpus, drawn by "
+            text += "`python docs/pictures.py attention`.*\n"
         return text
     if system == "multitask":
         line = terms.parsed_line()

@@ -17,19 +17,24 @@ import hashlib
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout that is not installed too
 
 from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
 
+from fairseq_syntax.console import progress, say
 from fairseq_syntax.text.files import whole_file, write_json
 
 HERE = Path(__file__).resolve().parent
@@ -57,7 +62,7 @@ class Runner:
         }
 
     def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self.started:5.0f} s] {text}", flush=True)
+        say(f"[{time.monotonic() - self.started:5.0f} s] {text}")
 
     def run(self, command: list, log: Path) -> float:
         """Runs a command; returns its wall time in seconds."""
@@ -138,13 +143,42 @@ def folder_name(system: System) -> str:
     return "".join(c if c.isalnum() else "_" for c in system.name)
 
 
+def options_of(system: System) -> str:
+    """The options of a system's training."""
+    return f"{system.model} {TRAINING} {CORPUS_TRAINING.get(system.corpus, '')} {system.options}"
+
+
+@contextmanager
+def training_bar(cells: list[tuple[System, int]], roots: dict[str, Path]) -> Iterator[None]:
+    """Shows how many epochs of all cells' trainings have ended, by their logs."""
+    logs = [roots[system.corpus] / folder_name(system) / str(seed) / "train.log" for system, seed in cells]
+    # the last --max-epoch of a command line counts
+    total = sum(int(re.findall(r"--max-epoch (\d+)", options_of(system))[-1]) for system, _ in cells)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(1):
+            texts = [log.read_text(encoding="utf-8", errors="replace") for log in logs if log.exists()]
+            bar.update(sum(text.count("| end of epoch ") for text in texts) - bar.n)
+
+    with progress(total=total, of="training", unit="epochs") as bar:
+        watcher = threading.Thread(target=watch, daemon=True)
+        if not bar.disable:
+            watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if watcher.is_alive():
+                watcher.join()
+
+
 def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int) -> dict:
     """What one seed gives of a row of the table: the system's scores and seconds."""
     out = corpus / folder_name(system) / str(seed)
     stamp = out / "result.json"
     prepared = json.loads((corpus / "prepared.json").read_text(encoding="utf-8"))["key"]
-    options = f"{system.model} {TRAINING} {CORPUS_TRAINING.get(system.corpus, '')} {system.options}"
-    train = ["--arch", system.arch, "--seed", str(seed), *shlex.split(options)]
+    train = ["--arch", system.arch, "--seed", str(seed), *shlex.split(options_of(system))]
     translate = shlex.split(f"{GENERATION} {system.generation}")
     key = [prepared, train, translate]
     if done_before(stamp, key):
@@ -352,7 +386,8 @@ def main() -> int:
             roots = dict(zip(corpora, pool.map(lambda name: prepare(runner, name, args.seed), corpora)))
             runner.say(f"training {len(systems)} systems, {args.jobs} at a time, on {args.threads} thread each")
             cells = [(system, seed) for seed in args.seeds for system in systems]
-            found = list(pool.map(lambda c: train_and_translate(runner, c[0], roots[c[0].corpus], c[1]), cells))
+            with training_bar(cells, roots):
+                found = list(pool.map(lambda c: train_and_translate(runner, c[0], roots[c[0].corpus], c[1]), cells))
             rows = [over_seeds([row for (s, _), row in zip(cells, found) if s is system]) for system in systems]
     except StepError as error:
         print(error, file=sys.stderr)

@@ -1,9 +1,12 @@
 """The toy corpora are what they claim: text alone cannot solve them, and the best accuracies are as printed."""
 
 import importlib.util
+import io
 import json
+import re
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +15,7 @@ from random import Random
 import pytest
 import toy_data
 
+from fairseq_syntax import console
 from fairseq_syntax.text.conllu import read_conllu, text_of
 
 TOY = Path(__file__).resolve().parents[2] / "examples" / "toy"
@@ -307,6 +311,24 @@ def in_process(monkeypatch):
 
     monkeypatch.setattr(run.Runner, "run", run_one)
     return commands
+
+
+def test_a_bar_counts_the_epochs_in_the_logs(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(console, "DELAY", 0.0)
+    system = systems.System("A row", "pascal_transformer", "parse", options="--max-epoch 3")
+    log = tmp_path / "A_row" / "1" / "train.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("x | end of epoch 1 (average)\ny\nx | end of epoch 2 (average)\n")
+    with run.training_bar([(system, 1)], {system.corpus: tmp_path}):
+        deadline = time.monotonic() + 20
+        while "2/3" not in sys.stderr.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert re.search(r"training: +67%.* 2/3 .* epochs/s|training: +67%.* 2/3 .*s/ epochs", sys.stderr.getvalue())
 
 
 @pytest.mark.slow
