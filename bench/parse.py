@@ -10,6 +10,7 @@ import atexit
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from bench.harness import measure, record
 
 PAIRS = 5
 LINES = 1500
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))  # whose parse_models trains the parser
 
 
 @lru_cache
@@ -29,7 +31,7 @@ def _folder() -> Path:
     """A temporary folder with the text to parse, which outlives no run."""
     folder = Path(tempfile.mkdtemp(prefix="bench-parse-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    from tests.parse_models import sentences
+    from parse_models import sentences
 
     (folder / "text.en").write_text("".join(f"{line}\n" for line in sentences(LINES, seed=1)), encoding="utf-8")
     return folder
@@ -40,7 +42,7 @@ def _models() -> tuple[str, str]:
     """The models' folder, and what they are."""
     if "STANZA_MODEL_DIR" in os.environ:
         return os.environ["STANZA_MODEL_DIR"], "given by STANZA_MODEL_DIR"
-    from tests.parse_models import train
+    from parse_models import train
 
     return str(train(_folder() / "models", steps=30, sizes="")), "trained for 30 steps"
 

@@ -1,5 +1,6 @@
 """Syntax-aware neural machine translation for fairseq: give this package to ``--user-dir``."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def register() -> None:
 
 def _is_command() -> bool:
     """Whether this process is ``fairseq-syntax`` or ``python -m fairseq_syntax``, or was started by one."""
+    if os.environ.get("FAIRSEQ_SYNTAX_WORKER"):  # of a cluster, started by one elsewhere
+        return True
     if sys.argv[:1] == ["-m"]:  # its path is not known yet
         return sys.orig_argv[sys.orig_argv.index("-m") :][1:2] == [__name__]
     program = Path(sys.argv[0]) if sys.argv else Path()

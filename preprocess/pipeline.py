@@ -157,7 +157,8 @@ class Steps:
     """Runs commands, and remembers in ``.done`` which ones have run on which input."""
 
     def __init__(self, out: Path) -> None:
-        self.done = make_folder(out / ".done")
+        self.done = out / ".done"
+        make_folder(self.done)
 
     def run(
         self, name: str, command: list, inputs: list[Path], outputs: list[Path], changed: str | None = None

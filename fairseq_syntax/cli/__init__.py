@@ -19,6 +19,7 @@ SUBCOMMANDS = {
     "parse": "parse text to CoNLL-U",
     "control": "make control parses: the same form, without the syntax",
     "segment": "split the words of a parse, or text, into subword pieces",
+    "inventory": "make one dictionary and label inventory for several data directories",
     "binarize": "binarize the syntax beside an existing token dataset",
     "inspect": "say what is in a store, and check it against its tokens",
     "user-dir": "print what to give to --user-dir",
@@ -38,7 +39,19 @@ SUBCOMMANDS = {
     "diversify": "translate with varied tag sequences",
 }
 # Those that load what fairseq wrote, for which it has to know this package. It takes seconds to import.
-WITH_FAIRSEQ = {"binarize", "inspect", "translate", "align", "export", "serve", "contrast", "show", "tree", "diversify"}
+WITH_FAIRSEQ = {
+    "binarize",
+    "inventory",
+    "inspect",
+    "translate",
+    "align",
+    "export",
+    "serve",
+    "contrast",
+    "show",
+    "tree",
+    "diversify",
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,6 +6,8 @@ import argparse
 import logging
 import sys
 
+from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
+
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand; the options are those of ``fairseq-preprocess``."""
@@ -21,7 +23,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
             help=f"{split} files, as given to fairseq-preprocess: PREFIX.LANG with the pieces and PREFIX.LANG.conllu",
         )
     parser.add_argument("--only-source", action="store_true", help="leave the target's syntax out")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
+    )
+    add_ray_options(parser)
     from fairseq_syntax.data.preprocess import add_syntax_options
 
     add_syntax_options(parser)
@@ -33,6 +38,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.data.preprocess import binarize_syntax, check_dataset, train_command
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    check_dataset(args)
-    binarize_syntax(args)
+    with chosen_workers(args, count=args.workers) as workers:
+        check_dataset(args)
+        binarize_syntax(args, workers)
     finished(args.destdir, "the syntax is beside the tokens", train_command(args.destdir), file=sys.stderr)

@@ -15,6 +15,7 @@ EXAMPLES = {
     "segment": """
         fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --outdir pieces \\
             --train sentencepiece --vocab-size 8000""",
+    "inventory": "fairseq-syntax inventory --lang en --input pieces/0/train.en pieces/1/train.en --outdir common",
     "binarize": """
         fairseq-syntax binarize -s en -t de --trainpref pieces/train --validpref pieces/valid --testpref pieces/test \\
             --destdir bin""",

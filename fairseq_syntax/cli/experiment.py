@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.text.ray_workers import RayWorkers, add_ray_options, chosen_workers
+
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -17,6 +19,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "--only", nargs="+", action="extend", metavar="SYSTEM[/SEED]", help="run these systems or cells alone"
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells to run at the same time (default: 1)")
+    add_ray_options(parser, gpus=True)
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="other values for its vars"
     )
@@ -54,7 +57,9 @@ def main(args: argparse.Namespace) -> int:
         return 0
     failed: list[str] = []
     if not args.table:
-        failed = grid.run(args.only, args.jobs)
+        with chosen_workers(args, count=args.jobs) as workers:
+            grid.cluster = workers if isinstance(workers, RayWorkers) else None
+            failed = grid.run(args.only, args.jobs)
         grid.exchange_kept()
         complete = [cell for cell in experiment.cells() if grid.is_complete(*cell)]
         results.collect(experiment, complete)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from fairseq_syntax.cli.options import positive
+from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
+from fairseq_syntax.text.uris import location
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -16,10 +17,14 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "same command is given again; so does one that found the disk full.",
     )
     parser.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help="text, or CoNLL-U for --parser conllu"
+        "--input", required=True, type=location, metavar="FILE", help="text, or CoNLL-U for --parser conllu; or a URI"
     )
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the CoNLL-U file to write")
-    parser.add_argument("--text", type=Path, metavar="FILE", help="for --parser conllu: the text it is the parse of")
+    parser.add_argument(
+        "--output", required=True, type=location, metavar="FILE", help="the CoNLL-U file to write; or a URI, s3://…"
+    )
+    parser.add_argument(
+        "--text", type=location, metavar="FILE", help="for --parser conllu: the text it is the parse of"
+    )
     add_parser_options(parser)
     lines = parser.add_argument_group("lines")
     lines.add_argument("--max-words", type=positive, default=250, metavar="N", help="longest sentence (default: 250)")
@@ -33,7 +38,13 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     arcs.add_argument("--distributions", action="store_true", help="also write p(head, label | word) as Arcs= in MISC")
     add_distribution_options(arcs)
     work = parser.add_argument_group("work")
-    work.add_argument("--workers", type=positive, default=1, metavar="N", help="processes, each with its own parser")
+    work.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="processes, each with its own parser (default: 1; with --ray as many as the cluster has room for)",
+    )
+    add_ray_options(work, gpus=True)
     work.add_argument("--threads", type=positive, metavar="N", help="of torch, per worker")
     work.add_argument("--part-lines", type=positive, default=2000, metavar="N", help="lines that are committed at once")
     work.add_argument("--shard", type=_shard, metavar="I/N", help="parse part I of N (from 1) only; --merge afterwards")
@@ -134,18 +145,21 @@ def main(args: argparse.Namespace) -> int:
     lang = "LANG" if args.parser == "conllu" else args.lang
     then = f"fairseq-syntax segment --lang {lang} --input {args.output} --outdir DIR --train sentencepiece"
     if args.parser == "conllu":
-        if args.distributions or args.shard or args.merge:
-            raise SyntaxDataError("an existing parse is passed on as it is", hint="drop --distributions and --shard")
+        if args.distributions or args.shard or args.merge or args.ray is not None:
+            hint = "drop --distributions, --shard and --ray"
+            raise SyntaxDataError("an existing parse is passed on as it is", hint=hint)
         if args.output.is_file() and not args.overwrite:
             raise SyntaxDataError("exists", path=args.output, hint="give another --output, or --overwrite")
         finished(args.output, f"{pass_on(args.input, args.output, text=args.text)} lines", then)
         return 0
+    if args.merge and args.ray is not None:
+        raise SyntaxDataError("a merge has no workers", hint="drop --ray")
     if args.text is not None:
         raise SyntaxDataError("--text goes with --parser conllu; the text to parse is --input")
     if args.shard and args.merge:
         raise SyntaxDataError("--merge takes all shards together", hint="drop --shard")
     options = parser_options(args)
-    job = Job(args.input, args.output, options, args.part_lines, args.workers, args.threads, args.shard)
+    job = Job(args.input, args.output, options, args.part_lines, args.workers or 1, args.threads, args.shard)
     if args.overwrite and not args.merge:
         if args.shard:
             raise SyntaxDataError("shards must not remove each other's parts", hint="remove them yourself")
@@ -153,7 +167,13 @@ def main(args: argparse.Namespace) -> int:
     if args.merge:
         merge(Plan.of(job))
         finished(args.output, f"{len(Plan.of(job).parts)} parts", then)
-    elif parse_corpus(job) is None:
+        return 0
+    gpus = 1.0 if options.device.startswith("cuda") else 0.0
+    if args.ray is not None and args.gpus_per_worker and not gpus:
+        raise SyntaxDataError("--gpus-per-worker, but the parser is to run on the CPU", hint="give --device cuda")
+    with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
+        parsed = parse_corpus(job, None if isinstance(workers, int) else workers)
+    if parsed is None:
         then = "the same command with --merge in place of --shard, when all shards are parsed"
         finished(args.output, f"shard {args.shard[0]} of {args.shard[1]} is parsed", then)
     else:

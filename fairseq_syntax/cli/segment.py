@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
+
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -38,7 +40,10 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--train-lines", type=int, default=0, metavar="N", help="train on N lines drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of that draw")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
+    )
+    add_ray_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="train and segment again whatever is there")
     return parser
 
@@ -79,9 +84,10 @@ def main(args: argparse.Namespace) -> int:
         print(f"training a {args.train} model of {args.vocab_size} pieces on {files}", file=sys.stderr)
     segmenter = prepare_model(prefix, args.model, training, args.overwrite)
     print(f"{prefix}.json: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
-    for path, paths in zip(args.input, outputs):
-        report = segment_file(segmenter, path, paths, overwrite=args.overwrite, workers=args.workers)
-        print(f"{paths[0]}: {report}")
+    with chosen_workers(args, count=args.workers) as workers:
+        for path, paths in zip(args.input, outputs):
+            report = segment_file(segmenter, path, paths, overwrite=args.overwrite, workers=workers)
+            print(f"{paths[0]}: {report}")
     if segmenter.altered:
         examples = ", ".join(f"{word!r} -> {back!r}" for word, back in sorted(segmenter.altered.items())[:5])
         print(

@@ -27,7 +27,7 @@ from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.text.files import decode_line, file_sha256, fingerprint, locked, read_raw_lines
-from fairseq_syntax.text.jobs import Parts, in_workers
+from fairseq_syntax.text.jobs import Parts, Workers, in_workers
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ def binarize(
     *,
     lang: str,
     dictionary: str,
-    workers: int = 1,
+    workers: int | Workers = 1,
     progress: bool = True,
 ) -> Summary:
     """Write the store of one side of a split.
@@ -209,7 +209,7 @@ def binarize(
         labels: the inventory; grows unless frozen
         lang: language of this side
         dictionary: ``dict.LANG.txt`` of the token dataset
-        workers: processes; the store does not depend on their number
+        workers: processes, or the workers of a cluster; the store depends on neither
         progress: show a progress bar on a terminal
 
     Raises:
@@ -230,7 +230,9 @@ def binarize(
         with_arcs = _has_arcs(parse)
         known = labels.labels if labels.frozen else None
         parts = Parts(
-            Path(out), fingerprint(layout.VERSION, inputs, made_from[3], known, SENTENCES_PER_CHUNK), ".chunk"
+            Path(out).absolute(),
+            fingerprint(layout.VERSION, inputs, made_from[3], known, SENTENCES_PER_CHUNK),
+            ".chunk",
         )
         with parts.being_made():
             spans = _make_parts(
@@ -247,7 +249,7 @@ def binarize(
 
 
 def _make_parts(
-    parts: Parts, tokens: str, parse: str, workers: int, settings: tuple[Any, ...], progress: bool
+    parts: Parts, tokens: str, parse: str, workers: int | Workers, settings: tuple[Any, ...], progress: bool
 ) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
 
@@ -265,7 +267,7 @@ def _make_parts(
         for start, end in in_workers(
             _work,
             tasks(),
-            workers=min(workers, -(-n_lines // SENTENCES_PER_CHUNK)),
+            workers=min(workers, -(-n_lines // SENTENCES_PER_CHUNK)) if isinstance(workers, int) else workers,
             start=_start,
             arguments=(parts, tokens, parse, *settings),
         ):
@@ -280,6 +282,7 @@ def _start(
     parts: Parts, tokens: str, parse: str, about: str | None, known: dict[str, list[str]] | None, with_arcs: bool
 ) -> None:
     global _worker
+    parts.check_folder()
     _worker = parts, tokens, parse, load_segmenter(about) if about else None, known, with_arcs
 
 

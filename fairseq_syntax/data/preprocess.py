@@ -20,7 +20,7 @@ from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import store_path
 from fairseq_syntax.text.files import file_sha256, fingerprint, locked, make_folder, read_lines, unwritable
-from fairseq_syntax.text.jobs import Step, read_record
+from fairseq_syntax.text.jobs import Step, Workers, read_record
 
 TASK = "syntax_translation"
 logger = logging.getLogger(__name__)
@@ -78,8 +78,11 @@ def check_text(args: Namespace) -> None:
                 )
 
 
-def binarize_syntax(args: Namespace) -> None:
-    """Binarize the syntax of all splits that ``args`` names into ``args.destdir``, beside their token datasets."""
+def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> None:
+    """Binarize the syntax of all splits that ``args`` names into ``args.destdir``, beside their token datasets.
+
+    ``workers`` are those of a cluster, in place of ``args.workers`` processes.
+    """
     inventories: dict[str, LabelInventory] = {}
     for side in sides(args):
         labels = inventories.get(side.lang)
@@ -94,7 +97,7 @@ def binarize_syntax(args: Namespace) -> None:
             copy_segmentation(os.path.dirname(side.tokens) or ".", args.destdir, side.lang)
         out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         dictionary = os.path.join(args.destdir, f"dict.{side.lang}.txt")
-        given = {"lang": side.lang, "dictionary": dictionary, "workers": args.workers}
+        given = {"lang": side.lang, "dictionary": dictionary, "workers": workers or args.workers}
         summary = binarize(side.tokens, side.parse, out, labels, **given)
         logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
         if labels.unknown:

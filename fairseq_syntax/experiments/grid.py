@@ -24,6 +24,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Task
 from fairseq_syntax.experiments.results import append, read, record_environment, write_whole
 from fairseq_syntax.text.files import file_sha256, fingerprint
+from fairseq_syntax.text.ray_workers import RayWorkers
 
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 
@@ -38,11 +39,20 @@ class Grid:
     Args:
         say: takes a line of progress
         check_code: take a step that was done by other code of this package for not done
+        cluster: where the commands run, if not here
     """
 
-    def __init__(self, experiment: Experiment, say: Callable[[str], None] = print, *, check_code: bool = False) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        say: Callable[[str], None] = print,
+        *,
+        check_code: bool = False,
+        cluster: RayWorkers | None = None,
+    ) -> None:
         self.experiment = experiment
         self.check_code = check_code
+        self.cluster = cluster
         self.say = say
         self._running: set[subprocess.Popen] = set()
         self._guard = threading.Lock()
@@ -124,6 +134,8 @@ class Grid:
         if kept and not cells:
             return []
         self.experiment.workdir.mkdir(parents=True, exist_ok=True)
+        if self.cluster is not None:
+            self.cluster.connect()
         with self._lock() as lock, self._stop_on_signals(), ExitStack() as stack:
             tasks = [self.experiment.prepare_tasks(), *(self.experiment.cell_tasks(*cell) for cell in cells)]
             bar = stack.enter_context(progress(total=sum(map(len, tasks)), of=self.experiment.name, unit="steps"))
@@ -169,26 +181,12 @@ class Grid:
             (self.experiment.workdir / output).parent.mkdir(parents=True, exist_ok=True)
         self.say(f"{task.cell} {task.step}: started" + (f", attempt {attempts}" if attempts > 1 else ""))
         start = time.time()
-        with log.open("wb") as stream:
-            stream.write(f"$ {task.command.strip()}\n".encode())
-            stream.flush()
-            with self._guard:
-                if self._stopped:
-                    return False
-                process = subprocess.Popen(
-                    [*_SHELL, task.command],
-                    cwd=self.experiment.workdir,
-                    env=self._environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=(lock,),
-                )
-                self._running.add(process)
-            code = process.wait()
-            with self._guard:
-                self._running.discard(process)
+        log.write_bytes(f"$ {task.command.strip()}\n".encode())
+        code = (
+            self._run_there(task.command, log) if self.cluster is not None else self._run_here(task.command, log, lock)
+        )
+        if code is None:
+            return False
         seconds = round(time.time() - start, 2)
         missing = self._missing(task)
         if code != 0 or missing:
@@ -204,6 +202,40 @@ class Grid:
         self._attempts(task).unlink(missing_ok=True)
         self.say(f"{task.cell} {task.step}: done in {seconds} s")
         return True
+
+    def _run_here(self, command: str, log: Path, lock: int) -> int | None:
+        """A command's exit status; None where it was not started, since all are to stop."""
+        with log.open("ab") as stream:
+            with self._guard:
+                if self._stopped:
+                    return None
+                process = subprocess.Popen(
+                    [*_SHELL, command],
+                    cwd=self.experiment.workdir,
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+                self._running.add(process)
+            code = process.wait()
+            with self._guard:
+                self._running.discard(process)
+        return code
+
+    def _run_there(self, command: str, log: Path) -> int | None:
+        """As :meth:`_run_here`, on the cluster; Ray ends the command when this process ends, as the lock does here."""
+        assert self.cluster is not None
+        with self._guard:
+            if self._stopped:
+                return None
+        workdir = os.fspath(self.experiment.workdir.absolute())
+        code = self.cluster.command(
+            [*_SHELL, command], cwd=workdir, env=self.experiment.env, log=os.fspath(log.absolute())
+        )
+        return None if self._stopped else code
 
     def _record_environment(self) -> None:
         with self._guard:
@@ -299,6 +331,8 @@ class Grid:
 
     def _stop(self) -> None:
         self._stopped = True
+        if self.cluster is not None:
+            self.cluster.cancel()
         for process in list(self._running):
             try:
                 os.killpg(process.pid, signal.SIGTERM)

@@ -9,9 +9,10 @@ from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import read_conllu, text_of, write_conllu
 from fairseq_syntax.text.files import read_lines, whole_file
+from fairseq_syntax.text.uris import Uri
 
 
-def pass_on(parse: Path, output: Path, *, text: Path | None = None) -> int:
+def pass_on(parse: Path | Uri, output: Path | Uri, *, text: Path | Uri | None = None) -> int:
     """Writes ``parse`` to ``output`` in this package's form, with ``# line`` comments.
 
     Columns and comments that the package does not use (lemmas, features, enhanced dependencies) are dropped.

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -27,11 +27,13 @@ from fairseq_syntax.text.files import (
     is_replaced,
     locked,
     make_folder,
+    open_binary,
     read_lines,
     unwritable,
     whole_binary,
 )
-from fairseq_syntax.text.jobs import Parts, in_workers, part_spans
+from fairseq_syntax.text.jobs import Parts, Workers, in_workers, part_spans
+from fairseq_syntax.text.uris import Uri
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +52,8 @@ class Job:
     are torch's, per worker process; the last digit of a probability may depend on them, as it does on the device.
     """
 
-    text: Path
-    output: Path
+    text: Path | Uri
+    output: Path | Uri
     options: ParserOptions
     part_lines: int = 2000
     workers: int = 1
@@ -112,8 +114,11 @@ class Plan:
         return f"# lines = {self.n_lines}\n# made_from = {self.fingerprint}\n"
 
 
-def parse_corpus(job: Job) -> Path | None:
+def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
     """Parses what is not yet parsed, and merges unless the job is a shard.
+
+    Args:
+        workers: those of a cluster, in place of ``job.workers`` processes
 
     Returns:
         the finished file, or None after a shard
@@ -129,12 +134,12 @@ def parse_corpus(job: Job) -> Path | None:
     missing = [part for part in plan.own_parts if not plan.files.is_whole(part)]
     done = sum(end - start for start, end in plan.own_parts) - sum(end - start for start, end in missing)
     with progress(total=sum(e - s for s, e in plan.own_parts), done=done, of="parsing") as bar:
-        for start, end in _parse_parts(plan, missing):
+        for start, end in _parse_parts(plan, missing, workers):
             bar.update(end - start)
     return merge(plan) if job.shard is None else None
 
 
-def merge(plan: Plan) -> Path:
+def merge(plan: Plan) -> Path | Uri:
     """Puts the parts together, and removes them after that.
 
     Raises:
@@ -163,11 +168,14 @@ def merge(plan: Plan) -> Path:
 
 def _is_done(plan: Plan) -> bool:
     output = plan.job.output
-    if not output.is_file():  # a FIFO or a device is never done
-        return False
-    with open(output, encoding="utf-8", errors="replace") as file:
-        if "".join(islice(file, 2)) == plan.title:
-            return True
+    try:
+        if not output.is_file():  # a FIFO or a device is never done
+            return False
+        with open_binary(output) as file:
+            if b"".join(islice(file, 2)) == plan.title.encode():
+                return True
+    except OSError as error:
+        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=output) from error
     raise SyntaxDataError(
         "exists, and was made from another text, with other options or by another parser",
         path=output,
@@ -188,14 +196,17 @@ def _lines_of(plan: Plan, parts: list[tuple[int, int]]) -> Iterator[tuple[tuple[
         at = end
 
 
-def _parse_parts(plan: Plan, parts: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _parse_parts(plan: Plan, parts: list[tuple[int, int]], others: Workers | None) -> Iterator[tuple[int, int]]:
     """Yields parts as they are committed."""
     if not parts:
         return
-    workers = plan.job.workers
+    workers: int | Workers = plan.job.workers
     threads = plan.job.threads
-    if workers > 1:
-        threads = threads or max(1, (os.cpu_count() or 1) // workers)
+    if others is not None:
+        workers, threads = others, threads or 1
+        plan = replace(plan, job=replace(plan.job, output=plan.job.output.absolute()))
+    elif plan.job.workers > 1:
+        threads = threads or max(1, (os.cpu_count() or 1) // plan.job.workers)
     hint = "run the command again with fewer --workers or a smaller --batch-size: it continues"
     yield from in_workers(
         _work,
@@ -225,6 +236,7 @@ _worker: tuple[Plan, Parser] | None = None
 
 def _start(plan: Plan, threads: int | None) -> None:
     global _worker
+    plan.files.check_folder()
     if threads is not None:
         torch.set_num_threads(threads)
     _worker = plan, load_parser(plan.job.options)

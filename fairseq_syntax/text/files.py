@@ -6,10 +6,12 @@ import errno
 import fcntl
 import gzip
 import hashlib
+import io
 import json
 import logging
 import os
 import re
+import shutil
 import stat
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.uris import Uri
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +44,17 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     except OSError as error:
         raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
     return digest.hexdigest()
+
+
+def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file or a URI's, to be read as bytes. Raises OSError."""
+    return path.open() if isinstance(path, Uri) else open(path, "rb")
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -93,8 +101,8 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
         SyntaxDataError: no such file, or a damaged archive
     """
     try:
-        with gzip.open(path, "rb") if os.fspath(path).endswith(".gz") else open(path, "rb") as file:
-            yield from file
+        with open_binary(path) as file:
+            yield from gzip.GzipFile(fileobj=file) if os.fspath(path).endswith(".gz") else file
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
@@ -119,6 +127,14 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     Raises:
         SyntaxDataError: it cannot be written
     """
+    if isinstance(path, Uri):
+        with whole_binary(path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
+            try:
+                yield text
+            finally:
+                text.detach()  # as its own end would close, and so complete, what is written
+        return
     with whole_binary(path) as binary:
         file = os.fdopen(os.dup(binary.fileno()), "w", encoding="utf-8", newline="\n")
         try:
@@ -131,6 +147,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 @contextmanager
 def whole_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """As :func:`whole_file`, for bytes."""
+    if isinstance(path, Uri):
+        with unwritable(path), path.whole_binary() as file:
+            yield file
+        return
     target = _target(path)
     if not isinstance(target, str):
         with unwritable(path), open(target, "wb", closefd=True) as file:
@@ -171,15 +191,26 @@ def unwritable(path: str | os.PathLike[str]) -> Iterator[None]:
         raise _unwritable(path, error) from error
 
 
-def make_folder(path: str | os.PathLike[str]) -> Path:
+def make_folder(path: str | os.PathLike[str]) -> None:
     """Makes a folder and those above it, where they are missing.
 
     Raises:
         SyntaxDataError: it cannot be made
     """
     with unwritable(path):
-        os.makedirs(path, exist_ok=True)
-    return Path(path)
+        if isinstance(path, Uri):
+            path.make_folder()
+        else:
+            os.makedirs(path, exist_ok=True)
+
+
+def remove_folder(path: Path | Uri) -> None:
+    """Removes a folder with all that is in it; what cannot be removed stays."""
+    if isinstance(path, Uri):
+        with suppress(OSError):
+            path.remove_folder()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -191,7 +222,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         SyntaxDataError: the folder cannot be written to
     """
-    if not is_replaced(path):
+    if isinstance(path, Uri) or not is_replaced(path):
         yield
         return
     folder, name = os.path.split(os.path.realpath(path))
@@ -222,8 +253,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def is_replaced(path: str | os.PathLike[str]) -> bool:
     """Whether writing a path makes a file of that name (or of its link's target); not so for a FIFO or a device."""
-    target = _target(path, open_it=False)
-    return isinstance(target, str)
+    return isinstance(path, Uri) or isinstance(_target(path, open_it=False), str)
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:

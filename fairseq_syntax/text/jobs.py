@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import os
-import shutil
+import socket
 import tempfile
 import threading
 from collections import deque
@@ -26,10 +26,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import file_sha256, is_replaced, locked, make_folder, whole_binary, write_json
+from fairseq_syntax.text.files import (
+    file_sha256,
+    is_replaced,
+    locked,
+    make_folder,
+    open_binary,
+    remove_folder,
+    whole_binary,
+    write_json,
+)
+from fairseq_syntax.text.uris import Uri
 
 logger = logging.getLogger(__name__)
 
@@ -117,18 +127,18 @@ class Parts:
         ending: of the parts' names
     """
 
-    output: Path
+    output: Path | Uri
     fingerprint: str
     ending: str
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Path | Uri:
         """Where the parts lie until they are merged: beside the file, or aside where it is a FIFO or a device."""
         if not is_replaced(self.output):
             return Path(tempfile.gettempdir(), f"fairseq-syntax-{self.fingerprint}.parts")
         return self.output.with_name(self.output.name + ".parts")
 
-    def path(self, span: tuple[int, int]) -> Path:
+    def path(self, span: tuple[int, int]) -> Path | Uri:
         """The file of a part, which is named by its lines [start, end)."""
         return self.folder / f"{span[0]:012d}-{span[1]:012d}{self.ending}"
 
@@ -159,10 +169,10 @@ class Parts:
 
     def clear_others(self) -> None:
         """Removes the folder where it holds the parts of another job. For steps that may be made over."""
-        for path in sorted(self.folder.glob(f"*{self.ending}"))[:1]:
-            with open(path, "rb") as file:
+        for path in list(self.folder.glob(f"*{self.ending}"))[:1]:
+            with open_binary(path) as file:
                 if self.fingerprint.encode() not in file.readline(200).split():
-                    shutil.rmtree(self.folder, ignore_errors=True)
+                    remove_folder(self.folder)
 
     @contextmanager
     def being_made(self) -> Iterator[None]:
@@ -172,10 +182,24 @@ class Parts:
         try:
             yield
         except BaseException:
-            with suppress(OSError):
-                self.folder.rmdir()
+            if isinstance(self.folder, Path):
+                with suppress(OSError):
+                    self.folder.rmdir()
             raise
         self.remove()
+
+    def check_folder(self) -> None:
+        """Makes sure, where parts are about to be made, that it is where they belong.
+
+        Raises:
+            SyntaxDataError: the folder is not there, as on a machine that does not share its disks
+        """
+        if isinstance(self.folder, Path) and not self.folder.is_dir():
+            raise SyntaxDataError(
+                f"is not there on {socket.gethostname()}",
+                path=self.folder,
+                hint="write to a file system that all machines share, or to an s3:// URI",
+            )
 
     def commit(self, span: tuple[int, int], body: bytes) -> None:
         """Writes a part. Raises SyntaxDataError where that fails."""
@@ -196,7 +220,7 @@ class Parts:
 
     def remove(self) -> None:
         """Removes the parts."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
 
     def _header(self, span: tuple[int, int], body: bytes) -> bytes:
         digest = hashlib.sha256(body).hexdigest()
@@ -211,11 +235,28 @@ def part_spans(n_lines: int, part_lines: int) -> list[tuple[int, int]]:
 # ------------------------------------------------------------------------------------------------------- workers
 
 
+class Workers(Protocol):
+    """Others who do tasks: processes somewhere, placed by whatever schedules them."""
+
+    def run(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Iterable[Task],
+        *,
+        start: Callable[..., None] | None,
+        arguments: Sequence[Any],
+        ordered: bool,
+        hint: str,
+    ) -> Iterator[Result]:
+        """As :func:`in_workers`. A task whose worker is lost is done again, so that it may be done more than once."""
+        ...
+
+
 def in_workers(
     work: Callable[[Task], Result],
     tasks: Iterable[Task],
     *,
-    workers: int,
+    workers: int | Workers,
     start: Callable[..., None] | None = None,
     arguments: Sequence[Any] = (),
     method: str = "fork",
@@ -230,15 +271,18 @@ def in_workers(
     Args:
         work: a function of a module, applied to each task
         tasks: read in this process
-        workers: processes; with 1 everything happens here
+        workers: processes; with 1 everything happens here; or others, such as those of ``text/ray_workers.py``
         start: called in each process, with ``arguments``, before its first task
-        method: how processes are started; ``spawn`` where threads or devices forbid ``fork``
+        method: how processes of this machine are started; ``spawn`` where threads or devices forbid ``fork``
         ordered: results in the order of the tasks, or as they come
         hint: what to do when a worker is killed
 
     Raises:
         SyntaxDataError: a worker was killed; or whatever ``work`` raises
     """
+    if not isinstance(workers, int):
+        yield from workers.run(work, tasks, start=start, arguments=arguments, ordered=ordered, hint=hint)
+        return
     if workers <= 1:
         if start is not None:
             start(*arguments)

@@ -21,7 +21,7 @@ from fairseq_syntax.text.files import (
     read_raw_lines,
     whole_binary,
 )
-from fairseq_syntax.text.jobs import Parts, Step, in_workers
+from fairseq_syntax.text.jobs import Parts, Step, Workers, in_workers
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.text.segmentation_training import fingerprints, train_segmenter
 
@@ -79,7 +79,7 @@ def segment_file(
     outputs: list[Path],
     *,
     overwrite: bool = False,
-    workers: int = 1,
+    workers: int | Workers = 1,
 ) -> str:
     """Writes the pieces of a file, and of a parse also the parse with ``Pieces=K``; returns a line of report.
 
@@ -90,7 +90,7 @@ def segment_file(
         path: text or CoNLL-U (``.conllu``)
         outputs: as :func:`output_paths` gives them
         overwrite: write the outputs anew though they are made from this input by this model
-        workers: processes
+        workers: processes, or the workers of a cluster
 
     Raises:
         SyntaxDataError: the input cannot be read, or holds a word of white space only
@@ -99,7 +99,7 @@ def segment_file(
     with step.making() as done:
         if done is not None and not overwrite:
             return "up to date"
-        parts = Parts(outputs[0], fingerprint(step.made_from, PART_LINES), ".pieces")
+        parts = Parts(outputs[0].absolute(), fingerprint(step.made_from, PART_LINES), ".pieces")
         with parts.being_made():
             spans: list[tuple[int, int]] = []
             with progress(total=count_lines(path), of=outputs[0].name) as bar:
@@ -153,6 +153,7 @@ _worker: tuple[Segmenter, Parts, str] | None = None
 
 def _start(segmenter: Segmenter, parts: Parts, path: str | os.PathLike[str]) -> None:
     global _worker
+    parts.check_folder()
     _worker = segmenter, parts, os.fspath(path)
 
 

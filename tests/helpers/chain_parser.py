@@ -1,9 +1,13 @@
-"""The smallest parser: every word attaches to the one before it. A file named ``die`` kills it at the word KILL."""
+"""The smallest parser: every word attaches to the one before it.
+
+A file named ``die`` kills it at the word KILL; the word SLOW takes a fiftieth of a second.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse
@@ -14,6 +18,7 @@ class ChainParser(Parser):
         deadly = self.options.model_dir is not None and (Path(self.options.model_dir) / "die").exists()
         if deadly and any("KILL" in words for words in sentences):
             os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.02 * sum("SLOW" in words for words in sentences))
         return [self.chain(words) for words in sentences]
 
     def chain(self, words: list[str]) -> SentenceParse:

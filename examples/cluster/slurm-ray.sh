@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=ray
+#SBATCH --ntasks-per-node=1
+# Starts Ray on the nodes of a Slurm job, and runs a command that takes --ray on them:
+#
+#     sbatch --nodes 2 --cpus-per-task 16 examples/cluster/slurm-ray.sh fairseq-syntax parse --input train.en …
+#
+# The script adds "--ray ADDRESS". Files must be on a file system that all nodes share, or URIs (s3://…). A job that was
+# killed, or ran into its time limit, is continued by submitting it again.
+set -euo pipefail
+port=${RAY_PORT:-6379}
+cpus=${SLURM_CPUS_PER_TASK:-1}
+export RAY_USAGE_STATS_ENABLED=0 OMP_NUM_THREADS=1
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+
+address_of() { # the address that other nodes reach a node by
+    srun --overlap --nodes 1 --ntasks 1 -w "$1" hostname --ip-address | awk '{print $1}'
+}
+start() { # NODE ARGUMENTS…: Ray in the foreground of a step, which ends with the job
+    local node=$1
+    shift
+    srun --overlap --nodes 1 --ntasks 1 --cpus-per-task "$cpus" -w "$node" \
+        ray start --block --num-cpus "$cpus" --disable-usage-stats "$@" > "ray-$SLURM_JOB_ID-$node.log" 2>&1 &
+    steps+=($!)
+}
+
+steps=()
+trap 'kill "${steps[@]}" 2> /dev/null || true; wait' EXIT
+head=${HEAD_ADDRESS:-$(address_of "${nodes[0]}")}
+start "${nodes[0]}" --head --node-ip-address "$head" --port "$port" --include-dashboard=false
+for ((i = 0; i < 120; i++)); do
+    if (exec 3<> "/dev/tcp/$head/$port") 2> /dev/null; then break; fi
+    sleep 1
+done
+for node in "${nodes[@]:1}"; do
+    start "$node" --address "$head:$port" --node-ip-address "${NODE_ADDRESS:-$(address_of "$node")}"
+done
+for ((i = 0; i < 120; i++)); do # the command would begin with the head alone otherwise
+    alive=$(RAY_ADDRESS=$head:$port python - << 'EOF'
+import ray
+ray.init(logging_level="ERROR", log_to_driver=False)
+print(sum(node["Alive"] for node in ray.nodes()))
+EOF
+    )
+    if [ "$alive" -ge "${#nodes[@]}" ]; then break; fi
+    sleep 1
+done
+echo "Ray: $alive of ${#nodes[@]} nodes at $head:$port"
+"$@" --ray "$head:$port"

@@ -1,0 +1,85 @@
+"""``fairseq-syntax inventory``: one dictionary and one inventory of labels for several data directories."""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "inventory",
+        help="make one dictionary and label inventory for several data directories",
+        description="Make OUTDIR/dict.LANG.txt and, where the texts have parses, OUTDIR/labels.LANG.json from several "
+        "segmented texts: those that one data directory of all of them would have. With --srcdict, --tgtdict, "
+        "--source-labels and --target-labels, fairseq-preprocess makes a directory of each text, on any machine, and "
+        "fairseq-train takes them as DIR0:DIR1:….",
+    )
+    parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="FILE",
+        help="the pieces of the training texts, in their order; FILE.conllu is the parse",
+    )
+    parser.add_argument("--outdir", required=True, metavar="DIR", help="made if need be")
+    parser.add_argument(
+        "--joined",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="other texts that the dictionary is for",
+    )
+    parser.add_argument("--threshold", type=int, default=0, metavar="N", help="of the dictionary, as thresholdsrc")
+    parser.add_argument("--nwords", type=int, default=-1, metavar="N", help="of the dictionary, as nwordssrc")
+    parser.add_argument("--padding-factor", type=int, default=8, metavar="N", help="of the dictionary (default: 8)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
+    )
+    add_ray_options(parser)
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make what is not made yet."""
+    import os
+    from pathlib import Path
+
+    from fairseq_syntax.console import finished
+    from fairseq_syntax.data.inventory import dictionary, label_inventory, parses_of
+    from fairseq_syntax.data.labels import labels_path
+    from fairseq_syntax.text.files import file_sha256, fingerprint
+    from fairseq_syntax.text.jobs import Step
+
+    parses = parses_of(args.input)
+    texts = [*args.input, *args.joined]
+    options = {"threshold": args.threshold, "nwords": args.nwords, "padding_factor": args.padding_factor}
+    path = Path(args.outdir, f"dict.{args.lang}.txt")
+    step = Step((path,), fingerprint("dictionary", [file_sha256(text) for text in texts], options))
+    with step.making() as done:
+        if done is None:
+            step.begin()
+            symbols = dictionary(texts, os.fspath(path), workers=args.workers or 1, **options)
+            step.finish({"symbols": symbols})
+        else:
+            symbols = done["note"]["symbols"]
+    finished(path, f"{symbols} symbols")
+    if not parses:
+        return 0
+    path = Path(labels_path(args.outdir, args.lang))
+    step = Step((path,), fingerprint("labels", [file_sha256(parse) for parse in parses]))
+    with step.making() as done, chosen_workers(args, count=args.workers) as workers:
+        if done is None:
+            labels = label_inventory(parses, workers=workers)
+            step.begin()
+            labels.save(path)
+            step.finish({"labels": {column: len(names) - 1 for column, names in labels.labels.items()}})
+            done = step.record()
+    counts = done["note"]["labels"] if done else {}
+    finished(path, ", ".join(f"{count} of {column}" for column, count in counts.items()))
+    return 0

@@ -1,0 +1,92 @@
+"""Data directories that are made apart and trained on together: one dictionary and one inventory for all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import binarized
+import pytest
+import toy_data
+
+from fairseq_syntax.cli import main
+from fairseq_syntax.errors import SyntaxDataError
+
+LANGS = ("en", "de")
+SHARDS = 2
+UNLIKE = ("obj", "iobj")  # a label that the second shard alone has, in the place of another
+
+
+@pytest.fixture(scope="module")
+def segmented(tmp_path_factory) -> Path:
+    """``0/train``, ``1/train`` and ``both/train``, which is one after the other; the sentences are not the same."""
+    folder = tmp_path_factory.mktemp("shards")
+    lines = [binarized.sentences(12, seed=number) for number in range(SHARDS)]
+    texts = {"0": lines[0], "1": lines[1], "both": lines[0] + lines[1]}
+    for name, text in texts.items():
+        (folder / name).mkdir()
+        rows = binarized.conllu(text).split("\n# line = ")
+        first = {"0": len(text), "1": 0, "both": len(lines[0])}[name]
+        rows[first + 1 :] = [row.replace(f":{UNLIKE[0]}:", f":{UNLIKE[1]}:") for row in rows[first + 1 :]]
+        rows[first + 1 :] = [row.replace(f"\t{UNLIKE[0]}\t", f"\t{UNLIKE[1]}\t") for row in rows[first + 1 :]]
+        (folder / name / "train.en.conllu").write_text("\n# line = ".join(rows), encoding="utf-8")
+        german = [" ".join(binarized.DE.get(word, word) for word in line.split()) for line in text]
+        (folder / name / "train.de").write_text("".join(line + "\n" for line in german), encoding="utf-8")
+    for lang, ending in (("en", "en.conllu"), ("de", "de")):
+        model = ["--train", "subword_nmt", "--vocab-size", "60"]
+        for name in ("both", "0", "1"):
+            argv = ["--lang", lang, "--input", f"{folder}/{name}/train.{ending}", "--outdir", f"{folder}/seg/{name}"]
+            assert main(["segment", *argv, *model]) == 0
+            model = ["--model", f"{folder}/seg/both/segmentation.{lang}.json"]
+    return folder / "seg"
+
+
+def inventory(segmented: Path, out: Path, *names: str) -> None:
+    for lang in LANGS:
+        texts = [f"{segmented}/{name}/train.{lang}" for name in names]
+        assert main(["inventory", "--lang", lang, "--outdir", str(out), "--input", *texts]) == 0
+
+
+def binarize(segmented: Path, out: Path, *more: object) -> None:
+    options = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--destdir", out, "--workers", 1]
+    options += ["--trainpref", segmented / "train", "--validpref", segmented / "train"]
+    toy_data.fairseq("preprocess", *options, *more)
+
+
+def given(folder: Path) -> list[object]:
+    return [
+        *("--srcdict", folder / "dict.en.txt", "--tgtdict", folder / "dict.de.txt"),
+        *("--source-labels", folder / "labels.en.json"),
+    ]
+
+
+def test_the_inventory_is_that_of_one_directory_of_all_texts(segmented, tmp_path, capsys):
+    inventory(segmented, tmp_path / "common", "0", "1")
+    assert "labels.en.json: 7 of deprel, 4 of upos, 0 of xpos" in capsys.readouterr().out
+    binarize(segmented / "both", tmp_path / "both")
+    for name in ("dict.en.txt", "dict.de.txt", "labels.en.json"):
+        assert (tmp_path / "common" / name).read_bytes() == (tmp_path / "both" / name).read_bytes(), name
+    inventory(segmented, tmp_path / "common", "0", "1")  # nothing is to be done
+    other = tmp_path / "text.en"
+    other.write_text("a\n")
+    argv = ["inventory", "--lang", "en", "--outdir", str(tmp_path / "c"), "--input", str(other)]
+    assert main([*argv, f"{segmented}/0/train.en"]) == 1
+    assert "text.en.conllu: no such file, but other texts have a parse" in capsys.readouterr().err
+    assert main([*argv, "--joined", f"{segmented}/0/train.de"]) == 0
+    assert not (tmp_path / "c" / "labels.en.json").exists()
+
+
+@pytest.mark.slow
+def test_two_updates_on_two_shards_that_were_made_apart(segmented, tmp_path):
+    inventory(segmented, tmp_path / "common", "0", "1")
+    for name in ("1", "0"):
+        binarize(segmented / name, tmp_path / name, *given(tmp_path / "common"))
+    both = f"{tmp_path / '0'}:{tmp_path / '1'}"
+    with toy_data.logged("fairseq.data.data_utils") as log:
+        state = toy_data.train(both, tmp_path / "model", max_tokens=4000, required_batch_size_multiple=1)
+    assert state["optimizer_history"][-1]["num_updates"] == 2
+    for name in ("0", "1"):
+        assert f"{tmp_path / name}/train.en-de.en" in log.getvalue()
+    # A shard with labels of its own is refused when its turn comes.
+    binarize(segmented / "1", tmp_path / "own", *given(tmp_path / "common")[:4])
+    with pytest.raises(SyntaxDataError, match=r"own.*labels"):
+        toy_data.train(f"{tmp_path / '0'}:{tmp_path / 'own'}", tmp_path / "other", max_tokens=4000)

@@ -1,0 +1,62 @@
+"""A Ray cluster of several node processes on the loopback interface, silent, and other servers for tests."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Before Ray is imported: it takes the loopback address for the machine's own otherwise.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Workers import what tests do.
+_HELPERS = Path(__file__).resolve().parent
+
+
+class Nodes:
+    """The nodes of a cluster, one core each, beside a head that works nothing."""
+
+    def __init__(self, cluster: Any) -> None:
+        self.cluster = cluster
+        self.nodes: list[Any] = []
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def add(self, cores: int = 1) -> None:
+        self.nodes.append(self.cluster.add_node(num_cpus=cores, **_COMMON))
+
+    def kill(self, number: int = 0) -> None:
+        """Kills a node, as a machine that fails; by default the oldest."""
+        self.cluster.remove_node(self.nodes.pop(number), allow_graceful=False)
+
+
+_COMMON = {"include_dashboard": False, "node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
+
+
+@contextmanager
+def ray_cluster(nodes: int) -> Iterator[Nodes]:
+    """A cluster with so many nodes of one core."""
+    paths = [str(_HELPERS), str(_HELPERS.parents[1]), os.environ.get("PYTHONPATH", "")]
+    before = dict(os.environ)
+    os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), OMP_NUM_THREADS="1")
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **_COMMON})
+    found = Nodes(cluster)
+    try:
+        for _ in range(nodes):
+            found.add()
+        yield found
+    finally:
+        import ray
+
+        ray.shutdown()
+        cluster.shutdown()
+        os.environ.clear()
+        os.environ.update(before)
