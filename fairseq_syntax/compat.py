@@ -1,5 +1,5 @@
-"""Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, logging left as it was, and its
-own models in an ensemble with ours.
+"""Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, logging left as it was, its own
+models in an ensemble with ours, and several processes where there is no GPU.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import argparse
 import collections
 import inspect
 import logging
+import os
+import socket
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from fairseq_syntax.errors import SyntaxDataError
 
 
 @contextmanager
@@ -82,3 +86,65 @@ def ignore_syntax(model: nn.Module) -> None:
         return forward({name: value for name, value in net_input.items() if name != "src_syntax"})
 
     encoder.forward_non_torchscript = without_syntax
+
+
+def processes_without_gpus() -> None:
+    """Let fairseq's commands run in several processes where there is no GPU, as they do where there are some.
+
+    fairseq counts processes by GPUs: it stops at an assertion, starts none and ends, or trains once in every process of
+    ``torchrun``; and its default, ``--ddp-backend pytorch_ddp``, names a GPU to PyTorch. With GPUs nothing is changed.
+    """
+    from fairseq.distributed import utils
+    from fairseq.models import distributed_fairseq_model as wrapping
+
+    if torch.cuda.is_available() or getattr(utils.call_main, "without_gpus", False):
+        return
+    original, wrapper = utils.call_main, wrapping.DistributedDataParallel
+
+    def call_main(cfg: typing.Any, main: typing.Any, **kwargs: typing.Any) -> None:
+        if _start_processes(cfg.distributed_training, cfg.common.tpu):
+            options = cfg.distributed_training
+            kwargs["start_rank"], options.distributed_rank = 0, None
+            torch.multiprocessing.spawn(
+                utils.distributed_main, args=(main, cfg, kwargs), nprocs=options.distributed_world_size
+            )
+        else:
+            original(cfg, main, **kwargs)
+
+    def on_cpus(*args: typing.Any, **kwargs: typing.Any) -> nn.Module:
+        return wrapper(*args, **{**kwargs, "device_ids": None, "output_device": None})
+
+    call_main.without_gpus = True  # type: ignore[attr-defined]
+    utils.call_main = call_main
+    wrapping.DistributedDataParallel = on_cpus
+
+
+def _start_processes(options: typing.Any, tpu: bool) -> bool:
+    """Complete fairseq's options of several processes on CPUs; whether they are still to be started.
+
+    Raises:
+        SyntaxDataError: nothing says how many processes belong to this machine
+    """
+    if tpu:
+        return False
+    if options.distributed_init_method is None and {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= {
+        *os.environ
+    }:
+        options.distributed_init_method = "env://"
+        options.distributed_world_size = int(os.environ["WORLD_SIZE"])
+        options.distributed_rank = int(os.environ["RANK"])
+        options.distributed_no_spawn = True
+    if options.distributed_world_size > 1:
+        options.distributed_backend = "gloo"
+        if options.distributed_no_spawn:
+            return False
+        if options.distributed_init_method is not None or options.distributed_port > 0:
+            raise SyntaxDataError(
+                "without GPUs, fairseq does not know how many processes to start here",
+                hint="start each by torchrun, or give --distributed-no-spawn and --distributed-rank to each",
+            )
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            options.distributed_init_method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        return True
+    return False

@@ -3,23 +3,22 @@
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
 from fairseq_syntax.data.batch import places_of, unpack
+from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
-from fairseq_syntax.systems.lasyn.batches import RepeatedBatchIterator
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
 from fairseq_syntax.systems.lasyn.softmax import em_loss
 
@@ -45,6 +44,7 @@ class LaSynEMConfig(FairseqDataclass):
         default=0.0, metadata={"help": "epsilon for label smoothing of P(y | z), 0 means no label smoothing"}
     )
     sentence_avg: bool = II("optimization.sentence_avg")
+    # Not read any more; fairseq-validate finds it in checkpoints of version 0.1.
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
 
 
@@ -69,14 +69,13 @@ class LaSynEMCriterion(FairseqCriterion):
         tag_weight: float,
         label_smoothing: float,
         sentence_avg: bool,
-        update_freq: Sequence[int],
         observed_updates: int = 0,
     ) -> None:
         super().__init__(task)
         if em_steps < 1:
             raise SyntaxDataError(f"--em-steps {em_steps}: wanted a positive number")
         self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
-        self._em_steps, self._update_freq = em_steps, list(update_freq)
+        self._em_steps = em_steps
         self._checked: LaSynDecoder | None = None
         self.observed_updates = observed_updates
         self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
@@ -119,11 +118,10 @@ class LaSynEMCriterion(FairseqCriterion):
         loss = loss + head_loss
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
 
-    def epoch_iterator(self, base: EpochBatchIterator) -> EpochBatchIterator:
-        """fairseq's iterator over epochs with every group of batches that makes one update K times."""
-        if self._em_steps == 1 or isinstance(base, RepeatedBatchIterator):
-            return base
-        return RepeatedBatchIterator(base, self._em_steps, self._update_freq)
+    def epoch_iterator(self, base: TrainingBatches) -> TrainingBatches:
+        """The task's batches, every group of them that makes one update K times."""
+        base.repeats = self._em_steps
+        return base
 
     def _tags(self, decoder: LaSynDecoder, sample: Mapping[str, Any]) -> Tensor:
         first = self._checked is not decoder

@@ -158,6 +158,9 @@ class BlockAttention(GuidedAttention):
             factor = gaussian_window(distance, self.sigma**2)
         if memory.guide is not None:
             memory.guide.positions.append(self.predict(hidden.detach(), memory))
+        elif self.alignment == "hard":
+            # A gradient of zero for the predictor: processes that train together wait for one of every parameter.
+            hidden = hidden + 0 * position[:, None].type_as(hidden)
         out, weights = self.attend(hidden, memory.words, members, bias, factor, memory.guide)
         return out, (members, weights)
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from fairseq.data import ConcatDataset
-from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -21,6 +21,7 @@ from fairseq_syntax import systems  # noqa: F401  (whose searches have options o
 from fairseq_syntax.compat import ignore_syntax
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
+from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PrintedAlignment
@@ -60,6 +61,9 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
         },
     )
     seed: int = II("common.seed")
+    tpu: bool = II("common.tpu")
+    ddp_backend: str = II("distributed_training.ddp_backend")
+    update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
     parse_dropout: float = field(
         default=0.0,
         metadata={
@@ -90,6 +94,17 @@ class SyntaxTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         if not 0 <= cfg.parse_dropout <= 1:
             raise SyntaxDataError(f"--parse-dropout {cfg.parse_dropout}: a probability lies between 0 and 1")
+        if cfg.tpu is True:
+            raise SyntaxDataError(
+                "fairseq takes --bf16 and --tpu for training on a TPU, which these systems were never run on",
+                hint="--amp has mixed precision; fairseq-hydra-train has bfloat16 by common.bf16=true",
+            )
+        if cfg.ddp_backend == "fully_sharded":
+            raise SyntaxDataError(
+                "--ddp-backend fully_sharded hides the layers of a model from its systems",
+                hint="use --ddp-backend pytorch_ddp or legacy_ddp, and --memory-efficient-fp16 or "
+                "--checkpoint-activations where memory is short",
+            )
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
         self._dictionaries = {
             "source": fingerprint(src_dict.symbols),
@@ -102,7 +117,7 @@ class SyntaxTranslationTask(TranslationTask):
         self._input = InteractiveInput(self)
         self._printed_alignment: PrintedAlignment | None = None
         self._searches = [search(self) for search in SEARCHES]
-        self._epoch_iterator: Callable[[EpochBatchIterator], EpochBatchIterator] | None = None
+        self._epoch_iterator: Callable[[TrainingBatches], TrainingBatches] | None = None
 
     # -- what a checkpoint remembers -------------------------------------------------------------------------------
 
@@ -180,7 +195,7 @@ class SyntaxTranslationTask(TranslationTask):
         """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``.
 
         A criterion may have its own order of training batches: ``epoch_iterator(base)`` gives the iterator over
-        epochs in place of fairseq's.
+        epochs in place of the task's.
 
         Raises:
             SyntaxDataError: the model's systems have losses, and the criterion would leave them out
@@ -240,15 +255,39 @@ class SyntaxTranslationTask(TranslationTask):
             target_syntax=self._side_syntax("target", base.tgt, directory, split) if base.tgt is not None else None,
         )
 
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's; that of the training data is the criterion's, where it has one."""
-        base = super().get_batch_iterator(dataset, *args, **kwargs)
-        if self._epoch_iterator is None or dataset is not self.datasets.get(self.cfg.train_subset):
+    def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
+        """fairseq's; that of the training data is cut as in epoch 1, whatever the epoch in which it is made.
+
+        And it is the criterion's, where that has one.
+        """
+        if dataset is not self.datasets.get(self.cfg.train_subset):
+            return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
+        once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
+        base = super().get_batch_iterator(dataset, *args, epoch=1 if once else epoch, **kwargs)
+        if isinstance(base, TrainingBatches):
             return base
-        own = self._epoch_iterator(base)
+        dataset.set_epoch(epoch)
+        groups = self.cfg.update_freq
+        if isinstance(groups, str):  # the name of fairseq's option, in a configuration of the task alone
+            groups = [1]
+        own = TrainingBatches(base, epoch, groups)
+        if self._epoch_iterator is not None:
+            own = self._epoch_iterator(own)
         if self.dataset_to_epoch_iter.get(dataset) is base:  # kept for later epochs
             self.dataset_to_epoch_iter[dataset] = own
         return own
+
+    def train_step(self, *args: Any, ignore_grad: bool = False, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """fairseq's; a filler counts nothing in what the update is divided by, and in what is logged.
+
+        Nor does it draw the dropout of the batches that follow: which batch fairseq runs as the filler depends on
+        whether the run was resumed.
+        """
+        if not ignore_grad:
+            return super().train_step(*args, **kwargs)
+        with torch.random.fork_rng():
+            loss, size, log = super().train_step(*args, ignore_grad=True, **kwargs)
+        return loss, 0 * size, {name: 0 * value for name, value in log.items()}
 
     def _side_syntax(self, side: str, tokens: Any, directory: str, split: str) -> SideSyntax | None:
         lang, needs = getattr(self.cfg, f"{side}_lang"), self._needs[side]

@@ -127,6 +127,8 @@ def fairseq(command: str, *argv) -> str:
     module = importlib.import_module(f"fairseq_cli.{command}")
     # fairseq keeps the best score of a training on its function, for the next one in this process to be held against.
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    if hasattr(module, "should_stop_early"):  # and so does --patience
+        vars(module.should_stop_early).clear()
     saved, sys.argv = sys.argv, [f"fairseq-{command}", *map(str, argv), "--user-dir", USER_DIR]
     out = io.StringIO()
     try:

@@ -1,7 +1,8 @@
 """Every system in every way that fairseq trains and translates: one cell is one command line, run in this process.
 
 ``make ways`` runs all cells and writes the table into the docs; ``tests/systems/test_ways.py`` runs a part of them:
-each system once, each way once, and what broke before.
+each system once, each way once, and what broke before. Outcomes are kept in a file as they come, so that a run that
+was stopped goes on, and one after a change runs what failed before.
 
 A cell *works* if the commands end and translate every sentence; it is *refused* if they end in an error of this package
 that says what to do instead. ``fairseq`` marks what fairseq's own model does not do either, on this machine; ``–`` an
@@ -11,21 +12,25 @@ option that this family of models does not have. Anything else is a defect.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import random
 import sys
 import tempfile
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stderr
-from dataclasses import dataclass
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 import torch
-from toy_data import fairseq, random_parsed_line, syntax_command, write_raw
+from toy_data import USER_DIR, fairseq, random_parsed_line, syntax_command, write_raw
+from two_processes import Failed, Pair
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import write_conllu
@@ -83,6 +88,7 @@ class Bench:
     data: Path
     joined: Path
     work: Path
+    pair: Pair = field(default_factory=Pair)
 
     @property
     def trained(self) -> Path:
@@ -130,15 +136,41 @@ def make(directory: Path) -> Bench:
 # ------------------------------------------------------------------------------------------------------------- the ways
 
 
-def train(bench: Bench, row: str, out: Path, more: str = "", data: str | Path | None = None, updates: int = 3) -> Path:
-    """fairseq-train for a few updates; the last checkpoint."""
+def training_options(row: str, more: str, updates: int) -> list[str]:
+    """What fairseq-train is given, beside the data and where to save."""
     sizes = TRANSFORMER if row in TRANSFORMERS else LSTM
-    options = (
+    return (
         f"--task syntax_translation -s en -t de --optimizer adam --lr 0.01 --max-tokens 400 --seed 5 --num-workers 0 "
         f"--log-format none --max-update {updates} --cpu --no-epoch-checkpoints {sizes} {ROWS[row]} {more}"
-    )
-    fairseq("train", data or bench.data, "--save-dir", out, *options.split())
+    ).split()
+
+
+def train(bench: Bench, row: str, out: Path, more: str = "", data: str | Path | None = None, updates: int = 3) -> Path:
+    """fairseq-train for a few updates; the last checkpoint."""
+    fairseq("train", data or bench.data, "--save-dir", out, *training_options(row, more, updates))
     return out / "checkpoint_last.pt"
+
+
+def logged(arguments: Sequence[str | Path]) -> list[dict[str, float]]:
+    """fairseq-train, and the figures that it logs: of each epoch, in training and in validation."""
+    from fairseq_cli import train as command
+
+    found: list[dict[str, float]] = []
+    saved = {name: getattr(command, name) for name in ("get_training_stats", "get_valid_stats")}
+
+    def noting(name: str, *args: object) -> dict[str, float]:
+        stats = saved[name](*args)
+        found.append({key: float(value.avg if hasattr(value, "avg") else value) for key, value in stats.items()})
+        return stats
+
+    with mock.patch.multiple(command, **{name: partial(noting, name) for name in saved}):
+        fairseq("train", *arguments)
+    return found
+
+
+def _train_in_one_of_two(rank: int, arguments: Sequence[str | Path]) -> list[dict[str, float]]:
+    distributed = ["--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-init-method", "env://"]
+    return logged([*arguments, *distributed, "--distributed-rank", str(rank)])
 
 
 def checkpoint(bench: Bench, row: str) -> Path:
@@ -164,6 +196,75 @@ def training(more: str, bench: Bench, row: str, out: Path) -> None:
 
 def joined(bench: Bench, row: str, out: Path) -> None:
     translate(bench, train(bench, row, out, "--share-all-embeddings", bench.joined), data=bench.joined)
+
+
+def two_processes(more: str, bench: Bench, row: str, out: Path) -> None:
+    """Two processes train together, and the model translates."""
+    bench.pair.run(_train_in_one_of_two, [bench.data, "--save-dir", out, *training_options(row, more, 3)])
+    translate(bench, out / "checkpoint_last.pt")
+
+
+def one_of_four(bench: Bench, row: str, out: Path) -> None:
+    """Two processes of two batches an update: the parameters and figures of one process that has all in a batch.
+
+    An update has three batches, two for one process and one for the other.
+    """
+    steps = "--optimizer sgd --lr 0.5 --dropout 0 --attention-dropout 0 --required-batch-size-multiple 1 --max-epoch 2 "
+    steps += "--max-tokens 4000 "
+    if row in LSTMS:
+        steps = steps.replace("--attention-dropout 0", "")
+    many = [bench.data, "--save-dir", out, *training_options(row, steps + "--batch-size 15 --update-freq 2", 99)]
+    figures = bench.pair.run(_train_in_one_of_two, many)[0]
+    whole = [bench.data, "--save-dir", out / "one", *training_options(row, steps + "--batch-size 40", 99)]
+    expected = logged(whole)
+    names = {"loss", "nll_loss", "translation_loss", "ppl", "num_updates"}
+    for one, other in zip(expected, figures, strict=True):
+        for name, value in one.items():
+            if (name in names or name.endswith(("_loss", "_uas", "_accuracy"))) and abs(other[name] - value) > 2e-3:
+                raise AssertionError(f"{name}: {other[name]}, and {value} in one process")
+    one, two = (torch.load(d / "checkpoint_last.pt", weights_only=True)["model"] for d in (out / "one", out))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, atol=2e-5, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def started(bench: Bench, row: str, out: Path) -> None:
+    """fairseq-train starts two processes itself."""
+    train(bench, row, out, "--distributed-world-size 2")
+    translate(bench, out / "checkpoint_last.pt")
+
+
+def hydra(multirun: bool, bench: Bench, row: str, out: Path) -> None:
+    """fairseq-hydra-train, once or twice in one go; the options in YAML."""
+    from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
+    from fairseq_cli import hydra_train
+
+    words = f"{TRANSFORMER if row in TRANSFORMERS else LSTM} {ROWS[row]}".split()
+    values = {k.removeprefix("--").replace("-", "_"): v for k, v in zip(words[::2], words[1::2], strict=True)}
+    parts = {"model": {"_name": values.pop("arch")}, "criterion": {"_name": values.pop("criterion")}}
+    fields = CRITERION_DATACLASS_REGISTRY[parts["criterion"]["_name"]].__dataclass_fields__
+    for name, value in values.items():
+        parts["criterion" if name in fields else "model"][name] = value
+    config = f"""
+        # @package _group_
+        common: {{user_dir: {USER_DIR}, cpu: true, seed: 5, log_format: none}}
+        task: {{_name: syntax_translation, data: {bench.data}, source_lang: en, target_lang: de}}
+        optimizer: {{_name: adam}}
+        lr_scheduler: {{_name: fixed}}
+        dataset: {{max_tokens: 400, num_workers: 0}}
+        optimization: {{lr: [0.01], max_update: 3}}
+        checkpoint: {{save_dir: "{out}/0", no_epoch_checkpoints: true}}
+    """
+    lines = [f"{part}: {{{', '.join(f'{k}: {v}' for k, v in values.items())}}}" for part, values in parts.items()]
+    out.mkdir(parents=True)
+    (out / "some.yaml").write_text("\n".join([textwrap.dedent(config).strip(), *lines]), encoding="utf-8")
+    more = [f"hydra.run.dir={out}/run", f"hydra.sweep.dir={out}/sweep"]
+    if multirun:
+        more += ["--multirun", "optimization.max_update=2,3", f"checkpoint.save_dir={out}/${{hydra:job.num}}"]
+    argv = ["fairseq-hydra-train", *more[2:3], "--config-dir", str(out), "--config-name", "some", *more[:2], *more[3:]]
+    with mock.patch.object(sys, "argv", argv), redirect_stdout(StringIO()):
+        hydra_train.cli_main()
+    for number in range(1 + multirun):
+        translate(bench, out / str(number) / "checkpoint_last.pt")
 
 
 def sharded(bench: Bench, row: str, out: Path) -> None:
@@ -253,7 +354,7 @@ def trained_with(*options: str) -> dict[str, Way]:
 
 
 def generated_with(*options: str) -> dict[str, Way]:
-    return {f"`{option}`": partial(generating, option) for option in options}
+    return {f"fairseq-generate `{option}`": partial(generating, option) for option in options}
 
 
 WAYS: dict[str, Way] = {
@@ -289,11 +390,34 @@ WAYS: dict[str, Way] = {
         "--keep-last-epochs 1 --keep-best-checkpoints 1",
         "--eval-bleu --eval-bleu-args {}",
         "--sentence-avg",
+        "--bf16",
+        "--encoder-layers-to-keep 0",
+        "--curriculum 1 --grouped-shuffling --data-buffer-size 2 --update-ordered-indices-seed --skip-remainder-batch",
+        "--combine-valid-subsets --valid-subset valid --max-tokens-valid 200",
+        "--save-interval-updates 1 --keep-interval-updates 1",
+        "--dataset-impl mmap",
+        "--store-ema",
     ),
     "sharded data": sharded,
     "`--finetune-from-model`": finetuned,
     "resumed, `--reset-*`": resumed,
     "average of checkpoints": averaged,
+    **{
+        f"two processes, `{options}`": partial(two_processes, options)
+        for options in (
+            "--ddp-backend pytorch_ddp",
+            "--ddp-backend pytorch_ddp --find-unused-parameters",
+            "--ddp-backend pytorch_ddp --update-freq 2",
+            "--ddp-backend pytorch_ddp --checkpoint-activations",
+            "--ddp-backend legacy_ddp",
+            "--ddp-backend legacy_ddp --find-unused-parameters",
+        )
+    },
+    "two processes with two batches an update: as one of all": one_of_four,
+    "`--distributed-world-size 2`, started by fairseq": started,
+    **trained_with("--ddp-backend fully_sharded"),
+    "fairseq-hydra-train": partial(hydra, False),
+    "fairseq-hydra-train `--multirun`": partial(hydra, True),
     **generated_with(
         "--nbest 2",
         "--sampling --sampling-topk 3",
@@ -303,10 +427,11 @@ WAYS: dict[str, Way] = {
         "--print-alignment",
         "--no-early-stop",
         "--no-repeat-ngram-size 2",
+        "--retain-dropout --match-source-len --unkpen 1",
         "--iter-decode-max-iter 2",
         "--fp16",
     ),
-    "`--constraints`": constrained,
+    "fairseq-interactive `--constraints`": constrained,
     "ensemble of itself": lambda bench, row, out: ensemble([row], bench, row, out),
     "ensemble with plain": lambda bench, row, out: ensemble(
         ["transformer" if row in TRANSFORMERS else "lstm"], bench, row, out
@@ -336,7 +461,10 @@ def run(bench: Bench, row: str, way: str, number: int = 0) -> Outcome:
         with redirect_stderr(said):
             WAYS[way](bench, row, out)
     except SyntaxDataError as error:
-        return Outcome("refused", str(error))
+        return Outcome("refused", str(error).replace(str(bench.data.parent), "…"))
+    except Failed as error:
+        kind = "refused" if error.name == "SyntaxDataError" else "fails"
+        return Outcome(kind, error.message if kind == "refused" else f"{error} {error.trace[-600:]}")
     except SystemExit as stop:
         text = said.getvalue().strip().splitlines()
         if "unrecognized arguments" in (text[-1] if text else ""):
@@ -355,15 +483,43 @@ def baseline(row: str) -> str:
     return "transformer" if row in TRANSFORMERS else "lstm"
 
 
-def run_all(bench: Bench, rows: Sequence[str], ways: Sequence[str], done: Callable[[str, str, Outcome], None]) -> None:
-    """Run cells, the baselines first: what fails in fairseq's own model is not a defect of a row."""
-    base = {(family, way): run(bench, family, way) for way in ways for family in {baseline(row) for row in rows}}
+class Kept:
+    """Outcomes in a file, a line each; a later line of a cell holds, and a cell whose options changed is another."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: dict[tuple[str, str, str], Outcome] = {}
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                row, options, way, kind, why = json.loads(line)
+                self._found[row, options, way] = Outcome(kind, why)
+
+    def get(self, row: str, way: str) -> Outcome | None:
+        """What became of a cell; None if it is not known, or if it failed and is to be tried again."""
+        outcome = self._found.get((row, ROWS[row], way))
+        return None if outcome is None or outcome.kind == "fails" else outcome
+
+    def add(self, row: str, way: str, outcome: Outcome) -> None:
+        """Keep an outcome. Several processes may write: a line is one write."""
+        self._found[row, ROWS[row], way] = outcome
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps([row, ROWS[row], way, outcome.kind, outcome.why]) + "\n")
+
+
+def run_all(
+    bench: Bench, rows: Sequence[str], ways: Sequence[str], kept: Kept, done: Callable[[str, str, Outcome], None]
+) -> None:
+    """Run the cells whose outcome is not kept; what fails in fairseq's own model, too, is not a defect of a row."""
     for way in ways:
         for row in rows:
-            own = base[baseline(row), way]
-            found = own if row == baseline(row) else run(bench, row, way)
-            if found.kind == "fails" and own.kind == "fails":
-                found = Outcome("fairseq", own.why)
+            found = kept.get(row, way)
+            if found is None:
+                found = run(bench, row, way)
+                if found.kind == "fails" and (own := kept.get(baseline(row), way)) and own.kind == "fairseq":
+                    found = Outcome("fairseq", own.why)
+                elif found.kind == "fails" and row == baseline(row):
+                    found = Outcome("fairseq", found.why)
+                kept.add(row, way, found)
             done(row, way, found)
 
 
@@ -382,7 +538,7 @@ def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequ
     return "\n".join([*lines, "", *notes, ""])
 
 
-def _run_family(rows: Sequence[str], ways: Sequence[str]) -> dict[tuple[str, str], Outcome]:
+def _run_family(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[tuple[str, str], Outcome]:
     """The cells of some rows, in a folder of their own; what is not plain is printed as it comes."""
     found: dict[tuple[str, str], Outcome] = {}
 
@@ -394,7 +550,11 @@ def _run_family(rows: Sequence[str], ways: Sequence[str]) -> dict[tuple[str, str
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as directory:
         if rows:
-            run_all(make(Path(directory)), rows, ways, done)
+            bench = make(Path(directory))
+            try:
+                run_all(bench, rows, ways, Kept(outcomes), done)
+            finally:
+                bench.pair.close()
     return found
 
 
@@ -403,10 +563,15 @@ def main() -> int:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--table", type=Path, metavar="FILE")
+    parser.add_argument("--outcomes", type=Path, metavar="FILE", default=Path("runs/ways.jsonl"))
+    parser.add_argument("--again", action="store_true", help="forget the outcomes of earlier runs")
     args = parser.parse_args()
+    args.outcomes.parent.mkdir(parents=True, exist_ok=True)
+    if args.again:
+        args.outcomes.unlink(missing_ok=True)
     families = [[r for r in args.rows if r in family] for family in (TRANSFORMERS, LSTMS)]
     with ProcessPoolExecutor(2) as pool:
-        parts = pool.map(_run_family, families, [args.ways] * 2)
+        parts = pool.map(_run_family, families, [args.ways] * 2, [args.outcomes] * 2)
     found = {cell: outcome for part in parts for cell, outcome in part.items()}
     text = "\n".join(table(found, rows, args.ways) for rows in families if rows)
     if args.table:

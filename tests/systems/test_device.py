@@ -127,7 +127,7 @@ def test_training_of_encoder_systems(name):
 def test_training_of_lasyn():
     """It asks once a step whether anything can underflow, whatever the number of positions."""
     model = tiny_syntax.tiny_model("lasyn_transformer")
-    criterion = LaSynEMCriterion(tiny_syntax.tiny_task(), 1, 0.5, 0.1, False, [1])
+    criterion = LaSynEMCriterion(tiny_syntax.tiny_task(), 1, 0.5, 0.1, False)
     check(training_step(model, criterion), PADDING | {"systems/lasyn/softmax.py:forward"})
 
 

@@ -28,7 +28,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 def made(name: str):
     """A model and its criterion."""
     if name == "lasyn":
-        return tiny_model("lasyn_transformer"), LaSynEMCriterion(tiny_task(), 1, 0.5, 0.1, False, [1])
+        return tiny_model("lasyn_transformer"), LaSynEMCriterion(tiny_task(), 1, 0.5, 0.1, False)
     if name in dict(LSTMS):
         criterion = LabelSmoothedCrossEntropyCriterion(tiny_task(), False, 0.1)
         return lstm_model(name, scale=1, **dict(LSTMS)[name]), criterion

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
 from random_parses import EOS, Line, flat, pad, random_line
 from tiny_syntax import tiny_model, tiny_task
 from toy_data import train_in_two_processes
@@ -20,7 +19,6 @@ import fairseq_syntax
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.diversity import training_bigrams
-from fairseq_syntax.systems.lasyn.batches import RepeatedBatchIterator, repeat_groups
 from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, edit_distance, neighbours, random_variation
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
 
@@ -31,7 +29,7 @@ TAGS = ["DET", "NOUN", "VERB"]
 
 
 def criterion(tag_weight=0.5, smoothing=0.1, **options):
-    return LaSynEMCriterion(tiny_task(), 1, tag_weight, smoothing, False, [1], **options)
+    return LaSynEMCriterion(tiny_task(), 1, tag_weight, smoothing, False, **options)
 
 
 def batch(lines: list[Line], left: bool = False) -> dict:
@@ -116,7 +114,7 @@ def test_what_cannot_be_trained_on():
     with pytest.raises(SyntaxDataError, match="needs the target's parse"):
         criterion()(tiny_model("lasyn_transformer"), sample)
     with pytest.raises(SyntaxDataError, match="--em-steps 0"):
-        LaSynEMCriterion(tiny_task(), 0, 1.0, 0.0, False, [1])
+        LaSynEMCriterion(tiny_task(), 0, 1.0, 0.0, False)
 
 
 def test_a_store_without_tags(monkeypatch):
@@ -128,62 +126,6 @@ def test_a_store_without_tags(monkeypatch):
     monkeypatch.setattr(tiny_syntax, "tiny_task", lambda: task)
     with pytest.raises(SyntaxDataError, match=r"bin/labels\.de\.json: the target's parse has no UPOS tags"):
         tiny_model("lasyn_transformer")
-
-
-# ---------------------------------------------------------------------------------------------- K steps per batch
-
-
-def test_repeat_groups():
-    assert repeat_groups("abc", 2, 1) == list("aabbcc")
-    assert repeat_groups("abcd", 3, 2) == list("abababcdcdcd")
-    assert repeat_groups("abc", 2, 2) == list("ababcccc")
-    assert repeat_groups("abcdef", 2, 4) == list("abcdabcdefefefef")
-    assert repeat_groups("abc", 2, 2, skip_remainder=True) == list("abab")
-
-
-class Numbers(torch.utils.data.Dataset):
-    def __getitem__(self, i):
-        return i
-
-    def __len__(self):
-        return 10
-
-
-def iterator(repeats, groups, shards=1, shard=0):
-    base = EpochBatchIterator(
-        Numbers(), list, [[i] for i in range(10)], seed=1, num_shards=shards, shard_id=shard, reuse_dataloader=True
-    )
-    return RepeatedBatchIterator(base, repeats, groups)
-
-
-def epoch(itr, group):
-    return [[x[0] for x in chunk] for chunk in GroupedIterator(itr.next_epoch_itr(), group)]
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_each_update_is_repeated_on_its_own_batches(shards):
-    seen = [set(), set()]
-    for shard in range(shards):
-        itr = iterator(3, [2, 1], shards, shard)
-        epochs = epoch(itr, 2), epoch(itr, 1)
-        for number, updates in enumerate(epochs):
-            assert all(updates[i] == updates[i + 1] == updates[i + 2] for i in range(0, len(updates), 3))
-            seen[number] |= {x for update in updates for x in update}
-        assert [len(u) for u in epochs] == [3 * -(-10 // shards // 2), 3 * 10 // shards]
-    assert seen == [set(range(10))] * 2
-
-
-def test_resume_in_the_middle_of_a_group():
-    whole, stopped = iterator(3, [2]), iterator(3, [2])
-    updates = epoch(whole, 2)
-    reader = GroupedIterator(stopped.next_epoch_itr(), 2)
-    head = [[x[0] for x in next(reader)] for _ in range(4)]
-    resumed = iterator(3, [2])
-    resumed.load_state_dict(stopped.state_dict())
-    assert head + epoch(resumed, 2) == updates
-    other = iterator(5, [2])
-    other.load_state_dict(stopped.state_dict())
-    assert epoch(other, 2)[:5] == [updates[3]] * 5
 
 
 # ---------------------------------------------------------------------------------------------- variations

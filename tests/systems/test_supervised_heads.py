@@ -312,7 +312,7 @@ def test_both_learn_the_trees_of_a_few_sentences_and_metrics_say_so(arch):
 def test_with_a_decoder_of_its_own_criterion():
     """The losses come on top of latent tags' as they do on top of cross entropy, and nothing else changes."""
     model = tiny_model("lasyn_transformer", encoder_syntax="supervised_heads", latent_values=3)
-    em = LaSynEMCriterion(TASK, 1, tag_weight=0.0, label_smoothing=0.0, sentence_avg=False, update_freq=[1])
+    em = LaSynEMCriterion(TASK, 1, tag_weight=0.0, label_smoothing=0.0, sentence_avg=False)
     batched = sample(SENTENCES, True)
     loss, _, log = em(model, batched)
     extra = model(**batched["net_input"])[1]

@@ -1,15 +1,23 @@
 """Some cells of the table of systems and ways (``tests/helpers/ways.py``): what broke before, and each kind."""
 
+import pickle
+
 import pytest
 import ways
+from fairseq import options
+from fairseq.dataclass.configs import DistributedTrainingConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from fairseq_syntax.compat import _start_processes
+from fairseq_syntax.errors import SyntaxDataError
 
 CELLS = [
     ("supervised_heads", "`--encoder-layerdrop 0.5`"),
     ("lisa", "`--encoder-layerdrop 0.5`"),
     ("pascal", "ensemble with plain"),
-    ("pascal", "`--constraints`"),
+    ("pascal", "fairseq-interactive `--constraints`"),
     ("ldd (dense)", "fairseq-interactive"),
-    ("relative_depth", "`--print-alignment`"),
+    ("relative_depth", "fairseq-generate `--print-alignment`"),
     ("structural_positions", "fairseq-validate"),
     ("predicted_pascal", "`--checkpoint-activations`"),
     ("gcn", "`--share-all-embeddings`"),
@@ -18,12 +26,21 @@ CELLS = [
     ("pascal + supervised_heads + lasyn", "`--amp`"),
     ("dlaa (hard)", "ensemble with plain"),
     ("tree2seq", "bfloat16 model"),
+    ("sennrich_haddow", "fairseq-hydra-train `--multirun`"),
+    ("dlaa (hard)", "two processes, `--ddp-backend pytorch_ddp`"),
+    ("lasyn", "two processes, `--ddp-backend pytorch_ddp --find-unused-parameters`"),
+    *(
+        (row, "two processes with two batches an update: as one of all")
+        for row in ("lisa", "lasyn (K = 2)", "ldd (linear)", "gcn (lstm)")
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    return ways.make(tmp_path_factory.mktemp("ways"))
+    made = ways.make(tmp_path_factory.mktemp("ways"))
+    yield made
+    made.pair.close()
 
 
 @pytest.mark.slow
@@ -37,3 +54,32 @@ def test_what_is_not_to_be_is_refused_or_said_not_to_be_there(bench):
     refused = ways.run(bench, "pascal", "`--truncate-source --max-source-positions 12`")
     assert refused.kind == "refused" and "--truncate-source" in refused.why
     assert ways.run(bench, "dlaa (hard)", "`--encoder-layerdrop 0.5`").kind == "–"
+    for way in ("`--ddp-backend fully_sharded`", "`--bf16`"):
+        assert ways.run(bench, "lisa", way).kind == "refused"
+
+
+def test_several_processes_without_a_gpu(monkeypatch):
+    """As torchrun starts them, and as fairseq is to start them; not where nobody says how many."""
+    given = DistributedTrainingConfig()
+    given.distributed_world_size = 1
+    assert not _start_processes(given, tpu=False) and given.distributed_init_method is None
+    given.distributed_world_size = 2
+    assert _start_processes(given, tpu=False)
+    assert given.distributed_init_method.startswith("tcp://127.0.0.1:") and given.distributed_backend == "gloo"
+    with pytest.raises(SyntaxDataError, match="how many processes"):
+        _start_processes(given, tpu=False)
+    given = DistributedTrainingConfig()
+    for name, value in {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert not _start_processes(given, tpu=False)
+    assert (given.distributed_rank, given.distributed_world_size, given.distributed_no_spawn) == (1, 3, True)
+
+
+def test_the_options_reach_processes_that_are_started():
+    """fairseq pickles them, where it starts a process for each GPU itself."""
+    cfg = convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(
+            options.get_training_parser(), ["x", "--task", "syntax_translation", "--arch", "pascal_transformer"]
+        )
+    )
+    assert pickle.loads(pickle.dumps(cfg)).task.syntax_input == "auto"

@@ -1,0 +1,152 @@
+"""The batches of an epoch of training, in an order that a resumed run finds again.
+
+fairseq's own iterator is not told everything. It cuts the batches of a run by the epoch in which the run was started,
+so that one resumed in epoch 2 has other batches; an update that ends in a filler is taken for a filler as a whole, so
+that its other batches count nothing; and where a run goes on, the number of processes and ``--update-freq`` must be
+those of before. Here batches are always cut as in epoch 1, fillers come first in their update, and a checkpoint says
+how its position is to be read.
+
+For LaSyn every group of batches comes K times (K optimizer steps per batch, its Algorithm 1). A group is the batches of
+one update (``--update-freq``). Its K visits are K ordinary updates of fairseq's trainer, each with its own forward
+pass, hence its own E-step: the update count, the learning-rate schedule, clipping, gradient scaling, distributed
+reduction, checkpoints in the middle of an epoch and logs are the trainer's own. An epoch stays one pass over the corpus
+and has K times the updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq.data.iterators import EpochBatchIterator
+
+# What fairseq's trainer runs without effect: it does the work of some other batch, and multiplies by zero.
+FILLER: list[int] = []
+
+
+def by_update(batches: Sequence[Any], repeats: int, group: int, skip_remainder: bool = False) -> list[Any]:
+    """Each run of ``group`` batches ``repeats`` times in a row, fillers (empty batches) before the others in each.
+
+    Where they are repeated, a shorter last run is filled up, so that each of its visits is one update on exactly its
+    batches; with ``skip_remainder`` it is left out.
+    """
+    out: list[Any] = []
+    for start in range(0, len(batches), group):
+        run = list(batches[start : start + group])
+        if len(run) < group and repeats > 1:
+            if skip_remainder:
+                break
+            run += [FILLER] * (group - len(run))
+        out += sorted(run, key=lambda batch: len(batch) > 0) * repeats
+    return out
+
+
+class TrainingBatches(EpochBatchIterator):
+    """fairseq's epoch iterator; each group of batches K times.
+
+    Args:
+        base: the iterator whose batches it has
+        epoch: where to start, from 1
+        repeats: K
+        groups: batches per update, by epoch; the last value holds for all later epochs
+    """
+
+    def __init__(self, base: EpochBatchIterator, epoch: int, repeats: int, groups: Sequence[int]) -> None:
+        super().__init__(
+            dataset=base.dataset,
+            collate_fn=base.collate_fn,
+            batch_sampler=base.batch_sampler if callable(base.batch_sampler) else base.frozen_batches,
+            seed=base.seed,
+            num_shards=base.num_shards,
+            shard_id=base.shard_id,
+            num_workers=base.num_workers,
+            epoch=epoch,
+            buffer_size=base.buffer_size,
+            timeout=base.timeout,
+            disable_shuffling=base.disable_shuffling,
+            grouped_shuffling=base.grouped_shuffling,
+            reuse_dataloader=base.reuse_dataloader,
+            persistent_workers=base.persistent_workers,
+        )
+        self.repeats, self.groups = repeats, list(groups) or [1]
+        self.skip_remainder = base.skip_remainder_batch
+
+    def group(self, epoch: int) -> int:
+        """Batches per update in an epoch, counted from 1."""
+        return self.groups[min(epoch, len(self.groups)) - 1]
+
+    def __len__(self) -> int:
+        return len(self._by_update([[0]] * super().__len__(), self.epoch))
+
+    def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
+        """The epoch's batches of this shard, in the order in which they are trained on."""
+        return self._by_update(super().ordered_batches(epoch, fix_batches_to_gpus, shuffle), epoch)
+
+    def _by_update(self, batches: Sequence[Any], epoch: int) -> list[Any]:
+        if self.skip_remainder and len(batches) > 1:
+            batches = batches[:-1]  # as in fairseq: the last batch of an epoch is usually a small one
+        return by_update(batches, self.repeats, self.group(epoch), self.skip_remainder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the epoch is, and with which K, ``--update-freq`` and number of processes."""
+        state = super().state_dict()
+        return {
+            **state,
+            "repeats": self.repeats,
+            "group": self.group(state["epoch"]),
+            "num_shards": self.num_shards,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a checkpoint stopped.
+
+        With another K, ``--update-freq`` or number of processes: at the group of batches where it stopped, so that
+        none is left out; some of one group may come again.
+        """
+        group = self.group(state_dict["epoch"])
+        before = state_dict.get("repeats", 1), state_dict.get("group", group), state_dict.get("num_shards")
+        position = state_dict.get("iterations_in_epoch", 0)
+        if before not in ((self.repeats, group, self.num_shards), (self.repeats, group, None)):
+            repeats, group_before, shards = before
+            done = position if repeats == 1 else position // (repeats * group_before) * group_before
+            done = done * (shards or self.num_shards) // self.num_shards
+            position = done // group * group * self.repeats
+        super().load_state_dict({**state_dict, "iterations_in_epoch": position})
+
+
+class EpochsOfTraining:
+    """Mixed into a task: its training batches are :class:`TrainingBatches`.
+
+    A criterion asks by ``batch_repeats`` for K visits of each.
+    """
+
+    _repeats: int = 1
+
+    def build_criterion(self, cfg: Any) -> Any:
+        """fairseq's, noting how often each training batch is to come."""
+        criterion = super().build_criterion(cfg)  # type: ignore[misc]
+        self._repeats = getattr(criterion, "batch_repeats", 1)
+        return criterion
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
+        """fairseq's; that of the training data is cut as in epoch 1, whatever the epoch in which it is made."""
+        if dataset is not self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
+            return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)  # type: ignore[misc]
+        cached = self.dataset_to_epoch_iter  # type: ignore[attr-defined]
+        once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
+        base = super().get_batch_iterator(dataset, *args, epoch=1 if once else epoch, **kwargs)  # type: ignore[misc]
+        if isinstance(base, TrainingBatches):
+            return base
+        dataset.set_epoch(epoch)
+        groups = self.cfg.update_freq  # type: ignore[attr-defined]
+        if isinstance(groups, str):  # the name of fairseq's option, in a configuration of the task alone
+            groups = [1]
+        batches = TrainingBatches(base, epoch, self._repeats, groups)
+        if cached.get(dataset) is base:
+            cached[dataset] = batches
+        return batches
+
+    def train_step(self, *args: Any, ignore_grad: bool = False, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """fairseq's; a filler counts nothing in what the update is divided by, and in what is logged."""
+        loss, size, log = super().train_step(*args, ignore_grad=ignore_grad, **kwargs)  # type: ignore[misc]
+        return (loss, 0 * size, {name: 0 * value for name, value in log.items()}) if ignore_grad else (loss, size, log)

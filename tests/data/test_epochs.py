@@ -1,0 +1,133 @@
+"""The order of an epoch's batches: groups of them K times, fillers, and where a resumed run goes on."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import toy_data
+from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
+
+from fairseq_syntax.data.epochs import TrainingBatches, by_update
+
+
+def test_groups_of_batches():
+    assert by_update("abc", 2, 1) == list("aabbcc")
+    assert by_update("abcd", 3, 2) == list("abababcdcdcd")
+    assert by_update("abc", 2, 2) == [*"abab", [], "c", [], "c"]
+    assert by_update("abcdef", 2, 4) == [*"abcdabcd", [], [], "e", "f", [], [], "e", "f"]
+    assert by_update("abc", 2, 2, skip_remainder=True) == list("abab")
+    assert by_update("abc", 1, 2) == list("abc")
+    assert by_update([[1], [2], [3], []], 1, 2) == [[1], [2], [], [3]]  # of a process that has a batch less
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __getitem__(self, i):
+        return i
+
+    def __len__(self):
+        return 10
+
+
+def iterator(repeats, groups, shards=1, shard=0):
+    base = EpochBatchIterator(
+        Numbers(), list, [[i] for i in range(10)], seed=1, num_shards=shards, shard_id=shard, reuse_dataloader=True
+    )
+    return TrainingBatches(base, 1, repeats, groups)
+
+
+def numbers(chunk):
+    return [x[0] for x in chunk if x]
+
+
+def epoch(itr, group):
+    return [numbers(chunk) for chunk in GroupedIterator(itr.next_epoch_itr(), group)]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_each_update_is_repeated_on_its_own_batches(shards):
+    seen = [[], []]
+    for shard in range(shards):
+        itr = iterator(3, [2, 1], shards, shard)
+        epochs = epoch(itr, 2), epoch(itr, 1)
+        for number, updates in enumerate(epochs):
+            assert all(updates[i] == updates[i + 1] == updates[i + 2] for i in range(0, len(updates), 3))
+            seen[number] += [x for update in updates for x in update]
+        own = math.ceil(10 / shards)
+        assert [len(u) for u in epochs] == [3 * math.ceil(own / 2), 3 * own]
+    assert [sorted(x) for x in seen] == [sorted([*range(10)] * 3)] * 2  # none more often than another
+
+
+def stopped_after(updates, itr, group):
+    """The updates of an epoch that is stopped, and the iterator's state."""
+    reader = GroupedIterator(itr.next_epoch_itr(), group)
+    return [numbers(next(reader)) for _ in range(updates)], itr.state_dict()
+
+
+def test_resumed_in_the_middle_of_a_group():
+    updates = epoch(iterator(3, [2]), 2)
+    head, state = stopped_after(4, iterator(3, [2]), 2)
+    resumed = iterator(3, [2])
+    resumed.load_state_dict(state)
+    assert head + epoch(resumed, 2) == updates
+
+
+@pytest.mark.parametrize("before, after", itertools.permutations([(3, 2), (1, 2), (5, 2), (2, 3), (1, 1)], 2))
+def test_resumed_with_another_k_and_another_update_freq(before, after):
+    """No batch of the epoch is left out, and only those of one group can come again."""
+    for stop in (1, 2, 4):
+        head, state = stopped_after(stop, iterator(before[0], [before[1]]), before[1])
+        resumed = iterator(after[0], [after[1]])
+        resumed.load_state_dict(state)
+        tail = epoch(resumed, after[1])
+        assert all(tail[i : i + after[0]] == [tail[i]] * after[0] for i in range(0, len(tail), after[0]))
+        begun, rest = ({x for update in part for x in update} for part in (head, tail))
+        assert begun | rest == set(range(10)) and len(begun & rest) <= before[1] + after[1] - 1
+
+
+@pytest.mark.parametrize("before, after", itertools.permutations([1, 2, 3], 2))
+def test_resumed_by_another_number_of_processes(before, after):
+    states = [stopped_after(2, iterator(2, [1], before, shard), 1) for shard in range(before)]
+    begun = {x for head, _ in states for update in head for x in update}
+    rest = set()
+    for shard in range(after):
+        resumed = iterator(2, [1], after, shard)
+        resumed.load_state_dict(states[0][1])
+        rest |= {x for update in epoch(resumed, 1) for x in update}
+    assert begun | rest == set(range(10)) and len(begun & rest) < after
+
+
+def weights(state):
+    return state["model"]
+
+
+SYSTEMS = {
+    "pascal": {"pascal_heads": 2, "parent_ignoring": 0.3},
+    "ldd": {"arch": "ldd_transformer", "parse_dropout": 0.3},
+    "lasyn": {
+        "arch": "lasyn_transformer",
+        "criterion": "lasyn_em",
+        "label_smoothing": None,
+        "em_steps": 2,
+        "tag_weight": 0,
+        "latent_values": 3,
+        "update_freq": 2,
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_run_in_parts_is_one_in_one_go(toy, tmp_path, system):
+    """Stopped in epochs 1, 2 and 4 and at the end of epoch 2: the same parameters to the last bit."""
+    options = {"max_tokens": 150, "encoder_layers": 1, "seed": 3, **SYSTEMS[system], "lr_scheduler": "inverse_sqrt"}
+    whole = toy_data.train(toy.data, tmp_path / "whole", **options, max_epoch=4)
+    updates = whole["optimizer_history"][-1]["num_updates"]
+    assert updates % 4 == 0 and updates >= 12
+    length = updates // 4
+    for stop in (length // 2, length + 2, 2 * length, 3 * length + 1):
+        toy_data.train(toy.data, tmp_path / "parts", **options, max_epoch=4, max_update=stop)
+    parts = toy_data.train(toy.data, tmp_path / "parts", **options, max_epoch=4)
+    assert parts["optimizer_history"][-1]["num_updates"] == updates
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(parts)[name]), name

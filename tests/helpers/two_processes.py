@@ -1,0 +1,99 @@
+"""Two processes that train together, one command after the other: starting them costs more than a tiny training."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+
+class Failed(RuntimeError):
+    """What one of the two raised, with its traceback, or that one waits for ever for the other."""
+
+
+def _serve(rank: int, port: int, jobs: Connection) -> None:
+    os.environ.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    import torch
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    logging.disable(logging.WARNING)
+    while True:
+        try:
+            work, args = jobs.recv()
+        except EOFError:
+            return
+        try:
+            jobs.send((True, work(rank, *args)))
+        except BaseException as error:
+            jobs.send((False, (type(error).__name__, str(error), traceback.format_exc())))
+
+
+class Pair:
+    """Two processes of a gloo group. A function that fails ends them; the next one has others.
+
+    Args:
+        patience: seconds that one may go on after the other has ended, and both may take
+    """
+
+    def __init__(self, patience: tuple[float, float] = (20, 120)) -> None:
+        self.patience = patience
+        self._processes: list[Any] = []
+        self._jobs: list[Connection] = []
+
+    def _start(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        context = get_context("spawn")
+        for rank in range(2):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, port, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._jobs.append(ours)
+
+    def close(self) -> None:
+        """End both."""
+        for job in self._jobs:
+            job.close()
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._processes, self._jobs = [], []
+
+    def run(self, work: Callable[..., Any], *args: Any) -> list[Any]:
+        """``work(rank, *args)`` in both, a function of a module; what they return.
+
+        Raises:
+            Failed: one of them raised an error, or went on without the other
+        """
+        if not self._processes:
+            self._start()
+        for job in self._jobs:
+            job.send((work, args))
+        found: dict[int, tuple[bool, Any]] = {}
+        while len(found) < 2:
+            rest = [job for rank, job in enumerate(self._jobs) if rank not in found]
+            ready = wait(rest, self.patience[0] if found else self.patience[1])
+            if not ready:
+                break
+            for job in ready:
+                try:
+                    found[self._jobs.index(job)] = job.recv()
+                except EOFError:
+                    found[self._jobs.index(job)] = (False, ("EOFError", "the process ended", ""))
+        errors = [value for fine, value in found.values() if not fine]
+        if errors or len(found) < 2:
+            self.close()
+            name, message, trace = errors[0] if errors else ("Timeout", "one of two processes waits for the other", "")
+            failure = Failed(f"{name}: {message}")
+            failure.name, failure.message, failure.trace = name, message, trace
+            raise failure
+        return [found[rank][1] for rank in range(2)]
