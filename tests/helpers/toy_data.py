@@ -17,6 +17,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+from composed import composed_quickly
 from fairseq import checkpoint_utils
 from random_parses import random_tree
 
@@ -132,7 +133,7 @@ def fairseq(command: str, *argv) -> str:
     saved, sys.argv = sys.argv, [f"fairseq-{command}", *map(str, argv), "--user-dir", USER_DIR]
     out = io.StringIO()
     try:
-        with redirect_stdout(out):
+        with redirect_stdout(out), composed_quickly():
             module.cli_main()
     finally:
         sys.argv = saved

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import ways
+from composed import composed_quickly
 from fairseq import options
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -75,11 +76,20 @@ def test_several_processes_without_a_gpu(monkeypatch):
     assert (given.distributed_rank, given.distributed_world_size, given.distributed_no_spawn) == (1, 3, True)
 
 
+def training_options():
+    argv = "x --task syntax_translation --arch lasyn_transformer --criterion lasyn_em --lr 0.1 --update-freq 2,3 "
+    argv += "--valid-subset valid,test --eval-bleu-args {} --optimizer adam --patience 2 --save-dir /a/b"
+    return options.parse_args_and_arch(options.get_training_parser(), argv.split())
+
+
+def test_the_tests_own_way_to_compose_a_configuration():
+    expected = convert_namespace_to_omegaconf(training_options())
+    for _ in range(2):
+        with composed_quickly():
+            assert convert_namespace_to_omegaconf(training_options()) == expected
+
+
 def test_the_options_reach_processes_that_are_started():
     """fairseq pickles them, where it starts a process for each GPU itself."""
-    cfg = convert_namespace_to_omegaconf(
-        options.parse_args_and_arch(
-            options.get_training_parser(), ["x", "--task", "syntax_translation", "--arch", "pascal_transformer"]
-        )
-    )
+    cfg = convert_namespace_to_omegaconf(training_options())
     assert pickle.loads(pickle.dumps(cfg)).task.syntax_input == "auto"
