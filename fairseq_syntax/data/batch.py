@@ -42,6 +42,7 @@ class Layout:
     """What stands in a packed tensor, and what only the host needs to know."""
 
     lengths: Lengths
+    heads: np.ndarray  # [W] int32, as in FlatSyntax
     n_tree_arcs: int | None
     n_arcs: int | None  # of the batch; None: it brings none
     n_piece_arcs: int | None
@@ -83,6 +84,7 @@ def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
         "packed": torch.from_numpy(np.concatenate([array.view(np.int32) for _, array in named])),
         "layout": Layout(
             lengths=Lengths(flat.n_pieces, flat.n_words),
+            heads=flat.head,
             n_tree_arcs=flat.n_tree_arcs,
             n_arcs=None if arcs is None else len(arcs.prob),
             n_piece_arcs=None if arcs is None else arcs.n_piece_arcs,
@@ -107,7 +109,18 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
         n_arcs, dependent, arc_head, label, prob = rest
         arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob.view(torch.float32), layout.n_piece_arcs)
     return FlatSyntax(
-        n_pieces, n_words, pieces, head, deprel, upos, xpos, layout.n_tree_arcs, arcs, parsed, layout.lengths
+        n_pieces,
+        n_words,
+        pieces,
+        head,
+        deprel,
+        upos,
+        xpos,
+        layout.n_tree_arcs,
+        arcs,
+        parsed,
+        layout.lengths,
+        layout.heads,
     )
 
 
@@ -165,7 +178,8 @@ class SyntaxBatch:
             head=torch.where(keep, self.flat.head, own),
             **{name: getattr(self.flat, name).masked_fill(~keep, 0) for name in LABEL_FIELDS},
             arcs=arcs,
-            n_tree_arcs=None,  # of the tree that was there
+            n_tree_arcs=None,  # of the tree that was there, as the heads
+            heads=None,
         )
         return SyntaxBatch(flat, self.tokens, self._pad)
 

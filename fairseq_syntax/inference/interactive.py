@@ -149,7 +149,7 @@ class InteractiveInput:
     def segment(self, line: ParsedLine) -> tuple[ParsedLine, list[str]]:
         """The line with tokens that know how many pieces they have, and the pieces."""
         segmenter, forms = self.task.source_segmenter, [token.form for token in line.tokens]
-        words = segmenter.encode_words(forms, spaces_before(line.tokens)) if segmenter else [[form] for form in forms]
+        words = segmenter.encode_words(forms, spaces_before(line.tokens)) if segmenter else [f.split() for f in forms]
         tokens = [replace(token, pieces=len(pieces)) for token, pieces in zip(line.tokens, words)]
         return replace(line, tokens=tokens), [piece for pieces in words for piece in pieces]
 

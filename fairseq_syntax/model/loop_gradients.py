@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_syntax.model.precision import autocast_dtype
+
 Log = dict[int, tuple[Tensor, ...]]
 
 
@@ -24,9 +26,9 @@ class Deferred:
     """
 
     def __init__(self, shared: Tensor) -> None:
-        device = shared.device.type
-        if torch.is_autocast_enabled(device):
-            shared = shared.to(torch.get_autocast_dtype(device))
+        dtype = autocast_dtype(shared)
+        if dtype is not None:
+            shared = shared.to(dtype)
         self.log: Log = {}
         self.calls = 0
         self.shared = _Anchor.apply(shared, self)
@@ -107,7 +109,7 @@ class DeferredRows(Deferred):
         rows = torch.cat([members.flatten() for members, _, _ in notes])
         coefficient = torch.cat([factor.flatten() for _, factor, _ in notes])
         reads = torch.cat([members.new_full((members.size(0),), members.size(1)) for members, _, _ in notes])
-        source = torch.arange(len(vector), device=rows.device).repeat_interleave(reads)
+        source = torch.arange(len(vector), device=rows.device).repeat_interleave(reads, output_size=len(rows))
         matrix = torch.sparse_coo_tensor(
             torch.stack((rows, source)),
             coefficient.float(),

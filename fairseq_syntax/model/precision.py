@@ -8,6 +8,13 @@ import torch
 from torch import Tensor
 
 
+def autocast_dtype(like: Tensor) -> torch.dtype | None:
+    """What automatic mixed precision computes in on the device of ``like``; None where it is off."""
+    device = like.device.type
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if on else None
+
+
 def full_precision(like: Tensor) -> AbstractContextManager:
     """A context in which automatic mixed precision leaves operations on the device of ``like`` alone."""
     device = like.device.type

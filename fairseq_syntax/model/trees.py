@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,20 +16,20 @@ from torch import Tensor
 from fairseq_syntax.data.batch import SyntaxBatch
 
 
-class Forest:
-    """The trees of a batch. All tensors are int64 of size [W] and count from 0 unless said otherwise.
+class Paths:
+    """The way from each word to its root. All tensors are int64 of size [W] and count from 0 unless said otherwise.
 
     A token of several words (a CoNLL-U range) can close a cycle where the range's words have heads on both sides of
     it. The first word of a cycle then counts as a root.
 
     Args:
-        syntax: the batch's syntax
+        parent: flat index of each word's parent; a root is its own parent
+        steps: 2^steps is more than the words of any line
     """
 
-    def __init__(self, syntax: SyntaxBatch) -> None:
-        self._line, self._first_word = syntax.batch_of_word, syntax.first_word
-        self._steps = syntax.size[1].bit_length()  # 2^steps is more than the words of any line
-        self.parent = without_cycles(syntax.parent, self._steps)
+    def __init__(self, parent: Tensor, steps: int) -> None:
+        self._steps = steps
+        self.parent = without_cycles(parent, steps)
         """Flat index of each word's parent; a root is its own parent."""
 
     @cached_property
@@ -64,6 +65,19 @@ class Forest:
         """Steps from the root, which has depth 0."""
         return self.path_sum(torch.ones_like(self.parent)) - 1
 
+
+class Forest(Paths):
+    """The trees of a batch.
+
+    Args:
+        syntax: the batch's syntax
+    """
+
+    def __init__(self, syntax: SyntaxBatch) -> None:
+        super().__init__(syntax.parent, syntax.size[1].bit_length())
+        self._line, self._first_word = syntax.batch_of_word, syntax.first_word
+        self._lengths, self._heads = syntax.flat.lengths, syntax.flat.heads
+
     @cached_property
     def subtree_size(self) -> Tensor:
         """Words of each word's subtree, itself included."""
@@ -88,8 +102,15 @@ class Forest:
 
     @cached_property
     def level_sizes(self) -> list[int]:
-        """Words of each depth in the batch, from the roots on; at least one level."""
-        return self.depth.bincount(minlength=1).tolist()
+        """Words of each depth in the batch, from the roots on; at least one level.
+
+        On the host: where the heads stayed there, no other device is waited for.
+        """
+        host: Paths = self
+        if self.parent.device.type != "cpu" and self._heads is not None and self._lengths is not None:
+            words = self._lengths.words.astype(np.int64)
+            host = Paths(torch.from_numpy(self._heads + np.repeat(words.cumsum() - words, words)), self._steps)
+        return host.depth.bincount(minlength=1).tolist()
 
     @cached_property
     def by_level(self) -> Tensor:

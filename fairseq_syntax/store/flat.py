@@ -54,6 +54,7 @@ class FlatSyntax(Generic[Array]):
     arcs: FlatArcs[Array] | None = None  # only where wanted
     parsed: Array | None = None  # [B] int32, 0: systems that read the parse are not to see this one's. None: all 1
     lengths: Lengths | None = None  # n_pieces and n_words, where they stayed on the host as well
+    heads: np.ndarray | None = None  # head, where it stayed on the host as well
 
 
 WORD_FIELDS = ("pieces", "head", "deprel", "upos", "xpos")

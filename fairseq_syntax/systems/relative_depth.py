@@ -30,11 +30,18 @@ from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 
 
+def forest_of(step: Step) -> Forest:
+    """The trees of the step, made once."""
+    syntax = step.syntax
+    assert syntax is not None  # the encoder has checked what is needed
+    return syntax.once(Forest, lambda: Forest(syntax))
+
+
 def piece_depth(step: Step) -> Tensor:
     """[B, T] int64: the depth of each piece's word, 0 for a root; ``</s>`` and padding have that of a root."""
     syntax = step.syntax
-    assert syntax is not None  # the encoder has checked what is needed
-    return step.once("piece depth", lambda: syntax.of_word(Forest(syntax).depth, 0))
+    assert syntax is not None
+    return step.once("piece depth", lambda: syntax.of_word(forest_of(step).depth, 0))
 
 
 class DepthTerm(ScoreTerm):
@@ -42,12 +49,13 @@ class DepthTerm(ScoreTerm):
 
     Args:
         depth: [B, T] int64
+        levels: how many depths there are in the batch
         most: k
         embeddings: those of the layer, of 2k + 1 buckets
     """
 
-    def __init__(self, depth: Tensor, most: int, embeddings: RelativeEmbeddings) -> None:
-        self._depth, self._most, self._embeddings = depth, most, embeddings
+    def __init__(self, depth: Tensor, levels: int, most: int, embeddings: RelativeEmbeddings) -> None:
+        self._depth, self._levels, self._most, self._embeddings = depth, levels, most, embeddings
 
     @property
     def _dense(self) -> RelativeTerm:
@@ -62,7 +70,7 @@ class DepthTerm(ScoreTerm):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         B, H, T, d = q.shape
-        depths = -(-(int(self._depth.max()) + 1) // 8) * 8  # fused kernels want a multiple of 8 dimensions
+        depths = -(-self._levels // 8) * 8  # fused kernels want a multiple of 8 dimensions
         depth = torch.arange(depths, device=q.device)
         bucket = (depth - self._depth[:, :, None]).clamp(-self._most, self._most) + self._most  # [B, T, D]
         bucket = bucket[:, None].expand(B, H, T, depths)
@@ -132,7 +140,8 @@ class RelativeDepth(EncoderSystem):
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
         depth = piece_depth(step)
-        term = DepthTerm(depth, self.most, cast(RelativeEmbeddings, self.depth[str(layer)]))
+        levels = len(forest_of(step).level_sizes)
+        term = DepthTerm(depth, levels, self.most, cast(RelativeEmbeddings, self.depth[str(layer)]))
         if not self.sequential:
             return term
         distance = distance_buckets(depth.size(1), self.sequential, depth.device)

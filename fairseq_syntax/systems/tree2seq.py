@@ -158,7 +158,7 @@ class TreeEncoder(SyntaxLSTMEncoder):
 
 def _means(states: Tensor, line: Tensor, lines: int) -> Tensor:
     """The mean of the states [N, E] of each line, whose numbers are ``line`` [N]: [B, E], zeros where there is none."""
-    count = line.bincount(minlength=lines).clamp(min=1)
+    count = line.new_zeros(lines).index_add(0, line, torch.ones_like(line)).clamp(min=1)  # bincount waits for a GPU
     return states.new_zeros(lines, states.size(1)).index_add(0, line, states) / count[:, None].to(states.dtype)
 
 

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from fairseq.data import ConcatDataset
 from fairseq.dataclass import ChoiceEnum
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.lstm import LSTMModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from omegaconf import II
+from omegaconf import II, OmegaConf
 
 from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
 from fairseq_syntax.compat import ignore_syntax
@@ -61,7 +63,10 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
         },
     )
     seed: int = II("common.seed")
+    cpu: bool = II("common.cpu")
     tpu: bool = II("common.tpu")
+    fp16: bool = II("common.fp16")
+    memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
     ddp_backend: str = II("distributed_training.ddp_backend")
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
     parse_dropout: float = field(
@@ -176,7 +181,13 @@ class SyntaxTranslationTask(TranslationTask):
     # -- what is needed --------------------------------------------------------------------------------------------
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """fairseq's, noting what of the syntax the model needs (in training, or at inference from a checkpoint)."""
+        """fairseq's, noting what of the syntax the model needs (in training, or at inference from a checkpoint).
+
+        Raises:
+            SyntaxDataError: training in a way that fairseq offers, and that does not run
+        """
+        if not from_checkpoint:
+            self._check_training(cfg)
         model = super().build_model(cfg, from_checkpoint)
         self._training_needs = getattr(model, "training_needs", frozenset())
         self._losses = getattr(model, "losses", ())
@@ -190,6 +201,18 @@ class SyntaxTranslationTask(TranslationTask):
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
             self.tokenizer = SegmentationDecoder(self.target_segmenter)
         return model
+
+    def _check_training(self, cfg: Any) -> None:
+        without_gpu = self.cfg.cpu or not torch.cuda.is_available()
+        if self.cfg.fp16 is True and not self.cfg.memory_efficient_fp16 and without_gpu:
+            raise SyntaxDataError("--fp16 needs a GPU", hint="use --amp, or --memory-efficient-fp16")
+        if OmegaConf.is_config(cfg) and "criterion" not in cfg and ARCH_MODEL_REGISTRY.get(cfg._name) is LSTMModel:
+            raise SyntaxDataError("fairseq's own lstm needs fairseq-train: it looks for --criterion among its options")
+        for side in ("encoder", "decoder"):
+            if getattr(cfg, f"{side}_layers_to_keep", None):
+                raise SyntaxDataError(
+                    f"fairseq does not read its own --{side}-layers-to-keep", hint=f"train with fewer --{side}-layers"
+                )
 
     def build_criterion(self, cfg: Any) -> Any:
         """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``.

@@ -182,7 +182,9 @@ def checkpoint(bench: Bench, row: str) -> Path:
 
 def translate(bench: Bench, *paths: Path, more: str = "", data: Path | None = None) -> None:
     """fairseq-generate over the test set: every sentence has a translation."""
-    options = "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --cpu --max-tokens 400 --num-workers 0 " + more
+    options = (
+        "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --cpu --max-tokens 400 --num-workers 0 " + more
+    )
     printed = fairseq("generate", data or bench.data, "--path", ":".join(map(str, paths)), *options.split())
     found = {line.split("\t")[0] for line in printed.splitlines() if line.startswith("H-")}
     if len(found) != 8:
@@ -192,6 +194,12 @@ def translate(bench: Bench, *paths: Path, more: str = "", data: Path | None = No
 def training(more: str, bench: Bench, row: str, out: Path) -> None:
     """Train with more options, then translate."""
     translate(bench, train(bench, row, out, more))
+
+
+def only_training(more: str, bench: Bench, row: str, out: Path) -> None:
+    """Train with options that no translation can tell from others."""
+    if not train(bench, row, out, more).exists():
+        raise AssertionError("no checkpoint was written")
 
 
 def joined(bench: Bench, row: str, out: Path) -> None:
@@ -233,8 +241,8 @@ def started(bench: Bench, row: str, out: Path) -> None:
     translate(bench, out / "checkpoint_last.pt")
 
 
-def hydra(multirun: bool, bench: Bench, row: str, out: Path) -> None:
-    """fairseq-hydra-train, once or twice in one go; the options in YAML."""
+def hydra(bench: Bench, row: str, out: Path) -> None:
+    """fairseq-hydra-train, twice in one go; the options in YAML."""
     from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
     from fairseq_cli import hydra_train
 
@@ -257,13 +265,12 @@ def hydra(multirun: bool, bench: Bench, row: str, out: Path) -> None:
     lines = [f"{part}: {{{', '.join(f'{k}: {v}' for k, v in values.items())}}}" for part, values in parts.items()]
     out.mkdir(parents=True)
     (out / "some.yaml").write_text("\n".join([textwrap.dedent(config).strip(), *lines]), encoding="utf-8")
-    more = [f"hydra.run.dir={out}/run", f"hydra.sweep.dir={out}/sweep"]
-    if multirun:
-        more += ["--multirun", "optimization.max_update=2,3", f"checkpoint.save_dir={out}/${{hydra:job.num}}"]
-    argv = ["fairseq-hydra-train", *more[2:3], "--config-dir", str(out), "--config-name", "some", *more[:2], *more[3:]]
+    options = ["--multirun", "--config-dir", str(out), "--config-name", "some"]
+    changed = [f"hydra.sweep.dir={out}/sweep", "optimization.max_update=2,3"]
+    argv = ["fairseq-hydra-train", *options, *changed, f"checkpoint.save_dir={out}/${{hydra:job.num}}"]
     with mock.patch.object(sys, "argv", argv), redirect_stdout(StringIO()):
         hydra_train.cli_main()
-    for number in range(1 + multirun):
+    for number in range(2):
         translate(bench, out / str(number) / "checkpoint_last.pt")
 
 
@@ -349,8 +356,8 @@ def half(dtype: torch.dtype, bench: Bench, row: str, out: Path) -> None:
 Way = Callable[[Bench, str, Path], None]
 
 
-def trained_with(*options: str) -> dict[str, Way]:
-    return {f"`{option}`": partial(training, option) for option in options}
+def trained_with(*options: str, then: Callable[..., None] = training) -> dict[str, Way]:
+    return {f"`{option}`": partial(then, option) for option in options}
 
 
 def generated_with(*options: str) -> dict[str, Way]:
@@ -360,7 +367,6 @@ def generated_with(*options: str) -> dict[str, Way]:
 WAYS: dict[str, Way] = {
     "default": partial(training, ""),
     **trained_with(
-        "--update-freq 2",
         "--encoder-layerdrop 0.5",
         "--decoder-layerdrop 0.5",
         "--checkpoint-activations",
@@ -378,25 +384,29 @@ WAYS: dict[str, Way] = {
         "--amp",
         "--fp16",
         "--memory-efficient-fp16",
-        "--num-workers 2",
-        "--batch-size 4",
         "--max-source-positions 12 --skip-invalid-size-inputs-valid-test",
         "--left-pad-source False",
-        "--required-batch-size-multiple 1",
         "--truncate-source --max-source-positions 12",
         "--num-batch-buckets 2",
+        "--eval-bleu --eval-bleu-args {}",
+        "--bf16",
+        "--encoder-layers-to-keep 0",
+    ),
+    **trained_with(
+        "--update-freq 2",
+        "--num-workers 2",
+        "--batch-size 4",
+        "--required-batch-size-multiple 1",
         "--valid-subset valid,test",
         "--patience 1 --max-epoch 2",
         "--keep-last-epochs 1 --keep-best-checkpoints 1",
-        "--eval-bleu --eval-bleu-args {}",
         "--sentence-avg",
-        "--bf16",
-        "--encoder-layers-to-keep 0",
         "--curriculum 1 --grouped-shuffling --data-buffer-size 2 --update-ordered-indices-seed --skip-remainder-batch",
         "--combine-valid-subsets --valid-subset valid --max-tokens-valid 200",
         "--save-interval-updates 1 --keep-interval-updates 1",
         "--dataset-impl mmap",
         "--store-ema",
+        then=only_training,
     ),
     "sharded data": sharded,
     "`--finetune-from-model`": finetuned,
@@ -414,10 +424,8 @@ WAYS: dict[str, Way] = {
         )
     },
     "two processes with two batches an update: as one of all": one_of_four,
-    "`--distributed-world-size 2`, started by fairseq": started,
     **trained_with("--ddp-backend fully_sharded"),
-    "fairseq-hydra-train": partial(hydra, False),
-    "fairseq-hydra-train `--multirun`": partial(hydra, True),
+    "fairseq-hydra-train `--multirun`": hydra,
     **generated_with(
         "--nbest 2",
         "--sampling --sampling-topk 3",
@@ -516,10 +524,9 @@ def run_all(
             found = kept.get(row, way)
             if found is None:
                 found = run(bench, row, way)
-                if found.kind == "fails" and (own := kept.get(baseline(row), way)) and own.kind == "fairseq":
-                    found = Outcome("fairseq", own.why)
-                elif found.kind == "fails" and row == baseline(row):
-                    found = Outcome("fairseq", found.why)
+                if found.kind == "fails":
+                    own = found if row == baseline(row) else run(bench, baseline(row), way)
+                    found = Outcome("fairseq", own.why) if own.kind == "fails" else found
                 kept.add(row, way, found)
             done(row, way, found)
 
@@ -539,7 +546,7 @@ def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequ
     return "\n".join([*lines, "", *notes, ""])
 
 
-def _run_family(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[tuple[str, str], Outcome]:
+def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[tuple[str, str], Outcome]:
     """The cells of some rows, in a folder of their own; what is not plain is printed as it comes."""
     found: dict[tuple[str, str], Outcome] = {}
 
@@ -565,15 +572,17 @@ def main() -> int:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--table", type=Path, metavar="FILE")
     parser.add_argument("--outcomes", type=Path, metavar="FILE", default=Path("runs/ways.jsonl"))
+    parser.add_argument("--jobs", type=int, default=2, help="rows at a time (default: 2)")
     parser.add_argument("--again", action="store_true", help="forget the outcomes of earlier runs")
     args = parser.parse_args()
     args.outcomes.parent.mkdir(parents=True, exist_ok=True)
     if args.again:
         args.outcomes.unlink(missing_ok=True)
-    families = [[r for r in args.rows if r in family] for family in (TRANSFORMERS, LSTMS)]
-    with ProcessPoolExecutor(2) as pool:
-        parts = pool.map(_run_family, families, [args.ways] * 2, [args.outcomes] * 2)
+    shares = [args.rows[i :: args.jobs] for i in range(args.jobs)]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        parts = pool.map(_run_rows, shares, [args.ways] * args.jobs, [args.outcomes] * args.jobs)
     found = {cell: outcome for part in parts for cell, outcome in part.items()}
+    families = [[r for r in args.rows if r in family] for family in (TRANSFORMERS, LSTMS)]
     text = "\n".join(table(found, rows, args.ways) for rows in families if rows)
     if args.table:
         args.table.write_text(text, encoding="utf-8")

@@ -1,23 +1,26 @@
 """On a GPU: every system's training step makes all tensors there, and the host waits for it at known places only.
 
 There is no GPU here. A step on PyTorch's ``meta`` device, which computes nothing, shows where tensors are made and who
-asks for their values; a whole search on the CPU shows who asks there. Not covered yet: the LSTMs, and relative_depth,
-which asks how deep the deepest tree is.
+asks for their values; a whole search on the CPU shows who asks there.
 """
 
 import random
 
+import lstm_models
 import numpy as np
 import pytest
 import tiny_syntax
 import torch
 from devices import Recorder
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.sequence_generator import SequenceGenerator
 from random_parses import EOS, PAD, Line, pad, random_line
 
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.data.batch import pack
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+from fairseq_syntax.model.loop_gradients import DeferredRows
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import StoredSentence
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
@@ -50,6 +53,11 @@ LSTMS = [
 ]
 # The test for padding that fairseq's own encoder makes too.
 PADDING = {"model/encoder.py:forward"}
+# What is there for the host: lengths by which cuDNN packs a batch, and the number of words of each level of the trees.
+ON_HOST = {"model/lstm.py:forward", "model/lstm.py:run", "model/neighbourhoods.py:word_counts"}
+LEVELS = {
+    f"model/trees.py:{name}" for name in ("level_sizes", "path_sum", "depth", "is_root", "_ancestors", "without_cycles")
+}
 
 
 def some_lines(seed: int = 1) -> list[Line]:
@@ -115,13 +123,36 @@ def check(recorder: Recorder, waits: set[str], strays: set[str] = frozenset()) -
     assert {name for name, _ in recorder.strays} - {"fairseq"} <= strays, recorder.strays
 
 
-@pytest.mark.parametrize("name", sorted({*TRANSFORMERS, *ENCODER_SYSTEMS} - {"ldd", "relative_depth"}))
+@pytest.mark.parametrize("name", sorted({*TRANSFORMERS, *ENCODER_SYSTEMS} - {"ldd"}))
 def test_training_of_encoder_systems(name):
     task = tiny_syntax.tiny_task()
     check(
         training_step(encoder_model(name), SupervisedHeadCriterion(task, False, 0.1)),
         PADDING,
+        LEVELS if name == "relative_depth" else frozenset(),
     )
+
+
+@pytest.fixture
+def without_sparse_products(monkeypatch):
+    """``meta`` has no sparse matrices: the gradient of a table's rows by plain operations, elsewhere the same."""
+
+    def total(self, notes):
+        grad = torch.zeros_like(self.shared)
+        for members, factor, vector in notes:
+            grad = grad.index_add(0, members.flatten(), (factor[:, :, None] * vector[:, None]).flatten(0, 1))
+        return grad
+
+    monkeypatch.setattr(DeferredRows, "total", total)
+
+
+@pytest.mark.parametrize("arch, options", LSTMS, ids=lambda x: x if isinstance(x, str) else "-".join(x.values()))
+def test_training_of_lstms(arch, options, without_sparse_products):
+    """They wait for nothing; local attention for the lengths, as fairseq's own LSTM does: it reads no parse."""
+    criterion = LabelSmoothedCrossEntropyCriterion(tiny_syntax.tiny_task(), False, 0.1)
+    recorder = training_step(lstm_models.model(arch, scale=1, **options), criterion)
+    waits = {"model/lstm.py:forward"} if arch == "local_attention_lstm" else set()
+    check(recorder, waits, ON_HOST | LEVELS if arch == "tree2seq_lstm" else ON_HOST)
 
 
 def test_training_of_lasyn():
@@ -137,6 +168,28 @@ def searched(model, generator) -> Recorder:
     with Recorder("cpu") as recorder, torch.no_grad():
         generator.generate([model], sample)
     return recorder
+
+
+@pytest.mark.parametrize("name", ["relative_depth", "structural_positions", "gcn", "dbsa", "pascal", "ldd LDD linear"])
+def test_search_with_encoder_systems(name):
+    """The host waits for nothing but what fairseq's own search asks for; on a CPU the levels of trees are counted."""
+    model = encoder_model(name).eval()
+    recorder = searched(model, SequenceGenerator([model], tiny_syntax.dictionary(), beam_size=2, max_len_b=6))
+    levels = {"model/trees.py:level_sizes"} if name == "relative_depth" else set()
+    assert set(recorder.waits) - {"fairseq"} == PADDING | levels
+
+
+@pytest.mark.parametrize("arch, options", LSTMS, ids=lambda x: x if isinstance(x, str) else "-".join(x.values()))
+def test_search_with_lstms(arch, options):
+    """As for the encoder systems, and once a step whether rows still belong to the same sentences.
+
+    Sorting by lengths is a matter of the host.
+    """
+    model = lstm_models.model(arch, scale=1, **options)
+    recorder = searched(model, SequenceGenerator([model], tiny_syntax.dictionary(), beam_size=2, max_len_b=6))
+    levels = {"model/trees.py:level_sizes"} if arch == "tree2seq_lstm" else set()
+    on_host = {"fairseq", "test", "model/lstm.py:forward", "model/lstm.py:run"}
+    assert set(recorder.waits) - on_host == levels | {"model/lstm_attention.py:select"}
 
 
 class Templates:

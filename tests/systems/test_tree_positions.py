@@ -12,7 +12,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets
-from fairseq_syntax.systems.relative_depth import DepthTerm, RelativeDepth, piece_depth
+from fairseq_syntax.systems.relative_depth import DepthTerm, RelativeDepth, forest_of, piece_depth
 from fairseq_syntax.systems.structural_positions import StructuralPositions, sinusoids, structural_buckets
 
 LINES = [random_line(random.Random(seed), max_words=9) for seed in range(6)]
@@ -78,7 +78,7 @@ def test_relative_depth_by_loops_in_both_forms(heads, most):
     lines, padding, q, k, v = heads
     embeddings = RelativeEmbeddings(2 * most + 1, 4)
     step = Step.of(batch(lines, left=True))
-    term = DepthTerm(piece_depth(step), most, embeddings)
+    term = DepthTerm(piece_depth(step), len(forest_of(step).level_sizes), most, embeddings)
 
     def bucket(b, i, j):
         depth = []
@@ -97,7 +97,8 @@ def test_relative_depth_by_loops_in_both_forms(heads, most):
 def test_gradients_of_the_two_forms_agree(heads):
     lines, padding, q, k, v = heads
     embeddings = RelativeEmbeddings(5, 4)
-    term = DepthTerm(piece_depth(Step.of(batch(lines, left=True))), 2, embeddings)
+    step = Step.of(batch(lines, left=True))
+    term = DepthTerm(piece_depth(step), len(forest_of(step).level_sizes), 2, embeddings)
     weight = torch.randn(q.shape) * ~padding[:, None, :, None]
     found = []
     for form in (attend_densely, lambda term, *given: term.attend(*given)):

@@ -76,6 +76,11 @@ def test_several_processes_without_a_gpu(monkeypatch):
     assert (given.distributed_rank, given.distributed_world_size, given.distributed_no_spawn) == (1, 3, True)
 
 
+@pytest.mark.slow
+def test_fairseq_starts_two_processes_itself(bench, tmp_path):
+    ways.started(bench, "pascal", tmp_path)
+
+
 def training_options():
     argv = "x --task syntax_translation --arch lasyn_transformer --criterion lasyn_em --lr 0.1 --update-freq 2,3 "
     argv += "--valid-subset valid,test --eval-bleu-args {} --optimizer adam --patience 2 --save-dir /a/b"
