@@ -155,6 +155,7 @@ def test_packed_and_unpacked(drawn, with_arcs, unparsed):
     assert numbers(found) == numbers(flat)
     assert found.parsed is None or not found.parsed.any()
     assert [own.tolist() for own in found.lengths] == [flat.n_pieces.tolist(), flat.n_words.tolist()]
+    assert found.heads.tolist() == flat.head.tolist()
     assert unpack(found) is found
     with pytest.raises(ValueError, match="pieces has int64"):
         pack(replace(flat, pieces=flat.pieces.astype(np.int64)))

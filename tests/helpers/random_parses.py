@@ -69,7 +69,7 @@ def numbers(flat: FlatSyntax) -> dict:
     """All that it holds, arrays as lists: what can be compared."""
     of_arcs = {} if flat.arcs is None else {f"arcs.{name}": x for name, x in vars(flat.arcs).items()}
     held = {**vars(flat), **of_arcs}
-    del held["lengths"], held["arcs"]
+    del held["lengths"], held["heads"], held["arcs"]
     return {name: x.tolist() if hasattr(x, "tolist") else x for name, x in held.items()}
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_parses import EOS, Line, batch, random_line
+from random_parses import EOS, PAD, Line, batch, pad, random_line
 
+from fairseq_syntax.data.batch import SyntaxBatch, pack
 from fairseq_syntax.model.trees import Forest
+from fairseq_syntax.store.flat import FlatSyntax
 
 
 def children(heads: list[int], word: int) -> list[int]:
@@ -77,3 +79,15 @@ def test_the_first_word_of_a_cycle_is_a_root(other):
     lines = [Line([1] * n, heads, [(1, 1, 1)] * n, [4] * n + [EOS]) for n, heads in ((5, [0, 3, 1, 2, 3]), (2, [1, 0]))]
     long = Line([1] * other, [0] * other, [(1, 1, 1)] * other, [4] * other + [EOS])
     check([*lines, long], [[0, 1, 1, 2, 3], [0, 0], long.heads], True)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_levels_are_counted_on_the_host_where_the_heads_stayed_there(left):
+    """As a GPU has them: the batch lies elsewhere; a cycle of a range's words counts as on the device."""
+    lines = [random_line(random.Random(seed)) for seed in range(5)]
+    lines.append(Line([1, 1, 1], [1, 0, 1], [(1, 1, 1)] * 3, [4, 5, 6, EOS]))
+    expected = Forest(batch(lines, left)).level_sizes
+    known = batch(lines, left).flat
+    packed = pack(FlatSyntax(**{name: x.numpy() if torch.is_tensor(x) else x for name, x in vars(known).items()}))
+    elsewhere = SyntaxBatch({**packed, "packed": packed["packed"].to("meta")}, pad(lines, left).to("meta"), PAD)
+    assert Forest(elsewhere).level_sizes == expected and sum(expected) == sum(len(line.heads) for line in lines)
