@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from fairseq.data.iterators import EpochBatchIterator
 
 # What fairseq's trainer runs without effect: it does the work of some other batch, and multiplies by zero.
@@ -147,6 +148,13 @@ class EpochsOfTraining:
         return batches
 
     def train_step(self, *args: Any, ignore_grad: bool = False, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """fairseq's; a filler counts nothing in what the update is divided by, and in what is logged."""
-        loss, size, log = super().train_step(*args, ignore_grad=ignore_grad, **kwargs)  # type: ignore[misc]
-        return (loss, 0 * size, {name: 0 * value for name, value in log.items()}) if ignore_grad else (loss, size, log)
+        """fairseq's; a filler counts nothing in what the update is divided by, and in what is logged.
+
+        Nor does it draw the dropout of the batches that follow: which batch fairseq runs as the filler depends on
+        whether the run was resumed.
+        """
+        if not ignore_grad:
+            return super().train_step(*args, **kwargs)  # type: ignore[misc]
+        with torch.random.fork_rng():
+            loss, size, log = super().train_step(*args, ignore_grad=True, **kwargs)  # type: ignore[misc]
+        return loss, 0 * size, {name: 0 * value for name, value in log.items()}
