@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from fairseq.data.iterators import EpochBatchIterator
 
 # What fairseq's trainer runs without effect: it does the work of some other batch, and multiplies by zero.
@@ -48,11 +47,11 @@ class TrainingBatches(EpochBatchIterator):
     Args:
         base: the iterator whose batches it has
         epoch: where to start, from 1
-        repeats: K
         groups: batches per update, by epoch; the last value holds for all later epochs
+        repeats: K
     """
 
-    def __init__(self, base: EpochBatchIterator, epoch: int, repeats: int, groups: Sequence[int]) -> None:
+    def __init__(self, base: EpochBatchIterator, epoch: int, groups: Sequence[int], repeats: int = 1) -> None:
         super().__init__(
             dataset=base.dataset,
             collate_fn=base.collate_fn,
@@ -113,48 +112,3 @@ class TrainingBatches(EpochBatchIterator):
             done = done * (shards or self.num_shards) // self.num_shards
             position = done // group * group * self.repeats
         super().load_state_dict({**state_dict, "iterations_in_epoch": position})
-
-
-class EpochsOfTraining:
-    """Mixed into a task: its training batches are :class:`TrainingBatches`.
-
-    A criterion asks by ``batch_repeats`` for K visits of each.
-    """
-
-    _repeats: int = 1
-
-    def build_criterion(self, cfg: Any) -> Any:
-        """fairseq's, noting how often each training batch is to come."""
-        criterion = super().build_criterion(cfg)  # type: ignore[misc]
-        self._repeats = getattr(criterion, "batch_repeats", 1)
-        return criterion
-
-    def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
-        """fairseq's; that of the training data is cut as in epoch 1, whatever the epoch in which it is made."""
-        if dataset is not self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
-            return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)  # type: ignore[misc]
-        cached = self.dataset_to_epoch_iter  # type: ignore[attr-defined]
-        once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
-        base = super().get_batch_iterator(dataset, *args, epoch=1 if once else epoch, **kwargs)  # type: ignore[misc]
-        if isinstance(base, TrainingBatches):
-            return base
-        dataset.set_epoch(epoch)
-        groups = self.cfg.update_freq  # type: ignore[attr-defined]
-        if isinstance(groups, str):  # the name of fairseq's option, in a configuration of the task alone
-            groups = [1]
-        batches = TrainingBatches(base, epoch, self._repeats, groups)
-        if cached.get(dataset) is base:
-            cached[dataset] = batches
-        return batches
-
-    def train_step(self, *args: Any, ignore_grad: bool = False, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """fairseq's; a filler counts nothing in what the update is divided by, and in what is logged.
-
-        Nor does it draw the dropout of the batches that follow: which batch fairseq runs as the filler depends on
-        whether the run was resumed.
-        """
-        if not ignore_grad:
-            return super().train_step(*args, **kwargs)  # type: ignore[misc]
-        with torch.random.fork_rng():
-            loss, size, log = super().train_step(*args, ignore_grad=True, **kwargs)  # type: ignore[misc]
-        return loss, 0 * size, {name: 0 * value for name, value in log.items()}

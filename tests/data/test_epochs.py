@@ -33,7 +33,7 @@ def iterator(repeats, groups, shards=1, shard=0):
     base = EpochBatchIterator(
         Numbers(), list, [[i] for i in range(10)], seed=1, num_shards=shards, shard_id=shard, reuse_dataloader=True
     )
-    return TrainingBatches(base, 1, repeats, groups)
+    return TrainingBatches(base, 1, groups, repeats)
 
 
 def numbers(chunk):
