@@ -424,9 +424,7 @@ def site(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for draw in (speed, toy, multi30k, by_dependency, reliability, curves, house):
         save(draw(), out / f"{draw.__name__}.svg")
-    (out / "terms").mkdir(exist_ok=True)
-    for name, make in terms.DRAWN.items():
-        save(terms.draw(make()), out / "terms" / f"{name}.svg")
+    terms.save_all(out / "terms")
     save(terms.bench_bars(lasyn_ratios()), out / "terms" / "lasyn.svg")
 
 

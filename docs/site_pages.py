@@ -116,8 +116,9 @@ def picture_of(system: str) -> str:
 
     if system in terms.DRAWN:
         drawing = terms.DRAWN[system]()
-        titles = "; ".join(panel.title for panel in drawing.panels)
-        text = image(titles, f"../pictures/terms/{system}.svg") + f"\n*{drawing.caption}*\n"
+        numbered = enumerate((panel.title for panel in drawing.panels), start=1)
+        text = "".join(image(title, f"../pictures/terms/{system}-{n}.svg") for n, title in numbered)
+        text += f"\n*{drawing.caption}*\n"
         if system == "pascal":
             text += image("Attention of a trained PASCAL model, its first layer", "../../pascal-attention.svg")
             text += "\n*Two heads of the first layer of a model that was trained on the toy corpus, drawn by "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from fairseq_syntax.data.batch import SyntaxBatch, pack
 from fairseq_syntax.figures.fonts import any_script
 from fairseq_syntax.figures.heatmap import arc_levels
-from fairseq_syntax.figures.plot import COLORS
+from fairseq_syntax.figures.plot import COLORS, save
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import StoredSentence
 from fairseq_syntax.text.parsed_line import ParsedLine
@@ -351,28 +352,28 @@ NOT_DRAWN = {
 
 
 @any_script()
-def draw(drawing: Drawing) -> Figure:
-    """The panels beside each other, the parse above those whose columns are the words of the source."""
+def draw(panel: Panel) -> Figure:
+    """A panel, with the parse above it where its columns are the words of the source.
+
+    Each is a picture of its own, so that those of a system stand beside each other on a wide screen, and below each
+    other on a phone.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # in inches: the names of rows, a cell, the names of columns and the tree above them, and the title below
-    beside, cell, above, below = 0.95, 0.34, 0.8 + TREE * any(p.parse for p in drawing.panels), 0.4
-    widths = [beside + cell * len(panel.columns) for panel in drawing.panels]
-    height = cell * max(len(panel.rows) for panel in drawing.panels)
-    size = (sum(widths) + 0.45, above + height + below)
+    beside, cell, names, below = 0.95, 0.34, 0.8, 0.4
+    wide, high = cell * len(panel.columns), cell * len(panel.rows)
+    size = (beside + wide + 0.45, names + TREE * panel.parse + high + below)
     figure = Figure(figsize=size, facecolor="white")
     FigureCanvasAgg(figure)
-    left = 0.0
-    for panel, width in zip(drawing.panels, widths):
-        own = cell * len(panel.rows)
-        place = (left + beside, below + height - own, width - beside, own)
-        axes = figure.add_axes(tuple(x / size[n % 2] for n, x in enumerate(place)))
-        _draw_panel(axes, panel)
-        if panel.parse:
-            tree = (place[0], below + height + 0.8, place[2], TREE)
-            _draw_tree(figure.add_axes(tuple(x / size[n % 2] for n, x in enumerate(tree))))
-        left += width
+
+    def axes(bottom: float, height: float) -> Axes:
+        return figure.add_axes((beside / size[0], bottom / size[1], wide / size[0], height / size[1]))
+
+    _draw_panel(axes(below, high), panel)
+    if panel.parse:
+        _draw_tree(axes(below + high + names, TREE))
     return figure
 
 
@@ -409,6 +410,14 @@ def _draw_tree(axes: Axes) -> None:
     axes.set_xlim(-0.5, len(WORDS) - 0.5)
     axes.set_ylim(0, max(levels) + 0.3)
     axes.set_axis_off()
+
+
+def save_all(out: Path) -> None:
+    """Draw every panel of every system as ``SYSTEM-N.svg``."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, make in DRAWN.items():
+        for number, panel in enumerate(make().panels, start=1):
+            save(draw(panel), out / f"{name}-{number}.svg")
 
 
 def bench_bars(rows: Mapping[str, float]) -> Figure:
