@@ -1,4 +1,8 @@
-"""One small table, written for a terminal, for Markdown and for LaTeX."""
+"""One small table, written for a terminal, for Markdown and for LaTeX.
+
+By hand: tabulate would pad the cells of Markdown, so that one longer cell changes every row of a committed table, and
+measures East Asian text by a further library.
+"""
 
 from __future__ import annotations
 
