@@ -43,7 +43,8 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.experiments.diversity import Diversifier, diversity_curves, measure, table, training_bigrams
+    from fairseq_syntax.experiments.diversity import Diversifier, training_bigrams
+    from fairseq_syntax.experiments.diversity_measures import diversity_curves, measure, table
     from fairseq_syntax.figures.plot import save
     from fairseq_syntax.inference.loading import load_models
     from fairseq_syntax.systems.lasyn.ensemble import is_latent

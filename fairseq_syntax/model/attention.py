@@ -227,10 +227,10 @@ class SyntaxSelfAttention(MultiheadAttention):
         saved = self._get_input_buffer(incremental_state)
         x = x.transpose(0, 1)  # [B, T, C], as all that is kept begins with the rows of the search
         if (past := saved.get("prev_key")) is not None:
-            k = torch.cat([past, k], dim=2)
+            k = torch.cat([past, k], dim=2)  # [B, H, S, d]
             v = torch.cat([saved["prev_value"], v], dim=2)  # type: ignore[list-item]
             if memory:
-                x = torch.cat([saved["prev_input"], x], dim=1)  # type: ignore[list-item]
+                x = torch.cat([saved["prev_input"], x], dim=1)  # type: ignore[list-item]  # [B, S, C]
         padding = self._append_prev_key_padding_mask(
             padding, saved.get("prev_key_padding_mask"), len(k), k.size(2), static_kv=False
         )
@@ -243,7 +243,7 @@ class SyntaxSelfAttention(MultiheadAttention):
     def _split(self, x: Tensor) -> Tensor:
         """[T, B, C] to [B, H, T, d]."""
         heads = x.view(x.shape[0], x.shape[1], self.num_heads, self.head_dim)  # [T, B, H, d]
-        return heads.permute(1, 2, 0, 3)
+        return heads.permute(1, 2, 0, 3)  # [B, H, T, d]
 
     def _merge(self, out: Tensor) -> Tensor:
         """[B, H, T, d] to [T, B, C], through the output projection."""

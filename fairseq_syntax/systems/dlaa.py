@@ -102,13 +102,13 @@ class BlockAttention(GuidedAttention):
         syntax = encoded.syntax
         assert syntax is not None  # the encoder has checked that it is there
         total = syntax.pieces.numel()
-        words = self.table(word_means(encoded.states, syntax))
-        members, present = flat_relatives(syntax, self.block_size, RELATIONS)
+        words = self.table(word_means(encoded.states, syntax))  # keys and values of [W + 1, H]
+        members, present = flat_relatives(syntax, self.block_size, RELATIONS)  # [W, K] each
         # A sentence without words has a block of the empty word alone, so that its context is zero.
-        none = torch.full_like(members[:1], total) if total else members.new_full((1, members.size(1)), total)
-        present = torch.cat((present, torch.arange(none.size(1), device=none.device)[None] == 0))
-        length = syntax.n_words
-        first = torch.where(length > 0, exclusive_cumsum(length), total)
+        none = torch.full_like(members[:1], total) if total else members.new_full((1, members.size(1)), total)  # [1, K]
+        present = torch.cat((present, torch.arange(none.size(1), device=none.device)[None] == 0))  # [W + 1, K]
+        length = syntax.n_words  # [B]
+        first = torch.where(length > 0, exclusive_cumsum(length), total)  # [B]
         return BlockMemory(
             words,
             self.position.for_loop(),
@@ -130,10 +130,10 @@ class BlockAttention(GuidedAttention):
         share = self.guided_share()
         if not share:
             return None
-        place = torch.arange(max(1, int(length.max())), device=length.device).expand(length.size(0), -1)
+        place = torch.arange(max(1, int(length.max())), device=length.device).expand(length.size(0), -1)  # [N, W']
         # a sentence without words has the empty word, as its block has
         absent = place >= length.clamp(min=1)[:, None]
-        members = (first[:, None] + place).masked_fill(absent, total)
+        members = (first[:, None] + place).masked_fill(absent, total)  # [N, W']
         return Guide(members, place.float(), negative_infinity_at(absent, like), share)
 
     def predict(self, hidden: Tensor, memory: BlockMemory) -> Tensor:
@@ -141,39 +141,41 @@ class BlockAttention(GuidedAttention):
         return memory.last * memory.position(hidden)
 
     def forward(self, hidden: Tensor, memory: BlockMemory, step: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        position = self.predict(hidden, memory)
+        # R is the number of blocks that a row reads: 2 to interpolate, else 1.
+        position = self.predict(hidden, memory)  # [N]
         factor: Tensor | None = None
         if self.alignment == "interpolate":
             below = position.detach().floor()
             fraction = position - below
-            word = torch.stack((below, torch.minimum(below + 1, memory.last)), dim=1)
-            factor = torch.stack((1 - fraction, fraction), dim=1)[:, :, None]
+            word = torch.stack((below, torch.minimum(below + 1, memory.last)), dim=1)  # [N, 2]
+            factor = torch.stack((1 - fraction, fraction), dim=1)[:, :, None]  # [N, 2, 1]
         else:
-            word = position.detach().round()[:, None]
-        word = word.long() + memory.first[:, None]
-        members = F.embedding(word, memory.blocks)
-        bias = F.embedding(word, memory.bias)
+            word = position.detach().round()[:, None]  # [N, 1]
+        word = word.long() + memory.first[:, None]  # [N, R], flat
+        members = F.embedding(word, memory.blocks)  # [N, R, K]
+        bias = F.embedding(word, memory.bias)  # [N, R, K]
         if self.alignment == "gaussian":
-            distance = members - memory.first[:, None, None] - position[:, None, None]
-            factor = gaussian_window(distance, self.sigma**2)
+            distance = members - memory.first[:, None, None] - position[:, None, None]  # [N, 1, K]
+            factor = gaussian_window(distance, self.sigma**2)  # [N, 1, K]
         if memory.guide is not None:
             memory.guide.positions.append(self.predict(hidden.detach(), memory))
         elif self.alignment == "hard":
             # A gradient of zero for the predictor: processes that train together wait for one of every parameter.
             hidden = hidden + 0 * position[:, None].type_as(hidden)
-        out, weights = self.attend(hidden, memory.words, members, bias, factor, memory.guide)
+        out, weights = self.attend(hidden, memory.words, members, bias, factor, memory.guide)  # [N, H]; [N, R, K]
         return out, (members, weights)
 
     def over_source(self, reads: list[tuple[Tensor, Tensor]], memory: BlockMemory) -> Tensor:
         """A word's weight is shared equally by its pieces; ``</s>`` has none."""
         N = memory.first.numel()
         total = memory.pieces.numel()
-        per_piece = F.pad(1 / memory.pieces, (0, 1))
-        piece = memory.word_of_piece.masked_fill(memory.word_of_piece < 0, total)
+        per_piece = F.pad(1 / memory.pieces, (0, 1))  # [W + 1]
+        piece = memory.word_of_piece.masked_fill(memory.word_of_piece < 0, total)  # [N, S]
         steps = []
         for members, weights in reads:
-            over_words = weights.new_zeros(N, total + 1).scatter_add_(1, members.view(N, -1), weights.view(N, -1))
-            steps.append(over_words.gather(1, piece) * per_piece[piece])
+            members, weights = members.view(N, -1), weights.view(N, -1)  # [N, R K]
+            over_words = weights.new_zeros(N, total + 1).scatter_add_(1, members, weights)  # [N, W + 1]
+            steps.append(over_words.gather(1, piece) * per_piece[piece])  # [N, S]
         return torch.stack(steps, dim=1)
 
 
