@@ -224,16 +224,17 @@ def binarize(
         content = tokens_fingerprint(out.removesuffix(STORE_SUFFIX))
         inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
         made_from = [*inputs, file_fingerprint(dictionary), segmenter.fingerprint if segmenter else None, content]
-        done = _already(out, made_from, labels)
-        if done is not None:
-            return done
-        with_arcs = _has_arcs(parse)
         known = labels.labels if labels.frozen else None
         parts = Parts(
             Path(out).absolute(),
             fingerprint(layout.VERSION, inputs, made_from[3], known, SENTENCES_PER_CHUNK),
             ".chunk",
         )
+        done = _already(out, made_from, labels)
+        if done is not None:
+            parts.remove()  # a run that was killed after its last commit left them
+            return done
+        with_arcs = _has_arcs(parse)
         with parts.being_made():
             spans = _make_parts(
                 parts, tokens, parse, workers, (about if segmenter else None, known, with_arcs), progress

@@ -128,6 +128,7 @@ def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
     """
     plan = Plan.of(job)
     if _is_done(plan):
+        plan.files.remove()  # a run that was killed after its last commit left them
         logger.info("%s is up to date", job.output)
         return job.output
     make_folder(plan.files.folder)

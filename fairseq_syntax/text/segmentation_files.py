@@ -97,9 +97,10 @@ def segment_file(
     """
     step = Step(tuple(outputs), fingerprint("segment", VERSION, segmenter.fingerprint, file_sha256(path)))
     with step.making() as done:
-        if done is not None and not overwrite:
-            return "up to date"
         parts = Parts(outputs[0].absolute(), fingerprint(step.made_from, PART_LINES), ".pieces")
+        if done is not None and not overwrite:
+            parts.remove()  # a run that was killed after its last commit left them
+            return "up to date"
         with parts.being_made():
             spans: list[tuple[int, int]] = []
             with progress(total=count_lines(path), of=outputs[0].name) as bar:

@@ -1,0 +1,117 @@
+"""Killed around any commit and given again, every step ends with the files of one undisturbed run."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import kills
+import pytest
+import toy_data
+
+from fairseq_syntax.text import segmentation_files
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> Path:
+    """A small parsed corpus."""
+    folder = tmp_path_factory.mktemp("raw")
+    toy_data.write_raw(folder, {name: lines[:24] for name, lines in toy_data.corpus(seed=2).items()})
+    return folder
+
+
+def run(*arguments: object) -> None:
+    assert toy_data.syntax_command(*arguments) == 0
+
+
+def segment(raw: Path, out: Path) -> None:
+    train = ["--train", "subword_nmt", "--vocab-size", 80]
+    run("segment", "--lang", "en", "--input", raw / "train.en.conllu", raw / "test.en.conllu", "--outdir", out, *train)
+
+
+def segment_text(raw: Path, out: Path) -> None:
+    run(
+        "segment",
+        "--lang",
+        "de",
+        "--input",
+        raw / "test.de",
+        "--outdir",
+        out,
+        "--train",
+        "subword_nmt",
+        "--vocab-size",
+        60,
+    )
+
+
+def multitask(raw: Path, out: Path) -> None:
+    # reads what segment writes; the plain words do as well
+    given = raw / "given"
+    if not given.exists():
+        given.mkdir()
+        segment(raw, given)
+        segment_lines = (raw / "train.de").read_text(encoding="utf-8")
+        (given / "train.de").write_text(segment_lines, encoding="utf-8")
+    run("multitask", "--src", "en", "--tgt", "de", "--train", given / "train", "--outdir", out)
+
+
+def filtered(raw: Path, out: Path) -> None:
+    pair = ["--input", raw / "train.en.text", raw / "train.de", "--output", out / "en", out / "de"]
+    parse = ["--conllu", raw / "train.en.conllu", "--conllu-output", out / "en.conllu"]
+    run("filter", *pair, *parse, "--max-length", 12, "--removed", out / "removed.tsv")
+
+
+def controls(raw: Path, out: Path) -> None:
+    run("control", "linear", "--input", raw / "train.en.conllu", "--output", out / "linear.conllu")
+
+
+@pytest.mark.parametrize("step", [segment, segment_text, multitask, filtered, controls], ids=lambda step: step.__name__)
+def test_killed_around_any_commit(raw, tmp_path, monkeypatch, step):
+    monkeypatch.setattr(segmentation_files, "PART_LINES", 7)
+    given = tmp_path / "raw"
+    given.symlink_to(raw)
+    least = {"segment": 20, "segment_text": 12, "multitask": 6, "filtered": 8, "controls": 2}[step.__name__]
+    assert kills.check_every_kill(lambda out: step(raw, out), tmp_path / "runs") >= least
+
+
+def module(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    found = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(found)
+    finally:
+        sys.path.remove(str(path.parent))
+    return found
+
+
+def test_corpora_scripts(raw, tmp_path, monkeypatch):
+    """Texts are written and commands are run once each, whenever the script was killed."""
+    pipeline = module(ROOT / "preprocess" / "pipeline.py")
+
+    def copy(words, check, env):
+        with pipeline.whole_file(words[2]) as file:
+            file.write(Path(words[1]).read_text(encoding="utf-8") + words[0])
+
+    monkeypatch.setattr(pipeline.subprocess, "run", copy)
+
+    def make(out: Path) -> None:
+        pairs = [("a man", "ein Mann"), ("a dog", "ein Hund")]
+        names = pipeline.write_text(out / "text", [("train", pairs), ("valid", pairs[1:])], ("en", "de"))
+        steps = pipeline.Steps(out)
+        for name in names:
+            before = out / "text" / f"{name}.en"
+            for number in range(2):
+                after = out / f"{name}.{number}"
+                monkeypatch.chdir(out)  # so that the record, which holds the command, is the same for all folders
+                steps.run(
+                    f"{name}.{number}",
+                    ["copy", before.relative_to(out), after.relative_to(out)],
+                    [before.relative_to(out)],
+                    [after.relative_to(out)],
+                )
+                before = after
+
+    assert kills.check_every_kill(make, tmp_path / "runs") >= 20
