@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> None:
         raise SyntaxDataError("--distances are 0 or more, --samples and --sentences 1 or more")
     models, _, task = load_models(args.checkpoint, args.data, device=args.device)
     if not all(map(is_latent, models)):
-        raise SyntaxDataError("this is not a LaSyn model", path=args.checkpoint[0])
+        raise SyntaxDataError("this is not a LaSyn model", path=args.checkpoint[0], hint="--decoder-syntax lasyn")
     check_tags(models[0].decoder, task)
     task.load_dataset(args.split)
     dataset = task.dataset(args.split)

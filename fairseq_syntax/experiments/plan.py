@@ -342,7 +342,7 @@ def _parse(path: Path, extending: tuple[Path, ...] = ()):
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
     except (OSError, UnicodeDecodeError) as error:
-        raise SyntaxDataError(f"cannot be read: {error}", path=path) from error
+        raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise SyntaxDataError(f"not YAML: {error.problem}", path=path, line=line) from error

@@ -73,7 +73,7 @@ def read_conllu(
         with opener(source, "rb") as lines:
             yield from ConlluReader(path, n_lines, first_line).read(lines)
     except (OSError, EOFError, zlib.error) as error:
-        raise SyntaxDataError(f"cannot be read: {error}", path=path) from error
+        raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
 
 
 def parse_conllu_block(text: str) -> ParsedLine:
