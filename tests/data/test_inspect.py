@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
+import binarized
 import numpy as np
 import pytest
 from binarized import conllu, make, sentences
@@ -16,6 +18,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
 from fairseq_syntax.store.flat import WORD_FIELDS
 from fairseq_syntax.store.schema import StoredSentence
+from fairseq_syntax.text.segmentation import load_segmenter
 from fairseq_syntax.text.tree_drawing import depths, draw_tree
 
 VALID = "valid.en-de.en.syntax.arrow"
@@ -207,3 +210,45 @@ def test_any_tree_is_drawn_with_every_word_at_its_depth(heads, random):
 
 def test_the_corpus_is_what_the_tests_think(data):
     assert conllu(sentences(1)).count("Arcs=") == 6
+
+
+def _told(folder, capsys) -> str:
+    """What ``inspect --check`` says of a directory in which something is wrong; the loader refuses it as well."""
+    assert command(["inspect", str(folder), "--check"]) == 1
+    printed = capsys.readouterr()
+    return printed.out + printed.err
+
+
+def test_a_permuted_inventory_is_found_out(segmented, tmp_path, capsys):
+    shutil.copytree(segmented, tmp_path / "bin")
+    path = tmp_path / "bin/labels.en.json"
+    labels = json.loads(path.read_text(encoding="utf-8"))
+    labels["deprel"][1:3] = labels["deprel"][2:0:-1]
+    path.write_text(json.dumps(labels), encoding="utf-8")
+    assert "labels" in _told(tmp_path / "bin", capsys)
+
+
+def test_another_segmentation_is_found_out(segmented, tmp_path, capsys):
+    shutil.copytree(segmented, tmp_path / "bin")
+    load_segmenter(segmented / "segmentation.de.json").save(tmp_path / "bin/segmentation.en")
+    assert "segmentation" in _told(tmp_path / "bin", capsys)
+
+
+def test_tokens_of_the_same_lengths_are_found_out(segmented, tmp_path, capsys):
+    shutil.copytree(segmented, tmp_path / "bin")
+    path = tmp_path / "bin" / VALID.replace(".syntax.arrow", ".bin")
+    raw = bytearray(path.read_bytes())
+    raw[:8] = raw[8:16]
+    path.write_bytes(raw)
+    assert "tokens" in _told(tmp_path / "bin", capsys)
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])
+def test_words_with_a_space_in_them_are_right(tmp_path, capsys, monkeypatch, kind):
+    """UD_Finnish-TDT has words such as "10 000"."""
+    plain = binarized.conllu
+    monkeypatch.setattr(binarized, "conllu", lambda lines, arcs: plain(lines, arcs).replace("\tman\t", "\t10 000\t"))
+    data = binarized.make(tmp_path, kind=kind)
+    capsys.readouterr()
+    assert command(["inspect", str(data), "--check"]) == 0
+    assert "WRONG" not in capsys.readouterr().out

@@ -115,3 +115,36 @@ def test_corpora_scripts(raw, tmp_path, monkeypatch):
                 before = after
 
     assert kills.check_every_kill(make, tmp_path / "runs") >= 20
+
+
+@pytest.mark.slow
+def test_the_toys_preparation(tmp_path, monkeypatch):
+    """The toy's corpora, whose commands are run in this process."""
+    toy = module(ROOT / "examples" / "toy" / "run.py")
+    generate = module(ROOT / "examples" / "toy" / "generate.py")
+    monkeypatch.setattr(toy, "PIECES", {"src": 60, "tgt": 60})
+    monkeypatch.setitem(toy.CORPORA, "attachment", ["--train", "60", "--valid", "8", "--test", "8"])
+
+    class Runner:
+        root = tmp_path
+
+        def run(self, command, log):
+            words = [str(word) for word in command]
+            if words[1].endswith("generate.py"):
+                monkeypatch.setattr(sys, "argv", words[1:])
+                generate.main()
+            elif words[2] == "fairseq_syntax":
+                run(*words[3:])
+            else:
+                at = words.index("--user-dir")
+                toy_data.fairseq("preprocess", *words[3:at], *words[at + 2 :])
+
+    def make(out: Path) -> None:
+        runner = Runner()
+        runner.root = out
+        root = toy.prepare(runner, "attachment", 1)
+        for path in root.rglob("*"):  # fairseq's log holds times and paths, and a record the paths of a folder
+            if path.name == "preprocess.log" or path.name.endswith(".made.json") or path.name == "generate.json":
+                path.unlink()
+
+    assert kills.check_every_kill(make, tmp_path / "runs", step=9) >= 3
