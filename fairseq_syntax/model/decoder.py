@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
+from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.heads import (
     HeadSystem,
     LayerPlan,
@@ -23,6 +21,7 @@ from fairseq_syntax.model.heads import (
     plan_layer,
     terms_and_heads,
 )
+from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
 
 __all__ = ["DecoderSystem", "register_decoder_system"]
 
@@ -64,7 +63,7 @@ def build_decoder(
     return next(iter(own.values()), None) or SyntaxTransformerDecoder(cfg, dictionary, embed_tokens, systems)
 
 
-class SyntaxDecoderLayer(TransformerDecoderLayerBase):
+class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
     """fairseq's decoder layer, with a self-attention that takes score terms.
 
     Args:
@@ -74,27 +73,12 @@ class SyntaxDecoderLayer(TransformerDecoderLayerBase):
         SyntaxDataError: an option of fairseq's that this layer does not have
     """
 
-    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool, num_heads: int, project_scores: bool) -> None:
+    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool, **attention: Any) -> None:
         for option in ("scale_attn", "scale_heads", "scale_fc", "scale_resids", "cross_self_attention"):
             if getattr(cfg, option, False):
                 name = option.replace("_", "-")
                 raise SyntaxDataError(f"--{name} cannot be combined with systems in the decoder's self-attention")
-        self._attention_options = (num_heads, project_scores)
-        super().__init__(cfg, no_encoder_attn)
-
-    def build_self_attention(
-        self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
-    ) -> SyntaxSelfAttention:
-        """The self-attention of this layer."""
-        num_heads, project_scores = self._attention_options
-        return SyntaxSelfAttention(
-            embed_dim,
-            num_heads,
-            project_scores=project_scores,
-            dropout=cfg.attention_dropout,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-        )
+        super().__init__(cfg, no_encoder_attn, **attention)
 
     def forward(  # type: ignore[override]
         self,
@@ -145,14 +129,7 @@ class SyntaxDecoderLayer(TransformerDecoderLayerBase):
             if not self.normalize_before:
                 x = self.encoder_attn_layer_norm(x)
 
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = self.residual_connection(self.dropout_module(self.fc2(x)), residual)
-        if not self.normalize_before:
-            x = self.final_layer_norm(x)
-        return x, attention, observed
+        return feed_forward(self, x), attention, observed
 
 
 class SyntaxTransformerDecoder(TransformerDecoderBase):
@@ -190,10 +167,8 @@ class SyntaxTransformerDecoder(TransformerDecoderBase):
         self._plans.append(plan)
         if plan is None:
             return super().build_decoder_layer(cfg, no_encoder_attn)
-        layer: nn.Module = SyntaxDecoderLayer(cfg, no_encoder_attn, plan.num_heads, plan.project_scores)
-        if cfg.checkpoint_activations:
-            layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-        return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+        attention = {"num_heads": plan.num_heads, "project_scores": plan.project_scores}
+        return wrapped(SyntaxDecoderLayer(cfg, no_encoder_attn, **attention), cfg)
 
     @property
     def training_needs(self) -> frozenset[str]:

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch, unpack
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
+from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.heads import (
     HeadSystem,
     LayerPlan,
@@ -28,6 +26,7 @@ from fairseq_syntax.model.heads import (
 )
 
 __all__ = ["EncoderSystem", "register_encoder_system"]
+from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
 
 
 class EncoderSystem(HeadSystem):
@@ -87,27 +86,12 @@ def remember_labels(args: Namespace, task: Any, column: str) -> list[str]:
     return labels
 
 
-class SyntaxEncoderLayer(TransformerEncoderLayerBase):
+class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
     """fairseq's encoder layer, with an attention that takes score terms.
 
     Args:
         num_heads, project_scores: as in :class:`SyntaxSelfAttention`
     """
-
-    def __init__(self, cfg: TransformerConfig, num_heads: int, project_scores: bool) -> None:
-        self._attention_options = (num_heads, project_scores)
-        super().__init__(cfg)
-
-    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> SyntaxSelfAttention:
-        num_heads, project_scores = self._attention_options
-        return SyntaxSelfAttention(
-            embed_dim,
-            num_heads,
-            project_scores=project_scores,
-            dropout=cfg.attention_dropout,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-        )
 
     def forward(  # type: ignore[override]
         self,
@@ -126,14 +110,7 @@ class SyntaxEncoderLayer(TransformerEncoderLayerBase):
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x)
 
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = self.residual_connection(self.dropout_module(self.fc2(x)), residual)
-        if not self.normalize_before:
-            x = self.final_layer_norm(x)
-        return x, observed
+        return feed_forward(self, x), observed
 
 
 class SyntaxTransformerEncoder(TransformerEncoderBase):
@@ -171,10 +148,8 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         self._plans.append(plan)
         if plan is None:
             return super().build_encoder_layer(cfg)
-        layer: nn.Module = SyntaxEncoderLayer(cfg, plan.num_heads, plan.project_scores)
-        if cfg.checkpoint_activations:
-            layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-        return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+        layer = SyntaxEncoderLayer(cfg, num_heads=plan.num_heads, project_scores=plan.project_scores)
+        return wrapped(layer, cfg)
 
     @property
     def _systems(self) -> list[EncoderSystem]:

@@ -192,7 +192,7 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
         ({"files": {"x": str(data / "dict.en.txt")}}, "lines, but valid has 12 sentences"),
         ({"gold": lines[:3]}, "the gold parse has 3 lines"),
         ({"checkpoints": {}}, "no model to show"),
-        ({"checkpoints": {"x": f"{tmp_path}/none.pt"}}, "no checkpoint"),
+        ({"checkpoints": {"x": f"{tmp_path}/none.pt"}}, "no such checkpoint"),
     ):
         arguments = {
             "data": str(data),

@@ -9,7 +9,8 @@ import fairseq_syntax
 
 ROOT = Path(fairseq_syntax.__file__).parent
 FLOORS = (
-    ("errors", "compat", "console"),
+    ("errors",),
+    ("compat", "console"),
     ("text",),
     ("parsing",),
     ("store",),
