@@ -32,6 +32,7 @@ def test_commands(tmp_path: Path) -> None:
     assert "BLEU" in done.stdout
 
 
+@pytest.mark.checkout
 def test_links() -> None:
     """Every relative link of the README leads somewhere."""
     text = (ROOT / "README.md").read_text("utf-8")
