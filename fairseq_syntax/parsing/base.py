@@ -28,6 +28,7 @@ from fairseq_syntax.text.conllu import ParsedLine, Token, owner, text_of
 __all__ = ["PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser"]
 
 logger = logging.getLogger(__name__)
+LONGEST_WORD = 500  # characters
 
 PARSERS = {
     "stanza": "fairseq_syntax.parsing.stanza",
@@ -104,7 +105,11 @@ class Parser(ABC):
             if not isinstance(line, str) and len(line):
                 tokenized[index] = [[Surface(form, True, [form]) for form in line]]
         tokenized = [self._shorten(found, first_line + index) for index, found in enumerate(tokenized)]
-        sentences = [[word for token in sentence for word in token.words] for line in tokenized for sentence in line]
+        sentences = [
+            [self._spelt(word, first_line + index) for token in sentence for word in token.words]
+            for index, line in enumerate(tokenized)
+            for sentence in line
+        ]
         parses = iter(self.parse_sentences(sentences) if sentences else [])
         parsed: list[ParsedLine] = []
         for index, found in enumerate(tokenized):
@@ -119,6 +124,16 @@ class Parser(ABC):
                 )
             parsed.append(parse)
         return parsed
+
+    @staticmethod
+    def _spelt(word: str, line_number: int) -> str:
+        """The word as the parser sees it: a batch takes memory for its longest word's characters, times its words."""
+        if len(word) <= LONGEST_WORD:
+            return word
+        logger.warning(
+            "line %d: of a word of %d characters the parser sees the first %d", line_number + 1, len(word), LONGEST_WORD
+        )
+        return word[:LONGEST_WORD]
 
     def _shorten(self, sentences: TokenizedLine, line_number: int) -> TokenizedLine:
         """Splits sentences of more than ``max_words`` words, after punctuation where there is any."""

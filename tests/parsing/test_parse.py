@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.parsing.base import LONGEST_WORD, ParserOptions, load_parser
 from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
 from fairseq_syntax.parsing.tokenizers import BasicTokenizer, normalise, spell_out
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
@@ -118,6 +118,16 @@ def test_lists_of_tokens_are_taken_as_they_are():
 def test_pretokenized_text_is_split_at_spaces_only():
     (line,) = load_parser(ParserOptions(parser="chain_parser", tokenizer="whitespace")).parse(["do n't , ok ? No !"])
     assert line.words == ["do", "n't", ",", "ok", "?", "No", "!"] and len(line.sentences) == 1
+
+
+def test_of_a_very_long_word_the_parser_sees_the_beginning(monkeypatch):
+    parser = load_parser(CHAIN)
+    seen, parse = [], parser.parse_sentences
+    monkeypatch.setattr(parser, "parse_sentences", lambda sentences: seen.extend(sentences) or parse(sentences))
+    text = "a " + "x" * 100_000 + " man"
+    (line,) = parser.parse([text])
+    assert text_of(line) == text and len(line.words[1]) == 100_000
+    assert [len(word) for word in seen[0]] == [1, LONGEST_WORD, 3]
 
 
 def test_long_sentences_are_parsed_in_parts_or_refused():
