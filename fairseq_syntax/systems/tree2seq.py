@@ -62,10 +62,10 @@ class ChildSumTreeLSTM(nn.Module):
             below = torch.zeros_like(of_forget).index_add(0, parent, hiddens[-1])  # Equation 2
             gates = others(below, plus=gates)
             kept = torch.sigmoid(of_forget[parent] + forget(hiddens[-1])) * cells[-1]  # Equation 4: f of each child
-            enter, new, leave = gates.chunk(3, dim=1)
-            cell = torch.sigmoid(enter) * torch.tanh(new)
+            input_gate, cell_gate, output_gate = gates.chunk(3, dim=1)
+            cell = torch.sigmoid(input_gate) * torch.tanh(cell_gate)
             cells.append(cell.index_add(0, parent, kept))  # Equation 7
-            hiddens.append(torch.sigmoid(leave) * torch.tanh(cells[-1]))
+            hiddens.append(torch.sigmoid(output_gate) * torch.tanh(cells[-1]))
         return torch.cat(hiddens[::-1]), torch.cat(cells[::-1])
 
 
@@ -114,10 +114,10 @@ class BinaryTreeLSTM(nn.Module):
     def forward(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """h and c, [B, E] each, of those of the two nodes."""
         gates = self.gates(torch.cat((left[0], right[0]), dim=1))
-        enter, forget_left, forget_right, new, leave = gates.chunk(5, dim=1)
-        cell = torch.sigmoid(enter) * torch.tanh(new)
+        input_gate, forget_left, forget_right, cell_gate, output_gate = gates.chunk(5, dim=1)
+        cell = torch.sigmoid(input_gate) * torch.tanh(cell_gate)
         cell = cell + torch.sigmoid(forget_left) * left[1] + torch.sigmoid(forget_right) * right[1]
-        return torch.sigmoid(leave) * torch.tanh(cell), cell
+        return torch.sigmoid(output_gate) * torch.tanh(cell), cell
 
 
 class TreeEncoder(SyntaxLSTMEncoder):
