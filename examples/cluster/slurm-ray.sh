@@ -11,6 +11,9 @@ set -euo pipefail
 port=${RAY_PORT:-6379}
 cpus=${SLURM_CPUS_PER_TASK:-1}
 export RAY_USAGE_STATS_ENABLED=0 OMP_NUM_THREADS=1
+# A password of this job's cluster, which others on these nodes are to have no access to; srun hands it on.
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
+RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 
 address_of() { # the address that other nodes reach a node by

@@ -143,9 +143,10 @@ def main() -> int:
             # Two addresses for the two nodes, which are one machine here.
             addresses = {"HEAD_ADDRESS": "127.0.0.2", "NODE_ADDRESS": "127.0.0.3"}
             command = ["fairseq-syntax", "parse", *options(output), "--workers", "2"]
-            run("sbatch", "--nodes", "2", "--wait", "-o", "ray.log", HERE / "slurm-ray.sh", *command, **addresses)
-            if "Ray: 2 of 2 nodes" not in (folder / "ray.log").read_text():
-                raise SystemExit((folder / "ray.log").read_text())
+            run("sbatch", "--nodes", "2", "-o", "ray.log", HERE / "slurm-ray.sh", *command, **addresses)
+            until("the end of the job", lambda: not run("squeue", "-h"))
+            if not (folder / output).exists() or "Ray: 2 of 2 nodes" not in (folder / "ray.log").read_text():
+                raise SystemExit("\n".join(path.read_text()[-3000:] for path in folder.glob("ray*.log")))
 
         begin = time.monotonic()
         run("fairseq-syntax", "parse", *options("one"))

@@ -225,13 +225,17 @@ class RayWorkers:
             try:
                 try:
                     ray.init(address=self.address or "auto", **silent)
-                except ConnectionError:
-                    if self.address is not None:
+                except ConnectionError as error:
+                    if self.address is not None or "any running Ray instance" not in str(error):
                         raise
                     self._start_here(ray, silent)
             except Exception as error:
                 where = f" at {self.address}" if self.address else ""
-                raise SyntaxDataError(f"cannot work with Ray{where}: {_first_line(error)}") from error
+                locked = "AuthToken" in f"{error}{error.__cause__}"
+                hint = (
+                    "RAY_AUTH_MODE=token, with the cluster's RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH" if locked else None
+                )
+                raise SyntaxDataError(f"cannot work with Ray{where}: {_first_line(error)}", hint=hint) from error
             self._is_ours = True
         self._ray = ray
         if self._is_local and self.gpus > ray.cluster_resources().get("GPU", 0):

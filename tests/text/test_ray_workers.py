@@ -7,6 +7,7 @@ import importlib.util
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import ray_cluster  # sets the environment that Ray reads when it is imported
+import s3_server
 
 import fairseq_syntax
 from fairseq_syntax.cli import main
@@ -24,6 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import ray_workers
 from fairseq_syntax.text.jobs import Parts
 from fairseq_syntax.text.ray_workers import RayWorkers
+from fairseq_syntax.text.uris import location
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
@@ -223,6 +226,37 @@ def test_pieces_are_made_on_the_cluster(nodes, tmp_path):
     on_ray = ["segment", "--lang", "xx", "--input", str(text), "--model", model, "--ray", nodes.address]
     assert main([*on_ray, "--outdir", str(tmp_path / "two")]) == 0
     assert (tmp_path / "one" / "train.xx").read_bytes() == (tmp_path / "two" / "train.xx").read_bytes()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_stores_and_inventories_are_made_on_the_cluster(nodes, toy, tmp_path):
+    data, texts = tmp_path / "data", str(toy.segmented / "train")
+    shutil.copytree(toy.data, data)
+    store = data / "train.en-de.en.syntax.arrow"
+    whole = store.read_bytes()
+    store.unlink()
+    cluster = ["--ray", nodes.address, "--workers", "1"]
+    assert main(["binarize", "-s", "en", "-t", "de", "--trainpref", texts, "--destdir", str(data), *cluster]) == 0
+    assert store.read_bytes() == whole
+    assert main(["inventory", "--lang", "en", "--input", f"{texts}.en", "--outdir", str(tmp_path), *cluster]) == 0
+    for name in ("labels.en.json", "dict.en.txt"):
+        assert (tmp_path / name).read_bytes() == (toy.data / name).read_bytes()
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("moto") is None, reason="moto, the S3-compatible server, is not installed")
+def test_workers_write_to_a_bucket(nodes, tmp_path):
+    (tmp_path / "text").write_text("".join(f"line {number}\n" for number in range(9)))
+    common = ["parse", "--parser", "chain_parser", "--part-lines", "2", "--input", str(tmp_path / "text"), "--output"]
+    assert main([*common, str(tmp_path / "one")]) == 0
+    with s3_server.s3_server() as server:
+        out = location(f"s3://key:secret@parses/out?endpoint_override={server}&scheme=http&allow_bucket_creation=true")
+        system, _ = out._place()
+        system.create_dir("parses")
+        assert main([*common, out.uri, "--ray", nodes.address, "--workers", "2"]) == 0
+        assert out.read_bytes() == (tmp_path / "one").read_bytes()
 
 
 EXPERIMENT = """

@@ -1,0 +1,56 @@
+"""The scripts of ``examples/cluster``, with a Slurm that runs at once what it is given."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "cluster"
+pytestmark = pytest.mark.checkout
+
+SBATCH = """#!/usr/bin/env bash
+while [ $# -gt 0 ]; do
+    case $1 in
+        --array) last=${2#1-}; shift ;;
+        --wrap) command=$2; shift ;;
+        --dependency) echo "after: $2" >> log; shift ;;
+    esac
+    shift
+done
+for ((task = 1; task <= ${last:-1}; task++)); do SLURM_ARRAY_TASK_ID=$task bash -c "$command"; done
+echo 7
+"""
+PROGRAM = """#!/usr/bin/env bash
+printf '%s|' "$@" >> log
+echo >> log
+"""
+
+
+def test_an_array_parses_every_shard_and_a_job_after_it_merges(tmp_path):
+    for name, source in (
+        ("sbatch", SBATCH),
+        ("srun", '#!/usr/bin/env bash\nexec "$@"\n'),
+        ("fairseq-syntax", PROGRAM),
+    ):
+        (tmp_path / name).write_text(source)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    command = ["bash", FOLDER / "slurm-array.sh", "3", "--input", "a text.en", "--output", "out"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    assert done.stdout == "shards: job 7; merge: job 7\n", done.stderr
+    common = "parse|--input|a text.en|--output|out|"
+    assert (tmp_path / "log").read_text().splitlines() == [
+        *(f"{common}--shard|{number}/3|" for number in (1, 2, 3)),
+        "after: afterok:7",
+        f"{common}--merge|",
+    ]
+
+
+@pytest.mark.parametrize("script", sorted(FOLDER.glob("*.sh")), ids=lambda path: path.name)
+def test_the_page_names_each_script_and_bash_reads_it(script):
+    subprocess.run(["bash", "-n", script], check=True)
+    page = (FOLDER.parents[1] / "docs" / "cluster.md").read_text("utf-8")
+    assert f"examples/cluster/{script.name}" in page
