@@ -22,8 +22,10 @@ address_of() { # the address that other nodes reach a node by
 start() { # NODE ARGUMENTS…: Ray in the foreground of a step, which ends with the job
     local node=$1
     shift
-    srun --overlap --nodes 1 --ntasks 1 --cpus-per-task "$cpus" -w "$node" \
-        ray start --block --num-cpus "$cpus" --disable-usage-stats "$@" > "ray-$SLURM_JOB_ID-$node.log" 2>&1 &
+    for _ in 1 2 3; do # Ray gives up after half a minute on a machine with much else to do
+        srun --overlap --nodes 1 --ntasks 1 --cpus-per-task "$cpus" -w "$node" \
+            ray start --block --num-cpus "$cpus" --disable-usage-stats "$@" && break
+    done > "ray-$SLURM_JOB_ID-$node.log" 2>&1 &
     steps+=($!)
 }
 
@@ -39,12 +41,13 @@ for node in "${nodes[@]:1}"; do
     start "$node" --address "$head:$port" --node-ip-address "${NODE_ADDRESS:-$(address_of "$node")}"
 done
 for ((i = 0; i < 120; i++)); do # the command would begin with the head alone otherwise
-    alive=$(RAY_ADDRESS=$head:$port python - << 'EOF'
+    alive=$(RAY_ADDRESS=$head:$port python - 2> /dev/null << 'EOF' || true
 import ray
 ray.init(logging_level="ERROR", log_to_driver=False)
 print(sum(node["Alive"] for node in ray.nodes()))
 EOF
     )
+    alive=${alive:-0}
     if [ "$alive" -ge "${#nodes[@]}" ]; then break; fi
     sleep 1
 done

@@ -123,6 +123,7 @@ def main() -> int:
             begin = time.monotonic()
             work()
             rows.append((what, command, time.monotonic() - begin))
+            print(f"{what}: {rows[-1][2]:.0f} s", flush=True)
             if (folder / output).read_bytes() != (folder / "one").read_bytes():
                 raise SystemExit(f"{what}: other bytes than one process")
 
@@ -151,18 +152,18 @@ def main() -> int:
         begin = time.monotonic()
         run("fairseq-syntax", "parse", *options("one"))
         rows.append(("one process", "fairseq-syntax parse …", time.monotonic() - begin))
+        timed(
+            "Ray in a job of two nodes",
+            "sbatch --nodes 2 slurm-ray.sh fairseq-syntax parse …",
+            "ray",
+            lambda: ray("ray"),
+        )
         timed("job array", f"slurm-array.sh {args.shards} …", "array", lambda: array("array"))
         timed(
             "job array, a job killed, given again",
             f"slurm-array.sh {args.shards} …",
             "killed",
             lambda: array("killed", True),
-        )
-        timed(
-            "Ray in a job of two nodes",
-            "sbatch --nodes 2 slurm-ray.sh fairseq-syntax parse …",
-            "ray",
-            lambda: ray("ray"),
         )
         with open(args.input, encoding="utf-8") as file:
             texts = file.read().splitlines()

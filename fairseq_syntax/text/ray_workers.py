@@ -346,7 +346,8 @@ class _Crew:
         ready, _ = self.ray.wait(references, num_returns=1, timeout=SECONDS_OF_SILENCE)
         if not ready and not there:
             logger.warning(
-                "waiting for room on the cluster, which has %s",
+                "waiting for %d workers to start, on a cluster with %s",
+                len(self._starting),
                 ", ".join(
                     f"{n:g} {name}" for name, n in self.ray.cluster_resources().items() if name in ("CPU", "GPU")
                 ),
