@@ -36,6 +36,8 @@ class Nodes:
 
 
 _COMMON = {"include_dashboard": False, "node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
+# Processes that nothing here needs, each of which imports Ray: a node that is not up in half a minute is given up.
+_COMMON["include_log_monitor"] = False
 
 
 @contextmanager
@@ -47,7 +49,7 @@ def ray_cluster(nodes: int) -> Iterator[Nodes]:
     logging.getLogger("ray").setLevel(logging.ERROR)
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **_COMMON})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "no_monitor": True, **_COMMON})
     found = Nodes(cluster)
     try:
         for _ in range(nodes):
