@@ -28,6 +28,18 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     )
     source.add_argument("--lang", default="", help="language of the parser's models (default: the models' source)")
     source.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    source.add_argument(
+        "--missing-parse",
+        choices=("error", "neutral"),
+        default="error",
+        help="text that cannot be parsed: refuse it, or translate it without a parse (default: error)",
+    )
+    source.add_argument(
+        "--parse-timeout",
+        type=_seconds,
+        metavar="S",
+        help="with --missing-parse neutral: seconds after which a sentence goes without its parse (default: none)",
+    )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
         "--queue",
@@ -71,8 +83,23 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.serving.models import load_models, load_source
     from fairseq_syntax.serving.service import Service
 
-    models = load_models(_named(args.model), data=args.data, device=args.device, batch_size=args.batch_size)
-    source = load_source(models, args.parser, args.lang, args.model_dir)
+    if args.parse_timeout is not None and args.missing_parse == "error":
+        raise SyntaxDataError("--parse-timeout is for --missing-parse neutral")
+    models = load_models(
+        _named(args.model),
+        data=args.data,
+        device=args.device,
+        batch_size=args.batch_size,
+        missing_parse=args.missing_parse,
+    )
+    source = load_source(
+        models,
+        args.parser,
+        args.lang,
+        args.model_dir,
+        missing_parse=args.missing_parse,
+        parse_timeout=args.parse_timeout,
+    )
     service = Service(models, source, capacity=args.queue, batch_size=args.batch_size)
     serve(create_app(service, timeout=args.timeout, max_bytes=args.max_bytes), args.host, args.port)
 

@@ -91,6 +91,11 @@ class CTranslate2Translator(Translator):
         generation["beam"] = max(generation.get("beam", 4), self.nbest)
         self._search = search_options(generation)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """As in :class:`Translator`."""
+        return frozenset({"tree"} if self.exported.factors else ())
+
     def with_search(self, **generation: Any) -> CTranslate2Translator:
         """As in :class:`Translator`."""
         other = copy.copy(self)

@@ -193,6 +193,11 @@ class Translator:
         options.setdefault("alignment_heads", [load_head(checkpoint, m) for m in models])
         return cls(models, task, parser=parser, source_tag=exported.source_tag, **options)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the model reads of a sentence's parse, of ``"tree"`` and ``"arcs"``."""
+        return self._input.needs
+
     def with_search(self, **generation: Any) -> Translator:
         """The same models with another search; options as in the class."""
         return Translator(

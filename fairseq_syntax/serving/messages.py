@@ -176,6 +176,11 @@ class TranslateAnswer(BaseModel):
     parses: list[Parse | None] | None = Field(
         None, description="the parse of each sentence; null where none was needed and there is no parser"
     )
+    without_parse: list[int] = Field(
+        [],
+        description="the sentences, counted from 0, that were translated without the parse that a model reads, because "
+        "it could not be had",
+    )
     attention: dict[str, Any] | None = Field(
         None,
         description="pieces, trees and attention weights: `outputs.MODEL.attention.KIND[LAYER]` has `heads`, `rows`, "
@@ -197,6 +202,7 @@ ANSWER_EXAMPLE = {
     ],
     "sources": ["the man saw the girl with the telescope ."],
     "parses": None,
+    "without_parse": [],
     "attention": None,
 }
 

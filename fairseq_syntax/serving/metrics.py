@@ -30,6 +30,11 @@ class Metrics:
             buckets=SIZES,
             registry=registry,
         )
+        self._unparsed = Counter(
+            "fairseq_syntax_unparsed",
+            "sentences translated without the parse that a model reads",
+            registry=registry,
+        )
         self._waiting = Gauge("fairseq_syntax_waiting", "translations accepted and not yet answered", registry=registry)
         self._capacity = Gauge("fairseq_syntax_capacity", "translations that may wait", registry=registry)
 
@@ -46,6 +51,10 @@ class Metrics:
     def parsed(self, _: object, sentences: int) -> None:
         """Count a batch that was parsed."""
         self._parsed.observe(sentences)
+
+    def unparsed(self, sentences: int) -> None:
+        """Count sentences that were translated without the parse that a model reads."""
+        self._unparsed.inc(sentences)
 
     def translated(self, key: tuple[str, str, int, bool], sentences: int) -> None:
         """Count a batch that was translated; attention that was read is not counted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
 from fairseq_syntax.inference.translator import Translation, Translator
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
 from fairseq_syntax.text.conllu import ParsedLine, Token, text_of
+
+logger = logging.getLogger(__name__)
 
 
 class ServedModel:
@@ -32,7 +35,7 @@ class ServedModel:
         self.name, self.task = name, translator.task
         self._translator, self._models = translator, translator.models
         self._searches: dict[int, Translator] = {}
-        self.needs: frozenset[str] = self.task.needs("source") or frozenset()
+        self.needs = translator.needs
         sides = [getattr(model, side, None) for model in self._models[:1] for side in ("encoder", "decoder")]
         self.systems = [name for side in sides for name in getattr(side, "systems", {})]
 
@@ -93,10 +96,12 @@ class Source:
 
     Args:
         parser: of raw text and tokens; None: there is none
+        neutral: whether a sentence that the parser cannot take is translated without a parse
+        timeout: seconds after which that is so of a sentence that is not parsed yet; None: never
     """
 
-    def __init__(self, parser: Parser | None) -> None:
-        self.parser = parser
+    def __init__(self, parser: Parser | None, *, neutral: bool = False, timeout: float | None = None) -> None:
+        self.parser, self.neutral, self.timeout = parser, neutral, timeout
 
     def parse(self, sentences: Sequence[str | list[str]]) -> list[ParsedLine]:
         """The parses of texts and of lists of tokens.
@@ -128,16 +133,19 @@ def load_models(
     data: str | None = None,
     device: str | None = None,
     batch_size: int = 32,
+    missing_parse: str = "error",
 ) -> list[ServedModel]:
     """The models of these checkpoints and exported folders, by name.
+
+    Args:
+        missing_parse: ``error``, or ``neutral``: text that comes to a model without a parse is translated without one
 
     Raises:
         SyntaxDataError: a checkpoint is missing or cannot be used, or the models' source languages differ
     """
-    models = [
-        ServedModel(name, Translator.load(path, data, device=device, batch_size=batch_size))
-        for name, path in paths.items()
-    ]
+    # No parser of their own: what a model gets has been parsed, or is not to be.
+    options = {"device": device, "batch_size": batch_size, "missing_parse": missing_parse, "parser_name": "none"}
+    models = [ServedModel(name, Translator.load(path, data, **options)) for name, path in paths.items()]
     languages = {model.source_lang for model in models}
     if len(languages) > 1:
         raise SyntaxDataError(
@@ -146,7 +154,15 @@ def load_models(
     return models
 
 
-def load_source(models: Sequence[ServedModel], parser: str, lang: str, model_dir: str | None) -> Source:
+def load_source(
+    models: Sequence[ServedModel],
+    parser: str,
+    lang: str,
+    model_dir: str | None,
+    *,
+    missing_parse: str = "error",
+    parse_timeout: float | None = None,
+) -> Source:
     """What parses for these models.
 
     The parser gives its probabilities where it has any: LDD needs them, and the page shows them.
@@ -156,11 +172,21 @@ def load_source(models: Sequence[ServedModel], parser: str, lang: str, model_dir
         parser: ``none``, or as ``--parser`` of ``fairseq-syntax parse``
         lang: of the parser's models; "" is the models' source language
         model_dir: of the parser's models. Without it, and with models that need no parse, there is no parser.
+        missing_parse, parse_timeout: of the source
 
     Raises:
-        SyntaxDataError: the parser cannot be had
+        SyntaxDataError: the parser cannot be had, and ``missing_parse`` is ``error``
     """
-    if parser == "none" or (model_dir is None and not any(model.needs for model in models)):
-        return Source(None)
-    options = ParserOptions(parser=parser, lang=lang or models[0].source_lang, model_dir=model_dir, distributions=True)
-    return Source(load_parser(options))
+    needed = any(model.needs for model in models)
+    neutral = missing_parse == "neutral"
+    loaded: Parser | None = None
+    if parser != "none" and (needed or model_dir is not None):
+        lang = lang or models[0].source_lang
+        options = ParserOptions(parser=parser, lang=lang, model_dir=model_dir, distributions=True)
+        try:
+            loaded = load_parser(options)
+        except SyntaxDataError as error:
+            if not neutral:
+                raise
+            logger.warning("there is no parser: %s", error)
+    return Source(loaded, neutral=neutral, timeout=parse_timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,8 @@ from fairseq_syntax.serving.messages import (
 from fairseq_syntax.serving.metrics import Metrics
 from fairseq_syntax.serving.models import ServedModel, Source, source_text, without_parse
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu
+
+logger = logging.getLogger(__name__)
 
 
 class FullError(Exception):
@@ -112,7 +115,16 @@ class Service:
             if request.tree
             else None,
             attention=rows[-1][0] if request.attention else None,
+            without_parse=self._without_parse(parsed, models),
         )
+
+    def _without_parse(self, parsed: Sequence[str | ParsedLine], models: list[str]) -> list[int]:
+        """The sentences that a model would have read the parse of, and had none."""
+        if not any(self.models[name].needs for name in models):
+            return []
+        found = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
+        self.metrics.unparsed(len(found))
+        return found
 
     def _named(self, names: str | list[str] | None) -> list[str]:
         wanted = [self.default] if names is None else [names] if isinstance(names, str) else list(dict.fromkeys(names))
@@ -139,10 +151,19 @@ class Service:
         """The parse of a sentence; where nothing parses, the sentence as the models take it."""
         if isinstance(sentence, ParsedLine):
             return sentence
+        text = sentence if isinstance(sentence, str) else " ".join(sentence)
         if self.source.parser is not None:
-            words = _length(sentence)
-            return await asyncio.wrap_future(self._parsing.submit(sentence, words=words))
+            parsing = asyncio.wrap_future(self._parsing.submit(sentence, words=_length(sentence)))
+            try:
+                return await asyncio.wait_for(parsing, self.source.timeout if self.source.neutral else None)
+            except Exception as error:  # whatever a parser may fail by; TimeoutError among them
+                if not self.source.neutral:
+                    raise
+                logger.warning("%r is translated without a parse: %s", text[:60], str(error) or type(error).__name__)
+                return text
         needing = [name for name in models if self.models[name].needs]
+        if needing and self.source.neutral:
+            return text
         if needing:
             raise SyntaxDataError(
                 f"there is no parser here, and {', '.join(needing)} cannot do without a parse", hint="send CoNLL-U"

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Exports a model in each way and compares what comes out with fairseq-generate's, as Markdown.
+
+    python examples/export/compare.py CHECKPOINT --data BIN --text test.en --reference test.de --python CLEAN/bin/python
+
+CLEAN is an environment with ``pip install ctranslate2 sentencepiece numpy`` and nothing else: there the exported folder
+is used as its README says, without fairseq, PyTorch and this package. Stock fairseq runs in this environment, in a
+process in which this package cannot be imported. All have the same pieces, but for a last row that begins with raw text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# fairseq-generate in a process that cannot import this package.
+STOCK = """
+import sys
+sys.modules["fairseq_syntax"] = None
+from fairseq_cli import generate
+sys.argv = ["fairseq-generate", *sys.argv[1:]]
+generate.cli_main()
+"""
+
+# Run by the clean environment: a line of JSON for each sentence, all pieces of the beam; then the seconds.
+CLEAN = """
+import importlib.util, json, sys, time
+for name in ("fairseq_syntax", "fairseq", "torch"):
+    assert importlib.util.find_spec(name) is None, name + " is installed here"
+import ctranslate2, sentencepiece
+folder, source, kind, beam, path = sys.argv[1:]
+lines = open(path, encoding="utf-8").read().splitlines()
+if kind == "text":
+    pieces = sentencepiece.SentencePieceProcessor(folder + "/segmentation." + source + ".model").encode(lines, out_type=str)
+else:
+    pieces = [line.split() for line in lines]
+translator = ctranslate2.Translator(folder, device="cpu", inter_threads=1, intra_threads=1)
+begin = time.perf_counter()
+results = translator.translate_batch(pieces, beam_size=int(beam), num_hypotheses=int(beam), max_batch_size=32,
+                                     max_decoding_length=200, max_input_length=0)
+print(json.dumps({"seconds": time.perf_counter() - begin, "beams": [r.hypotheses for r in results]}))
+"""
+
+Beams = list[list[list[str]]]  # by sentence, the pieces of each hypothesis, best first
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint")
+    parser.add_argument("--data", required=True, help="the binarized data")
+    parser.add_argument("--subset", default="test", help="of the binarized data (default: test)")
+    parser.add_argument("--text", required=True, type=Path, help="the subset's source as raw text")
+    parser.add_argument("--reference", required=True, type=Path, help="its reference")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of a clean environment")
+    parser.add_argument("--beam", type=int, default=4)
+    args = parser.parse_args()
+
+    import logging
+
+    from sacrebleu import corpus_bleu
+
+    from fairseq_syntax import register
+    from fairseq_syntax.inference import export
+
+    register()
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    loaded = export.load(args.checkpoint, args.data)
+    task = loaded.task
+    source, target = task.cfg.source_lang, task.cfg.target_lang
+    task.load_dataset(args.subset)
+    tokens = task.dataset(args.subset).src
+    pieces = [task.source_dictionary.string(tokens[i]).split() for i in range(len(tokens))]
+    reference = args.reference.read_text(encoding="utf-8").splitlines()
+    search = ["-s", source, "-t", target, "--gen-subset", args.subset, "--beam", args.beam, "--nbest", args.beam]
+    search += ["--batch-size", 32, "--required-batch-size-multiple", 1, "--cpu"]
+
+    def clean(folder: Path, kind: str, lines: list[str], into: Path) -> tuple[Beams, float]:
+        into.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        found = json.loads(output([args.python, "-I", "-c", CLEAN, folder, source, kind, args.beam, into]))
+        return found["beams"], found["seconds"]
+
+    rows: list[tuple[str, Beams, float]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        stock = place / "fairseq"
+        export.export(loaded, "fairseq", stock)
+        ours = [sys.executable, "-m", "fairseq_cli.generate", args.data, "--user-dir", user_dir()]
+        rows.append(("fairseq-generate, this package", *generated([*ours, "--task", "syntax_translation", *search,
+                     "--path", args.checkpoint])))  # fmt: skip
+        plain = [sys.executable, "-c", STOCK, os.path.abspath(args.data), *search, "--path", stock / "model.pt"]
+        rows.append(("fairseq-generate, stock fairseq", *generated(plain, place)))
+        for name, quantization in (("CTranslate2, float32", None), ("CTranslate2, int8", "int8")):
+            folder = place / (quantization or "float32")
+            # Loaded again: the export may renumber the model's heads.
+            export.export(export.load(args.checkpoint, args.data), "ctranslate2", folder, quantization=quantization)
+            lines = [" ".join(p) for p in pieces]
+            rows.append((f"{name}, a clean environment", *clean(folder, "pieces", lines, place / "in")))
+        text = args.text.read_text(encoding="utf-8").splitlines()
+        name = "CTranslate2, float32, text by sentencepiece alone"
+        rows.append((name, *clean(place / "float32", "text", text, place / "in")))
+
+    decode = task.target_segmenter.decode
+    expected, first = rows[0][1], None
+    print("| search | best translation identical | whole beam identical | BLEU | difference | seconds |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, beams, seconds in rows:
+        bleu = corpus_bleu([decode(beam[0]) for beam in beams], [reference]).score
+        first = bleu if first is None else first
+        best = sum(a[0] == b[0] for a, b in zip(beams, expected, strict=True))
+        whole = sum(a == b for a, b in zip(beams, expected, strict=True))
+        print(f"| {name} | {best} | {whole} | {bleu:.2f} | {bleu - first:+.2f} | {seconds:.1f} |")
+    print(f"\n{len(expected)} sentences, beam {args.beam}, batches of 32, one thread. Seconds of the search: of "
+          "fairseq's rows\nwith the start of the program, of CTranslate2's without.")  # fmt: skip
+
+
+def generated(command: list, folder: Path | None = None) -> tuple[Beams, float]:
+    """The hypotheses that fairseq-generate prints, by sentence, and its seconds."""
+    begin = time.perf_counter()
+    lines = output(command, folder).splitlines()
+    seconds = time.perf_counter() - begin
+    found: dict[int, list[list[str]]] = {}
+    for line in lines:
+        if line.startswith("H-"):
+            number, _, hypothesis = line.split("\t")
+            found.setdefault(int(number[2:]), []).append(hypothesis.split())
+    return [found[i] for i in range(len(found))], seconds
+
+
+def output(command: list, folder: Path | None = None) -> str:
+    """What a command prints, on one thread; it ends this program where it fails."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment = {**os.environ, **threads, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, env=environment, cwd=folder
+    )
+    if done.returncode:
+        raise SystemExit(f"{command[0]} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def user_dir() -> str:
+    import fairseq_syntax
+
+    return os.path.dirname(fairseq_syntax.__file__)
+
+
+if __name__ == "__main__":
+    main()
