@@ -5,7 +5,7 @@
 
 CLEAN is an environment with ``pip install ctranslate2 sentencepiece numpy`` and nothing else: there the exported folder
 is used as its README says, without fairseq, PyTorch and this package. Stock fairseq runs in this environment, in a
-process in which this package cannot be imported. All have the same pieces, but for a last row that begins with raw text.
+process in which this package cannot be imported. All have the same pieces; the last row begins with text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ import ctranslate2, sentencepiece
 folder, source, kind, beam, path = sys.argv[1:]
 lines = open(path, encoding="utf-8").read().splitlines()
 if kind == "text":
-    pieces = sentencepiece.SentencePieceProcessor(folder + "/segmentation." + source + ".model").encode(lines, out_type=str)
+    segmentation = sentencepiece.SentencePieceProcessor(folder + "/segmentation." + source + ".model")
+    pieces = segmentation.encode(lines, out_type=str)
 else:
     pieces = [line.split() for line in lines]
 translator = ctranslate2.Translator(folder, device="cpu", inter_threads=1, intra_threads=1)
@@ -107,6 +108,7 @@ def main() -> None:
 
     decode = task.target_segmenter.decode
     expected, first = rows[0][1], None
+    print("# Exported models against fairseq-generate\n\nWritten by `examples/export/compare.py`.\n")
     print("| search | best translation identical | whole beam identical | BLEU | difference | seconds |")
     print("|---|--:|--:|--:|--:|--:|")
     for name, beams, seconds in rows:
@@ -136,9 +138,7 @@ def output(command: list, folder: Path | None = None) -> str:
     """What a command prints, on one thread; it ends this program where it fails."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     environment = {**os.environ, **threads, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, env=environment, cwd=folder
-    )
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment, cwd=folder)
     if done.returncode:
         raise SystemExit(f"{command[0]} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     return done.stdout

@@ -31,6 +31,8 @@ from fairseq_syntax.inference.plain import (
 from fairseq_syntax.store.flat import FlatSyntax
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 
+TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
+
 
 @dataclass
 class Loaded:
@@ -194,14 +196,14 @@ def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embed
     heads = head.heads if head.head is None else 1
     args = Namespace(**{**options, "alignment_layer": head.layer, "alignment_heads": heads})
     if not hasattr(args, "encoder_attention_heads"):
-        raise SyntaxDataError(f"CTranslate2 has no counterpart of {options['_name']}")
+        raise SyntaxDataError(f"CTranslate2 has no counterpart of {options['_name']}", hint=TO_FAIRSEQ)
     for option in ("cross_self_attention", "no_cross_attention", "adaptive_input", "adaptive_softmax_cutoff"):
         if getattr(args, option, None):
-            raise SyntaxDataError(f"CTranslate2 has no counterpart of --{option.replace('_', '-')}")
+            raise SyntaxDataError(f"CTranslate2 has no counterpart of --{option.replace('_', '-')}", hint=TO_FAIRSEQ)
     try:
         spec = converter._get_model_spec(args)  # its checks of the options, too
     except ValueError as error:
-        raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}") from None
+        raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}", hint=TO_FAIRSEQ) from None
     if embedding is not None:
         spec = transformer_spec.TransformerSpec.from_config(
             (args.encoder_layers, args.decoder_layers),

@@ -31,7 +31,7 @@ def why_not_plain(model: Any) -> str | None:
     if needs:
         systems = [s.name for s in getattr(model.encoder, "systems", {}).values() if s.inference_needs]
         what = "the parser's distribution" if "arcs" in needs else "the parse"
-        return f"{' and '.join(systems) or type(model).__name__} reads {what} of each sentence that it translates"
+        return f"{' and '.join(systems) or _name(model)} reads {what} of each sentence that it translates"
     if isinstance(model, SyntaxTransformerModel):
         own = [s.name for s in model.encoder.systems.values() if acts_at_inference(s, model.encoder)]
         if own:
@@ -40,8 +40,14 @@ def why_not_plain(model: Any) -> str | None:
             return f"{type(model.decoder).__name__} needs no parse, but it computes what no plain Transformer does"
         return None
     if type(model).__module__.split(".")[0] != "fairseq":
-        return f"{type(model).__name__} is no model of fairseq's own"
+        return f"{_name(model)} is no model of fairseq's own"
     return None
+
+
+def _name(model: Any) -> str:
+    """As the model is registered, such as ``dlaa_lstm``."""
+    names = [name for name, kind in MODEL_REGISTRY.items() if kind is type(model)]
+    return names[0] if names else type(model).__name__
 
 
 def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
@@ -140,7 +146,7 @@ def check_equal(model: Any, plain: Any, vocabulary: tuple[int, int], pad: int, e
     generator = torch.Generator().manual_seed(1)
     source, target = (torch.randint(4, max(5, size), (3, 9), generator=generator) for size in vocabulary)
     source[:, -1] = eos
-    source[0, :4] = pad
+    source[-1, :4] = pad  # the shortest comes last, which an LSTM of fairseq's asks for
     batch = {"src_tokens": source, "src_lengths": source.ne(pad).sum(dim=1), "prev_output_tokens": target}
     logits: list[Tensor] = [m(**batch)[0].float() for m in (model, plain)]
     if not torch.allclose(logits[0], logits[1], atol=1e-4, rtol=1e-4):

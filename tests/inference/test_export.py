@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +14,10 @@ import binarized
 import pytest
 import torch
 import toy_data
+from fairseq.models import ARCH_MODEL_REGISTRY
+from untrained import untrained
 
+from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference import export
 from fairseq_syntax.inference.translator import Translator
@@ -169,25 +174,92 @@ def test_label_embeddings_become_source_factors(labelled, text, tmp_path):
     assert not (tmp_path / "stock").exists()
 
 
-@pytest.mark.parametrize(
-    "arch, options, reason",
-    [
-        ("pascal_transformer", {}, "pascal reads the parse"),
-        ("ldd_transformer", {}, "ldd reads the parser's distribution"),
-        ("lisa_transformer", {"criterion": "lisa"}, "lisa needs no parse, but its encoder"),
-        ("local_attention_lstm", {}, "LocalAttentionModel is no model of fairseq's own"),
-    ],
-)
-def test_what_cannot_be_exported_says_why_and_what_to_do(corpus, tmp_path, capsys, arch, options, reason):
-    if arch.endswith("lstm"):
-        sizes = [name for name in toy_data.MODEL if name not in ("--arch", "--dropout")]
-        options = {name[2:].replace("-", "_"): None for name in [*sizes, "--decoder-attention-heads"]}
-    checkpoint = trained(corpus / "bin", tmp_path / "model", arch, max_update=1, **options)
+def test_what_cannot_be_exported_says_why_and_what_to_do(corpus, tmp_path, capsys):
+    checkpoint = trained(corpus / "bin", tmp_path / "model", "pascal_transformer", max_update=1)
     arguments = ["export", str(checkpoint), "--to", "ctranslate2", "--output", str(tmp_path / "out")]
     assert toy_data.syntax_command(*arguments) == 1
     said = capsys.readouterr().err
-    assert reason in said and "--distil" in said and "Traceback" not in said
+    assert "pascal reads the parse" in said and "--distil" in said and "Traceback" not in said
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
+    assert command(["export", str(checkpoint), "--distil"]) == 0
+    recipe = capsys.readouterr().out
+    assert (
+        f"fairseq-syntax translate {checkpoint} --data {corpus / 'bin'}" in recipe and "examples/distillation" in recipe
+    )
+
+
+TREE, NO_PLAIN = "reads the parse of each sentence", "needs no parse, but its encoder computes what no plain"
+# Architecture: why not, for either kind; or by kind, where they differ; None: it is exported.
+WHY_NOT: dict[str, str | dict[str, str | None] | None] = {
+    "syntax_transformer": None,
+    "supervised_head_transformer": None,
+    "lisa_transformer": f"lisa {NO_PLAIN}",
+    "dbsa_transformer": f"dbsa {NO_PLAIN}",
+    "parser_free_pascal_transformer": f"predicted_pascal {NO_PLAIN}",
+    "parser_free_ldd_transformer": f"predicted_ldd {NO_PLAIN}",
+    "pascal_transformer": f"pascal {TREE}",
+    "ldd_transformer": "ldd reads the parser's distribution of each sentence",
+    "gcn_transformer": f"gcn {TREE}",
+    "relative_depth_transformer": f"relative_depth {TREE}",
+    "structural_positions_transformer": f"structural_positions {TREE}",
+    "sennrich_haddow_transformer": {"fairseq": f"sennrich_haddow {TREE}", "ctranslate2": None},
+    "lasyn_transformer": "LaSynDecoder needs no parse, but it computes what no plain",
+    "local_attention_lstm": "local_attention_lstm is no model of fairseq's own",
+    **{name: f"{name} {TREE}" for name in ("dlaa_lstm", "gcn_lstm", "sdrnmt1_lstm", "sdrnmt2_lstm", "senmt_lstm")},
+    "tree2seq_lstm": f"tree2seq_lstm {TREE}",
+    # fairseq's own
+    "transformer": None,
+    "transformer_align": None,
+    "lstm": {"fairseq": None, "ctranslate2": "CTranslate2 has no counterpart of lstm"},
+    "fconv": {"fairseq": None, "ctranslate2": "CTranslate2 has no counterpart of fconv"},
+}
+
+
+def test_every_architecture_is_listed_here():
+    """A new system says what becomes of it."""
+    ours = {name for name, kind in ARCH_MODEL_REGISTRY.items() if kind.__module__.startswith("fairseq_syntax.")}
+    assert {name for name in ours if not name.endswith(("_tiny", "_iwslt_de_en"))} <= set(WHY_NOT)
+
+
+@pytest.mark.parametrize("arch", WHY_NOT)
+def test_each_architecture_is_exported_or_says_why_not(corpus, tmp_path, arch):
+    pytest.importorskip("ctranslate2")
+    shutil.copytree(corpus / "bin", tmp_path / "bin")
+    shutil.copyfile(corpus / "bin" / "labels.en.json", tmp_path / "bin" / "labels.de.json")  # for LaSyn
+    found = WHY_NOT[arch]
+    for kind in ("fairseq", "ctranslate2"):
+        reason, folder = found[kind] if isinstance(found, dict) else found, tmp_path / kind
+        loaded = untrained(tmp_path / "bin", arch)
+        if reason is None:
+            export.export(loaded, kind, folder)
+            if kind == "fairseq":
+                text = ["the dog sees the man.", "children"]
+                expected = Translator([loaded.model], loaded.task, beam=2, max_len_b=10).translations(text)
+                again = Translator.load(folder, device="cpu", beam=2, max_len_b=10).translations(text)
+                assert [b[0].pieces for b in again] == [b[0].pieces for b in expected]
+        else:
+            with pytest.raises(SyntaxDataError, match=re.escape(reason)) as error:
+                export.export(loaded, kind, folder)
+            assert "--distil" in (error.value.hint or "") and not folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["fairseq", "ctranslate2"])
+def test_a_multi_task_model_is_asked_for_a_translation(corpus, tmp_path, kind):
+    """Its source begins and ends with a tag, by the model's own search and by that of the exported folder."""
+    pytest.importorskip("ctranslate2")
+    data, tag = tmp_path / "bin", "<translate>"
+    shutil.copytree(corpus / "bin", data)
+    with open(data / "dict.en.txt", "a", encoding="utf-8") as file:
+        file.write(f"{tag} 1\n")
+    loaded = untrained(data, "transformer", sure=20)
+    export.export(loaded, kind, tmp_path / "out", source_tag=tag)
+    text, search = ["the dog sees the man.", "children"], {"beam": 2, "max_len_b": 10}
+    expected = Translator([loaded.model], loaded.task, source_tag=tag, **search).translations(text)
+    found = Translator.load(tmp_path / "out", device="cpu", **search).translations(text)
+    assert [best[0].pieces for best in found] == [best[0].pieces for best in expected]
+    bare = Translator([loaded.model], loaded.task, **search).translations(text)
+    assert [best[0].score for best in bare] != [best[0].score for best in expected], "the tag is read"
+    assert tag in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
 def test_bad_folders_and_options(supervised, tmp_path):

@@ -247,25 +247,9 @@ def test_models_that_cannot_be_served(tmp_path, trained):
 
 
 def test_fuzzed_requests_find_no_defect(server):
-    """Whatever the description allows, and what it does not: no 5xx, and answers as described.
+    """Whatever the description allows, and what it does not: no 5xx, and answers as described."""
+    pytest.importorskip("schemathesis")
+    from fuzzing import fuzz
 
-    That a CoNLL-U is a tree and a model is loaded, the description cannot say, so some of what it allows is refused.
-    """
-    schemathesis = pytest.importorskip("schemathesis")
-    from hypothesis import HealthCheck, given, settings
-    from schemathesis.generation import GenerationMode
-    from schemathesis.specs.openapi.checks import positive_data_acceptance
-
-    schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{server.port}/openapi.json")
-    operation = schema["/translate"]["POST"]
-    for mode, examples in ((GenerationMode.POSITIVE, 20), (GenerationMode.NEGATIVE, 180)):
-
-        @given(case=operation.as_strategy(generation_mode=mode))
-        @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-        def check(case):
-            answer = case.call()
-            assert answer.status_code in (200, 400, 405, 413, 415, 422), (answer.status_code, answer.text[:500])
-            if answer.status_code != 413:  # schemathesis does not know it for a refusal
-                case.validate_response(answer, excluded_checks=[positive_data_acceptance])
-
-        check()
+    found = fuzz(f"http://127.0.0.1:{server.port}", 200)
+    assert found[422] > 50 and sum(found.values()) > 150

@@ -1,0 +1,61 @@
+"""``serve`` with what ``export`` wrote, for fairseq and for CTranslate2."""
+
+from __future__ import annotations
+
+import binarized
+import pytest
+from served import running
+from untrained import untrained
+
+from fairseq_syntax.inference.export import export
+from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.serving.models import Source, load_models
+from fairseq_syntax.serving.service import Service
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    pytest.importorskip("ctranslate2")
+    place = tmp_path_factory.mktemp("exported")
+    data = binarized.make(place / "corpus", train=40, valid=5)
+    plain = untrained(data, "supervised_head_transformer", sure=20)
+    labels = untrained(data, "sennrich_haddow_transformer", "--label-features", "deprel:4,upos:3", sure=20)
+    export(labels, "ctranslate2", place / "labels")
+    export(plain, "fairseq", place / "stock")
+    export(plain, "ctranslate2", place / "fast")  # last, as it may renumber the heads
+    return {name: str(place / name) for name in ("stock", "fast", "labels")}
+
+
+def test_exported_folders_are_served_as_they_translate_offline(folders):
+    parser = load_parser(ParserOptions(parser="chain_parser", distributions=True))
+    texts = ["the dog sees the man.", "children", "the river follows the woman."]
+    models = load_models(folders)
+    assert [sorted(model.needs) for model in models] == [[], [], ["tree"]]
+    with running(Service(models, Source(parser))) as server:
+        status, answer = server.translate(text=texts, model=list(folders), alignments=True)
+        assert status == 200
+        for name, folder in folders.items():
+            offline = Translator.load(folder, parser=parser, device="cpu").translations(texts, alignments=True)
+            found = [t for t in answer["translations"] if t["model"] == name]
+            assert [t["text"] for t in found] == [best[0].text for best in offline]
+            assert [t["score"] for t in found] == pytest.approx([best[0].score for best in offline], abs=1e-3)
+            assert [t["alignment"]["pharaoh"] for t in found] == [best[0].alignment.pharaoh() for best in offline]
+        status, answer = server.translate(text="children", model="fast", attention=True)
+        assert status == 422 and "does not show its attention" in answer["detail"]
+    with running(Service(load_models(folders), Source(None))) as server:
+        assert server.translate(text="children", model="fast")[0] == 200
+        status, answer = server.translate(text="children", model="labels")
+        assert status == 422 and "labels cannot do without a parse" in answer["detail"]
+
+
+def test_label_factors_without_a_parse(folders):
+    """Of S&H in CTranslate2: the labels that stand for none."""
+    offline = Translator.load(folders["labels"], parser_name="none", missing_parse="neutral", device="cpu")
+    models = load_models({"labels": folders["labels"]}, missing_parse="neutral")
+    with running(Service(models, Source(None, neutral=True))) as server:
+        status, answer = server.translate(text="the dog sees the man.")
+        assert status == 200 and answer["without_parse"] == [0]
+        assert answer["translations"][0]["text"] == offline.translate(["the dog sees the man."])[0]
