@@ -29,8 +29,9 @@ def translate() -> None:
     torch.set_num_threads(1)
     try:
         task = corpus.task()
-        model, args = corpus.model(task, "supervised_head_transformer", *SIZE)
-        loaded = Loaded(model.eval(), vars(args), task, default_head(model))
+        _, args = corpus.model(corpus.task(), "supervised_head_transformer", *SIZE)
+        model = task.build_model(args, from_checkpoint=True).eval()  # which then reads no parse
+        loaded = Loaded(model, vars(args), task, default_head(model))
         rng = random.Random(1)
         lines = [" ".join(f"w{rng.randrange(6000)}" for _ in range(rng.randint(8, 22))) for _ in range(SENTENCES)]
         search = {"batch_size": BATCH, "beam": BEAM, "max_len_b": STEPS}

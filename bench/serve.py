@@ -129,7 +129,10 @@ def _untrained() -> str:
     layers = ["--encoder-layers=3", "--decoder-layers=3", "--max-target-positions=30"]
     built, args = model(task(), "pascal_transformer", *sizes, *layers)
     path = os.path.join(tempfile.mkdtemp(prefix="bench-"), "model.pt")
-    torch.save({"args": args, "model": built.state_dict()}, path)
+    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+    extra = {"epoch": 1, "train_iterator": {"epoch": 1, "iterations_in_epoch": 0}}
+    state = {"args": args, "model": built.state_dict(), "optimizer_history": [history], "extra_state": extra}
+    torch.save({**state, "last_optimizer_state": None}, path)
     return path
 
 

@@ -39,7 +39,7 @@ def untrained(data: Path, arch: str, *arguments: str, sure: float = 1.0) -> Load
     )
     task = tasks.setup_task(args)
     torch.manual_seed(1)
-    model = task.build_model(args).eval()
+    model = task.build_model(args, from_checkpoint=True).eval()
     if sure != 1.0:
         model.decoder.output_projection.weight.data *= sure
     return Loaded(model, {**vars(args), "_name": arch}, task, default_head(model))
