@@ -15,7 +15,7 @@ from fairseq_syntax.serving.guard import ImpatientProtocol
 def prepared(
     app: FastAPI, host: str, port: int, *, request_seconds: float = 15.0, stop_seconds: float = 60.0
 ) -> tuple[uvicorn.Server, socket.socket]:
-    """A server that is not yet running, and the socket that it is to be given.
+    """A server that is not yet running, and the socket that it is to be given, where clients can already knock.
 
     Args:
         host, port: where to listen; port 0 takes any that is free
@@ -38,6 +38,7 @@ def prepared(
     )
     try:
         listening = config.bind_socket()
+        listening.listen(config.backlog)
     except (SystemExit, OSError) as error:  # uvicorn says why, and exits
         raise SyntaxDataError(f"cannot listen on {host}:{port}", hint="choose another --port") from error
     return uvicorn.Server(config), listening

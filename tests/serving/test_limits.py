@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from served import running, stand_in_service
 
+from fairseq_syntax.serving.app import create_app
+from fairseq_syntax.serving.server import prepared
+
 TEXT = {"text": "one two"}
 
 
@@ -28,6 +31,20 @@ def raw(port: int, head: str = "", length: int | str = 0) -> socket.socket:
     lines = ["POST /translate HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {length}"]
     connection.sendall((head or "\r\n".join([*lines, "", ""])).encode())
     return connection
+
+
+def test_clients_may_knock_before_it_runs():
+    """Its address is printed first: who connects at once is not refused."""
+    _, service = stand_in_service()
+    server, listening = prepared(create_app(service), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    try:
+        with raw(listening.getsockname()[1], "GET /health HTTP/1.1\r\nhost: x\r\n\r\n") as connection:
+            thread.start()
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    finally:
+        server.should_exit = True
+        thread.join(30)
 
 
 def test_a_full_queue_is_said_and_passes():
