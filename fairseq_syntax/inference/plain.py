@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
-from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -22,6 +22,8 @@ from fairseq_syntax.model.transformer import SyntaxTransformerModel
 TRANSFORMER = "transformer"
 # What a checkpoint must not ask for again: files of the machine that trained it, and layers that are pruned by now.
 _OF_TRAINING = {"encoder_embed_path", "decoder_embed_path", "encoder_layers_to_keep", "decoder_layers_to_keep"}
+# What fairseq's older models read of their options though it belongs to the task and the criterion.
+_OF_OTHERS = {"criterion", "max_source_positions", "max_target_positions"}
 DISTIL = "--distil says how to train a plain model on this one's translations"
 
 
@@ -90,6 +92,8 @@ def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     MODEL_REGISTRY[name].add_args(parser)
     known = {action.dest for action in parser._actions} - _OF_TRAINING
+    if not issubclass(MODEL_REGISTRY[name], TransformerModelBase):
+        known |= _OF_OTHERS
     return {"_name": name, "arch": name, **{k: _value(v) for k, v in options.items() if k in known}}
 
 

@@ -236,7 +236,8 @@ def test_each_architecture_is_exported_or_says_why_not(corpus, tmp_path, arch):
                 text = ["the dog sees the man.", "children"]
                 expected = Translator([loaded.model], loaded.task, beam=2, max_len_b=10).translations(text)
                 again = Translator.load(folder, device="cpu", beam=2, max_len_b=10).translations(text)
-                assert [b[0].pieces for b in again] == [b[0].pieces for b in expected]
+                # scores: a model with random weights has ties
+                assert [b[0].score for b in again] == pytest.approx([b[0].score for b in expected], abs=1e-3)
         else:
             with pytest.raises(SyntaxDataError, match=re.escape(reason)) as error:
                 export.export(loaded, kind, folder)
@@ -253,12 +254,13 @@ def test_a_multi_task_model_is_asked_for_a_translation(corpus, tmp_path, kind):
         file.write(f"{tag} 1\n")
     loaded = untrained(data, "transformer", sure=20)
     export.export(loaded, kind, tmp_path / "out", source_tag=tag)
-    text, search = ["the dog sees the man.", "children"], {"beam": 2, "max_len_b": 10}
+    text, search = ["the dog sees the man.", "children"], {"beam": 1, "max_len_b": 10}
     expected = Translator([loaded.model], loaded.task, source_tag=tag, **search).translations(text)
     found = Translator.load(tmp_path / "out", device="cpu", **search).translations(text)
     assert [best[0].pieces for best in found] == [best[0].pieces for best in expected]
     bare = Translator([loaded.model], loaded.task, **search).translations(text)
-    assert [best[0].score for best in bare] != [best[0].score for best in expected], "the tag is read"
+    scores = [best[0].score for best in expected]
+    assert [best[0].score for best in bare] != pytest.approx(scores, abs=2e-2), "the tag is read"
     assert tag in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
