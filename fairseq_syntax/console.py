@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, overload
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -18,15 +18,33 @@ Item = TypeVar("Item")
 DELAY = 1.0  # seconds before a bar is shown
 
 
+@overload
 def progress(
-    items: Iterable[Item] | None = None,
+    items: Iterable[Item],
+    *,
+    total: int | None = ...,
+    unit: str = ...,
+    of: str = ...,
+    done: int = ...,
+    quiet: bool = ...,
+) -> tqdm[Item]: ...
+
+
+@overload
+def progress(
+    items: None = ..., *, total: int | None = ..., unit: str = ..., of: str = ..., done: int = ..., quiet: bool = ...
+) -> tqdm[Any]: ...
+
+
+def progress(
+    items: Iterable[Any] | None = None,
     *,
     total: int | None = None,
     unit: str = "lines",
     of: str = "",
     done: int = 0,
     quiet: bool = False,
-) -> tqdm[Item]:
+) -> tqdm[Any]:
     """A progress bar, to be iterated over, or to be updated in a ``with`` block.
 
     Args:
@@ -40,7 +58,7 @@ def progress(
     """
     from tqdm import tqdm
 
-    return tqdm(
+    bar: tqdm[Any] = tqdm(
         items,
         total=total,
         unit=f" {unit}",
@@ -51,6 +69,7 @@ def progress(
         dynamic_ncols=True,
         disable=True if quiet else None,
     )
+    return bar
 
 
 def say(text: str) -> None:
