@@ -13,7 +13,7 @@ from tiny_syntax import dictionary, sample, tiny_model
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
-from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
+from fairseq_syntax.systems.lasyn.joint import JointBeamSearch, largest
 from fairseq_syntax.systems.lasyn.templates import OPEN, parse_template, read_templates
 
 WORDS = dictionary()
@@ -315,3 +315,13 @@ def test_searches_that_do_not_go_together():
         generator([model()], "template")
     with pytest.raises(SyntaxDataError, match="different latent values"):
         generator([model(), model(latent_values=4)])
+
+
+@pytest.mark.parametrize("n, k", [(1000, 5), (1003, 30), (1007, 31), (40, 7), (800, 1)])
+def test_the_largest_of_long_rows(n, k):
+    x = torch.randn(6, n)
+    x[0] = -math.inf  # and of what is nothing but impossible
+    x[1, : n // 2] = -math.inf
+    values, index = largest(x, k)
+    torch.testing.assert_close(values, x.topk(k).values, rtol=0, atol=0)
+    assert torch.equal(x.gather(1, index), values) and all(len(set(row)) == k for row in index.tolist())

@@ -176,7 +176,7 @@ def test_scores_of_a_search_step_equal_the_literal_form(case):
     (h, w, e, p), _ = layer(**case)
     tables = tag_tables(w.detach(), e.detach())
     assert tables.safe == ("far_apart" not in case and "scale" not in case)
-    marginal, rest = search_scores((h @ w.t()).detach(), torch.log_softmax(h @ p.t(), 1).detach(), tables)
+    marginal, rest = search_scores((h @ w.t()).detach() / math.log(2), torch.log_softmax(h @ p.t(), 1).detach(), tables)
     exact = double((h, w, e, p))
     joint = torch.stack([literal_log_joint(*exact, [v] * N) for v in range(V)], dim=1)
     atol = max(1e-5, 1e-6 * case.get("far_apart", 0.0))

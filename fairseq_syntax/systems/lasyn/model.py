@@ -29,7 +29,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder, register_decoder_system
 from fairseq_syntax.model.options import SystemConfig, option
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.lasyn.softmax import TagTables, log_marginal, search_scores, tag_tables
+from fairseq_syntax.systems.lasyn.softmax import LN2, TagTables, log_marginal, search_scores, tag_tables
 
 END = "</s>"  # the name of the latent value of </s>, which is value 0; label i of the inventory is value i
 UNKNOWN = -1  # where a latent value is wanted and the parse has none
@@ -86,7 +86,7 @@ class LaSynDecoder(SyntaxTransformerDecoder):
 
     def scores(self, hidden: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
         """:func:`.softmax.search_scores` at decoder outputs ``hidden`` [R, C]: ([R, V], [R, Z])."""
-        return search_scores(self.output_projection(hidden), self.log_prior(hidden), tables)
+        return search_scores(self.output_projection(hidden / LN2), self.log_prior(hidden), tables)
 
     def conditional(self, hidden: Tensor, values: Tensor) -> Tensor:
         """log P(y | z) [R, V] in float32 for given values z [R], at decoder outputs ``hidden`` [R, C]."""

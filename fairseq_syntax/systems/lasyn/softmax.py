@@ -30,6 +30,7 @@ from fairseq_syntax.model.precision import full_precision
 # A product of two sums below this is not trusted. Terms lost to underflow are each below 1.2e-38, so for any
 # vocabulary of less than a million words they are less than 2e-7 of what is trusted.
 TRUSTED = {torch.float32: 1e-25, torch.float64: 1e-250}
+LN2 = math.log(2)
 # Elements of the largest scratch matrix: of the exact fallback, and of a chunk of the loss (16 MB; on a GPU 64 MB).
 SCRATCH = 1 << 22
 
@@ -149,24 +150,26 @@ def tag_tables(weight: Tensor, embed: Tensor) -> TagTables:
     return TagTables(logits, logits.exp(), logits.t().contiguous(), bool(cannot_underflow(logits)))
 
 
-def search_scores(logits: Tensor, log_prior: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
+def search_scores(log2_odds: Tensor, log_prior: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the next word, the latent values summed out, and what it takes to put them back.
 
-    logits: A [R, V], overwritten; log_prior: log P(z) [R, Z]. Returns the log marginal [R, V] and C [R, Z], with which
-    log P(z | v) = log_softmax over z of C[z] + B[z, v]. No gradient.
+    log2_odds: A / ln 2 [R, V], overwritten: where the division is done before the output layer it costs nothing, and a
+    power of 2 takes half the time of one of e; log_prior: log P(z) [R, Z]. Returns the log marginal [R, V] and C
+    [R, Z], with which log P(z | v) = log_softmax over z of C[z] + B[z, v]. No gradient.
     """
-    dtype = tables.logits.dtype
-    logits = logits.to(dtype)
-    logits -= logits.amax(dim=1, keepdim=True)
+    log2_odds = log2_odds.to(tables.logits.dtype)
+    log2_odds -= log2_odds.amax(dim=1, keepdim=True)
     if not tables.safe:
+        logits = log2_odds.mul_(LN2)
         rest = log_prior - log_matmul_exp(logits, tables.logits)
         return logits + log_matmul_exp(rest, tables.by_word), rest
     # No maxima to subtract.
-    exps = logits.exp()
-    with full_precision(logits):
-        rest = log_prior - (exps @ tables.exp.t()).log_()
+    exps = log2_odds.exp2()
+    with full_precision(exps):
+        # In this order the product is a third faster where Z is no multiple of 16.
+        rest = log_prior - (tables.exp @ exps.t()).log_().t()
         marginal = torch.mm(rest.exp(), tables.exp, out=exps)
-    return marginal.log_().add_(logits), rest
+    return marginal.log_().add_(log2_odds, alpha=LN2), rest
 
 
 class EMLoss(NamedTuple):
