@@ -25,6 +25,7 @@ from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system,
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
+from fairseq_syntax.model.thresholds import thresholds
 from fairseq_syntax.model.transformer import register_presets
 
 logger = logging.getLogger(__name__)
@@ -34,9 +35,6 @@ UNLABELLED = ("UDD", "UDP")  # labels summed out, the same matrix for every head
 UNIFORM = ("ULDD", "UUDD")  # every point of the tensor the same
 VARIANTS = (*LABELLED, *UNLABELLED, *UNIFORM)
 FORMS = ("auto", "linear", "dense")
-# One entry costs the linear form as much as 60 scores cost the dense one: forward and backward on one core of a CPU in
-# float32, 16 heads of 32 dimensions, 32 to 512 tokens.
-SCORES_PER_ENTRY = 60
 
 
 # -- the factor tensor (section 3.1) -----------------------------------------------------------------------------------
@@ -93,7 +91,8 @@ class LddTerm(ScoreTerm):
         B, H, T = factors.size
         self._factors, self._replace = factors, replace
         self.without_dropout = form == "linear"
-        self._linear = form == "linear" or (form == "auto" and len(factors.factor) * SCORES_PER_ENTRY <= B * H * T * T)
+        dense = len(factors.factor) * thresholds(factors.factor.device).scores_per_entry > B * H * T * T
+        self._linear = form == "linear" or (form == "auto" and not dense)
 
     def scores(self, scores: Tensor, given: HeadInputs | None) -> Tensor:
         ldd = self._factors.dense(scores.dtype)

@@ -23,6 +23,7 @@ from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.gaussian import gaussian_window
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.thresholds import thresholds
 from fairseq_syntax.model.transformer import register_presets
 
 
@@ -88,7 +89,7 @@ class ParentTerm(ScoreTerm):
         return scores + distance if self._add else scores * distance
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        if self._fused and q.is_cuda:
+        if self._fused and thresholds(q.device).fused:
             h = self.heads
             return with_plain_heads(
                 self.flex(q[:, h], k[:, h], v[:, h], key_padding_mask), self.heads, q, k, v, key_padding_mask

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.data import ConcatDataset
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -119,6 +120,7 @@ class SyntaxTranslationTask(TranslationTask):
         self._training_needs: frozenset[str] = frozenset()
         self._target_needs: frozenset[str] = frozenset()
         self._losses: tuple[str, ...] = ()
+        self._adaptive_softmax = False
         self._input = InteractiveInput(self)
         self._printed_alignment: PrintedAlignment | None = None
         self._searches = [search(self) for search in SEARCHES]
@@ -191,6 +193,7 @@ class SyntaxTranslationTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         self._training_needs = getattr(model, "training_needs", frozenset())
         self._losses = getattr(model, "losses", ())
+        self._adaptive_softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
         inference_needs: frozenset[str] = getattr(model, "inference_needs", frozenset())
         self._target_needs = getattr(model, "target_training_needs", frozenset())
         self._need("source", inference_needs if from_checkpoint else self._training_needs)
@@ -229,6 +232,11 @@ class SyntaxTranslationTask(TranslationTask):
                 f"the criterion leaves out losses that the model is trained by: {', '.join(self._losses)}",
                 hint="use --criterion supervised_head, which is label-smoothed cross entropy with these losses, "
                 "or turn them off (weight 0)",
+            )
+        if self._adaptive_softmax and not isinstance(criterion, AdaptiveLoss):
+            raise SyntaxDataError(
+                "--adaptive-softmax-cutoff: no other criterion reads such an output layer than fairseq's adaptive_loss",
+                hint="use --criterion adaptive_loss --ddp-backend legacy_ddp, without systems that have losses",
             )
         self._epoch_iterator = getattr(criterion, "epoch_iterator", None)
         # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.

@@ -136,12 +136,13 @@ def make(directory: Path) -> Bench:
 # ------------------------------------------------------------------------------------------------------------- the ways
 
 
-def training_options(row: str, more: str, updates: int) -> list[str]:
-    """What fairseq-train is given, beside the data and where to save."""
+def training_options(row: str, more: str, updates: int, criterion: str | None = None) -> list[str]:
+    """What fairseq-train is given, beside the data and where to save; ``criterion`` in place of the row's options."""
     sizes = TRANSFORMER if row in TRANSFORMERS else LSTM
+    system = ROWS[row] if criterion is None else f"{ROWS[row].partition(' --criterion ')[0]} {criterion}"
     return (
         f"--task syntax_translation -s en -t de --optimizer adam --lr 0.01 --max-tokens 400 --seed 5 --num-workers 0 "
-        f"--log-format none --max-update {updates} --cpu --no-epoch-checkpoints {sizes} {ROWS[row]} {more}"
+        f"--log-format none --max-update {updates} --cpu --no-epoch-checkpoints {sizes} {system} {more}"
     ).split()
 
 
@@ -204,6 +205,13 @@ def only_training(more: str, bench: Bench, row: str, out: Path) -> None:
 
 def joined(bench: Bench, row: str, out: Path) -> None:
     translate(bench, train(bench, row, out, "--share-all-embeddings", bench.joined), data=bench.joined)
+
+
+def adaptive(bench: Bench, row: str, out: Path) -> None:
+    """With fairseq's own criterion for it, in place of the row's."""
+    criterion = "--criterion adaptive_loss --ddp-backend legacy_ddp --adaptive-softmax-cutoff 10,20"
+    fairseq("train", bench.data, "--save-dir", out, *training_options(row, "", 2, criterion))
+    translate(bench, out / "checkpoint_last.pt")
 
 
 def two_processes(more: str, bench: Bench, row: str, out: Path) -> None:
@@ -377,6 +385,9 @@ WAYS: dict[str, Way] = {
     "`--share-all-embeddings`": joined,
     **trained_with(
         "--adaptive-softmax-cutoff 10,20",
+    ),
+    "`--adaptive-softmax-cutoff 10,20 --criterion adaptive_loss`": adaptive,
+    **trained_with(
         "--encoder-normalize-before --decoder-normalize-before",
         "--no-cross-attention --cross-self-attention",
         "--layernorm-embedding",
@@ -476,7 +487,8 @@ def run(bench: Bench, row: str, way: str, number: int = 0) -> Outcome:
     except SystemExit as stop:
         text = said.getvalue().strip().splitlines()
         _, unknown, words = (text[-1] if text else "").partition("unrecognized arguments: ")
-        if unknown and not set(words.split()) & set(ROWS[row].split()):
+        names = {word for word in words.split() if word.startswith("--")}
+        if unknown and not names & set(ROWS[row].split()):
             return Outcome("–", words)
         return Outcome("fails", f"exit {stop.code}: {text[-1] if text else ''}")
     except BaseException as error:
@@ -506,7 +518,7 @@ class Kept:
     def get(self, row: str, way: str) -> Outcome | None:
         """What became of a cell; None if it is not known, or if it failed and is to be tried again."""
         outcome = self._found.get((row, ROWS[row], way))
-        return None if outcome is None or outcome.kind == "fails" else outcome
+        return None if outcome is None or outcome.kind in ("fails", "fairseq") else outcome
 
     def add(self, row: str, way: str, outcome: Outcome) -> None:
         """Keep an outcome. Several processes may write: a line is one write."""

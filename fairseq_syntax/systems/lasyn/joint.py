@@ -10,6 +10,8 @@ import torch
 from fairseq.search import BeamSearch
 from torch import Tensor
 
+from fairseq_syntax.model.thresholds import thresholds
+
 
 def largest(x: Tensor, k: int, parts: int = 8) -> tuple[Tensor, Tensor]:
     """``x.topk(k)`` of each row: values and indices [B, k], the highest first; quicker on CPUs where k is not small.
@@ -23,7 +25,7 @@ def largest(x: Tensor, k: int, parts: int = 8) -> tuple[Tensor, Tensor]:
     """
     rows, n = x.size()
     width = n // parts
-    if x.device.type != "cpu" or k * 4 > width:
+    if not thresholds(x.device).heap or k * 4 > width:
         return x.topk(k)
     column = x[:, : parts * width].view(rows, parts, width).amax(dim=1).topk(k, sorted=False).indices
     index = (column[:, None] + torch.arange(parts)[:, None] * width).flatten(1)

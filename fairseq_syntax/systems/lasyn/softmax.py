@@ -26,13 +26,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.model.precision import full_precision
+from fairseq_syntax.model.thresholds import thresholds
 
 # A product of two sums below this is not trusted. Terms lost to underflow are each below 1.2e-38, so for any
 # vocabulary of less than a million words they are less than 2e-7 of what is trusted.
 TRUSTED = {torch.float32: 1e-25, torch.float64: 1e-250}
 LN2 = math.log(2)
-# Elements of the largest scratch matrix: of the exact fallback, and of a chunk of the loss (16 MB; on a GPU 64 MB).
-SCRATCH = 1 << 22
 
 
 class ExpRows(NamedTuple):
@@ -58,7 +57,7 @@ def untrusted_pairs(product: Tensor) -> Tensor:
 def pair_batches(pairs: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The two columns of `pairs` [P, 2], as many pairs at a time as have `width` elements each in a scratch matrix."""
     if len(pairs):
-        for part in pairs.split(max(1, SCRATCH // width)):
+        for part in pairs.split(max(1, thresholds(pairs.device).scratch // width)):
             yield part[:, 0], part[:, 1]
 
 
@@ -316,7 +315,7 @@ def em_loss(
     The gradient of `loss` is that of sum_n sum_z gamma log P(y_n, z), which without smoothing is the gradient of the
     log marginal (Fisher's identity); it is computed with the value, where gradients are enabled.
     """
-    chunk = chunk or max(64, (SCRATCH << 2 if hidden.is_cuda else SCRATCH) // weight.size(0))
+    chunk = chunk or max(64, thresholds(hidden.device).scratch // weight.size(0))
     differentiate = torch.is_grad_enabled()
     with full_precision(hidden):
         return EMLoss(
