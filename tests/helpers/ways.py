@@ -515,9 +515,13 @@ class Kept:
                 row, options, way, kind, why = json.loads(line)
                 self._found[row, options, way] = Outcome(kind, why)
 
+    def known(self, row: str, way: str) -> Outcome | None:
+        """What became of a cell, failures too."""
+        return self._found.get((row, ROWS[row], way))
+
     def get(self, row: str, way: str) -> Outcome | None:
         """What became of a cell; None if it is not known, or if it failed and is to be tried again."""
-        outcome = self._found.get((row, ROWS[row], way))
+        outcome = self.known(row, way)
         return None if outcome is None or outcome.kind in ("fails", "fairseq") else outcome
 
     def add(self, row: str, way: str, outcome: Outcome) -> None:
@@ -578,6 +582,15 @@ def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[
     return found
 
 
+HEAD = """# Every system in every way of fairseq
+
+Written by `make ways`, which trains a tiny model of each system in each of these ways on a CPU, and translates with it.
+✓: the commands end, and every sentence is translated. refused: they end in an error that says what to do instead, which
+is given below the table. –: this family of models has no such option in fairseq, which says so.
+
+"""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run systems in the ways of fairseq, and write the table.")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
@@ -585,23 +598,37 @@ def main() -> int:
     parser.add_argument("--table", type=Path, metavar="FILE")
     parser.add_argument("--outcomes", type=Path, metavar="FILE", default=Path("runs/ways.jsonl"))
     parser.add_argument("--jobs", type=int, default=2, help="rows at a time (default: 2)")
+    parser.add_argument("--table-only", action="store_true", help="run nothing: the ways that were run in all rows")
     parser.add_argument("--again", action="store_true", help="forget the outcomes of earlier runs")
     args = parser.parse_args()
     args.outcomes.parent.mkdir(parents=True, exist_ok=True)
     if args.again:
         args.outcomes.unlink(missing_ok=True)
+    if args.table_only:
+        kept = Kept(args.outcomes)
+        cells = {(row, way): kept.known(row, way) for row in args.rows for way in args.ways}
+        missing = [way for way in args.ways if any(cells[row, way] is None for row in args.rows)]
+        args.ways = [way for way in args.ways if way not in missing]
+        return write({cell: o for cell, o in cells.items() if o is not None}, args, missing)
     shares = [args.rows[i :: args.jobs] for i in range(args.jobs)]
     with ProcessPoolExecutor(args.jobs) as pool:
         parts = pool.map(_run_rows, shares, [args.ways] * args.jobs, [args.outcomes] * args.jobs)
-    found = {cell: outcome for part in parts for cell, outcome in part.items()}
+    return write({cell: outcome for part in parts for cell, outcome in part.items()}, args, [])
+
+
+def write(found: dict[tuple[str, str], Outcome], args: argparse.Namespace, missing: Sequence[str]) -> int:
+    """Write or print the table of ``args.rows`` and ``args.ways``; 1 if a cell fails."""
     families = [[r for r in args.rows if r in family] for family in (TRANSFORMERS, LSTMS)]
-    text = "\n".join(table(found, rows, args.ways) for rows in families if rows)
+    text = HEAD + "\n".join(table(found, rows, args.ways) for rows in families if rows)
+    if missing:
+        text += "\nNot run in all rows yet: " + ", ".join(missing) + ".\n"
     if args.table:
         args.table.write_text(text, encoding="utf-8")
     else:
         print(text)
     counts = {
-        kind: sum(o.kind == kind for o in found.values()) for kind in ("works", "refused", "fairseq", "–", "fails")
+        kind: sum(found[row, way].kind == kind for row in args.rows for way in args.ways)
+        for kind in ("works", "refused", "fairseq", "–", "fails")
     }
     print(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     return int(counts["fails"] > 0)
