@@ -217,15 +217,8 @@ def train(data, save_dir: Path, *more, **changed) -> dict:
 
 def train_in_two_processes(arguments: list) -> None:
     """``fairseq-train`` with these arguments in two processes on the CPU, which share the batches."""
-    script = (
-        f'exec {sys.executable} -m fairseq_cli.train "$@" '
-        '--distributed-world-size "$WORLD_SIZE" --distributed-rank "$RANK"'
-    )
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    launch += ["--standalone", "--no-python", "bash", "-c", script, "train"]
-    distributed = ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--distributed-no-spawn"]
-    distributed += ["--distributed-init-method", "env://"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    argv = [*launch, *map(str, arguments), *distributed]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=240)
+    argv = [*launch, "-m", "fairseq_cli.train", *map(str, arguments)]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=480)
     assert done.returncode == 0, done.stderr[-3000:]

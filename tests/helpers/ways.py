@@ -439,7 +439,7 @@ WAYS: dict[str, Way] = {
     "fairseq-hydra-train `--multirun`": hydra,
     **generated_with(
         "--nbest 2",
-        "--sampling --sampling-topk 3",
+        "--sampling --sampling-topk 3 --nbest 2",
         "--diverse-beam-groups 2",
         "--prefix-size 1",
         "--score-reference",
