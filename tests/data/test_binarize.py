@@ -94,9 +94,9 @@ def test_the_store_is_the_parse(toy, split):
                     key = (t, token_of[arc_head], label)
                     expected[key] = expected.get(key, 0) + p
             arcs += [(*key, p) for key, p in expected.items()]
-        assert at == len(pieces) == flat["counts"][0, 0]
-        names = [store.labels["deprel"][i] for i in flat["arcs"][2]]
-        found = sorted(zip(flat["arcs"][0].tolist(), flat["arcs"][1].tolist(), names, flat["probs"].tolist()))
+        assert at == len(pieces) == flat.n_pieces[0]
+        labels = store.labels["deprel"]
+        found = sorted((dependent, head, labels[label], p) for dependent, head, label, p in flat.arcs.rows())
         assert [a[:3] for a in found] == [a[:3] for a in sorted(arcs)]
         assert [a[3] for a in found] == pytest.approx([a[3] for a in sorted(arcs)], abs=2e-5)
     assert (split_words and several_words) or split != "train"  # the corpus has what it is for
