@@ -1,6 +1,6 @@
 """Every step on synthetic corpora of several sizes: seconds and peak memory, as a table.
 
-    python tools/scale.py --pairs 100000 1000000 --work DIR [--table docs/scale.md]
+    python tools/scale.py --pairs 100000 1000000 --work DIR [--table bench/scale.md]
 
 Each step is a command in a process of its own; its peak is that of the largest of its processes. The text has the
 length and the word frequencies of image captions; the parser is one that costs nothing (every word attaches to the one
@@ -27,7 +27,6 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench.harness import device_name  # noqa: E402
 from fairseq_syntax.text.files import whole_file  # noqa: E402
 
 LANGS = ("en", "de")
@@ -117,7 +116,10 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     folder.mkdir(parents=True)
     write_text(folder, "train", pairs, 1)
     write_text(folder, "valid", VALID, 2)
-    about = {"cores": os.cpu_count(), "device": device_name(), "python": platform.python_version()}
+    # Not imported: the peak of a process counts the memory of the one that started it, so this one must stay small.
+    ask = [sys.executable, "-c", "from bench.harness import device_name; print(device_name())"]
+    device = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    about = {"cores": os.cpu_count(), "device": device, "python": platform.python_version()}
     for name, command in steps(folder, workers):
         if name == "binarize":  # the tokens stay, the store of the source goes
             (folder / "bin" / "train.en-de.en.syntax.arrow").unlink()
@@ -164,7 +166,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="for the corpora, removed at the end")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="default: 1")
     parser.add_argument("--note", default="", help="to be said below the table, such as what else the machine did")
-    parser.add_argument("--table", type=Path, default=ROOT / "docs" / "scale.md", metavar="FILE")
+    parser.add_argument("--table", type=Path, default=ROOT / "bench" / "scale.md", metavar="FILE")
     args = parser.parse_args()
     results = args.table.with_suffix(".jsonl")
     for pairs in args.pairs:
