@@ -113,7 +113,7 @@ def page(found: dict[str, float], parsing: dict, lines: int, words: int) -> str:
         (
             "`parse` (Stanza, CPU)",
             words_a_second / words,
-            f"`parse/stanza` of `make bench`: {words_a_second:,} words/s",
+            f"`parse/stanza` of `make bench`, {parsing['device']}: {words_a_second:,} words/s",
         ),
         ("`segment` (sentencepiece)", found["segment"], here),
         ("`binarize`", found["binarize"], here),
@@ -130,9 +130,9 @@ def page(found: dict[str, float], parsing: dict, lines: int, words: int) -> str:
     return "\n".join([
         "# What a large corpus costs",
         "",
-        f"Core-hours for sentences of {words} words on average. Written by `python examples/cluster/costs.py` on one "
-        f"core of: {device_name()}. A cluster takes the core-hours over its cores, but for the two steps that one "
-        "process does: reading and merging.",
+        f"Core-hours (CPU time) for sentences of {words} words on average. Written by `python "
+        f"examples/cluster/costs.py` on one core of: {device_name()}. A cluster takes the core-hours over its cores, "
+        "but for the two steps that one process does: reading and merging.",
         "",
         f"| step | sentences/s and core | {powers} | measured by |",
         "|---|--:|--:|--:|--:|---|",

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic
 
 import fairseq_syntax
@@ -108,7 +109,7 @@ class RayWorkers:
     """Workers of a Ray cluster; made by :meth:`connected`.
 
     Args:
-        address: ``HOST:PORT``; None for ``RAY_ADDRESS``, a cluster that runs here, or one of this process
+        address: ``HOST:PORT``; None for a cluster of this process alone
         count: of workers; None for as many as there is room for when the work begins
         cpus, gpus: of each
     """
@@ -134,11 +135,12 @@ class RayWorkers:
         if importlib.util.find_spec("ray") is None:
             raise SyntaxDataError("Ray is not installed", hint="pip install 'fairseq-syntax[ray]'")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        workers = cls(address or os.environ.get("RAY_ADDRESS") or None, count, cpus, gpus)
-        if workers.address == "auto":
-            workers.address = None
-        if workers.address is not None:
-            _reach(workers.address)
+        address = address or os.environ.get("RAY_ADDRESS")
+        if address and address != "auto":
+            _reach(address)
+        else:
+            address = _running_here()
+        workers = cls(address, count, cpus, gpus)
         try:
             yield workers
         finally:
@@ -223,11 +225,9 @@ class RayWorkers:
         if not ray.is_initialized():
             silent: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             try:
-                try:
-                    ray.init(address=self.address or "auto", **silent)
-                except ConnectionError as error:
-                    if self.address is not None or "any running Ray instance" not in str(error):
-                        raise
+                if self.address is not None:
+                    ray.init(address=self.address, **silent)
+                else:
                     self._start_here(ray, silent)
             except Exception as error:
                 where = f" at {self.address}" if self.address else ""
@@ -523,6 +523,16 @@ def _reach(address: str) -> None:
     if host in ("localhost", "127.0.0.1"):
         # Ray would go to this machine's own address instead, where a cluster on the loopback interface does not listen.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+
+def _running_here() -> str | None:
+    """The address of the cluster that was last started on this machine, if it answers: Ray keeps it in a file."""
+    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp", "ray")
+    with suppress(OSError, SyntaxDataError):
+        address = (folder / "ray_current_cluster").read_text("utf-8").strip()
+        _reach(address)
+        return address
+    return None
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,14 +41,25 @@ _COMMON = {"include_dashboard": False, "node_ip_address": "127.0.0.1", "object_s
 _COMMON["include_log_monitor"] = False
 
 
+class _Patience:
+    """A clock for the module of Ray that gives a node half a minute to start: too little on a busy machine."""
+
+    sleep = staticmethod(time.sleep)
+    monotonic = staticmethod(lambda: time.monotonic() / 6)
+    time = staticmethod(time.time)
+
+
 @contextmanager
 def ray_cluster(nodes: int) -> Iterator[Nodes]:
     """A cluster with so many nodes of one core."""
     paths = [str(_HELPERS), str(_HELPERS.parents[1]), os.environ.get("PYTHONPATH", "")]
     before = dict(os.environ)
     os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), OMP_NUM_THREADS="1")
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    from ray._private import node
     from ray.cluster_utils import Cluster
+
+    node.time = _Patience  # type: ignore[attr-defined]
+    logging.getLogger("ray").setLevel(logging.ERROR)
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "no_monitor": True, **_COMMON})
     found = Nodes(cluster)
