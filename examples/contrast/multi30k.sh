@@ -5,8 +5,8 @@
 #
 # SETS    folder with the files of DistilLingEval (https://github.com/ZurichNLP/distil-lingeval), plain or .gz
 # PARSER  folder with Stanza's pos.pt and depparse.pt for English; Stanza's own resources where it is not set
-# Without systems: seed 1 of all that are trained, with the plain Transformer as the baseline. The sources are parsed
-# once, into runs/contrast. Writes MULTI30K.md and multi30k.json beside this file.
+# Without systems: seed 1 of all that are trained, with the plain Transformer as the baseline. Where a system needs it, the
+# sources are parsed once, into runs/contrast. Writes MULTI30K.md and multi30k.json beside this file.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -16,24 +16,25 @@ export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -d "$root/.venv" ] && PATH=$root/.venv/bin:$PATH
 mkdir -p "$work"
 
-sets=() parses=()
+if [ $# = 0 ]; then
+  set -- $(cd "$models" && ls -d ./*/1/test1.txt | sed 's|^\./||; s|/test1.txt||' | grep -v '^transformer/')
+  [ -e "$models/transformer/1/test1.txt" ] && set -- transformer/1 "$@"
+fi
+systems=() sets=() parses=()
+for cell; do systems+=("${cell%/*}=$models/$cell/model/checkpoint_last.pt"); done
 for name in subj_verb_agreement np_agreement clause_omission; do
   for side in src.en tgt.correct.de tgt.incorrect.de; do
     file=$SETS/$name.mt.$side
     if [ -e "$file.gz" ]; then gzip -dc "$file.gz" > "$work/$name.$side"; else cp "$file" "$work/$name.$side"; fi
   done
-  python -m fairseq_syntax parse --input "$work/$name.src.en" --output "$work/$name.src.en.conllu" --lang en \
-    ${PARSER:+--model-dir "$PARSER"}
+  if printf '%s\n' "$@" | grep -qvE '^(transformer|C?SH.*|PSH.*)/'; then
+    python -m fairseq_syntax parse --input "$work/$name.src.en" --output "$work/$name.src.en.conllu" --lang en \
+      ${PARSER:+--model-dir "$PARSER"}
+    parses+=("$work/$name.src.en.conllu")
+  fi
   sets+=("$name=$work/$name.src.en,$work/$name.tgt.correct.de,$work/$name.tgt.incorrect.de")
-  parses+=("$work/$name.src.en.conllu")
 done
 
-if [ $# = 0 ]; then
-  set -- $(cd "$models" && ls -d ./*/1/test1.txt | sed 's|^\./||; s|/test1.txt||' | grep -v '^transformer/')
-  [ -e "$models/transformer/1/test1.txt" ] && set -- transformer/1 "$@"
-fi
-systems=()
-for cell; do systems+=("${cell%/1}=$models/$cell/model/checkpoint_last.pt"); done
 cat > "$work/page.md" <<PAGE
 # Contrastive accuracy of the models trained on Multi30k
 
@@ -41,7 +42,7 @@ Written by \`examples/contrast/multi30k.sh $*\`. The sets are DistilLingEval's, 
 accuracies serve to compare systems with each other.
 
 PAGE
-python -m fairseq_syntax contrast --set "${sets[@]}" --conllu "${parses[@]}" --model "${systems[@]}" --device cpu \
+python -m fairseq_syntax contrast --set "${sets[@]}" ${parses:+--conllu "${parses[@]}"} --model "${systems[@]}" --device cpu \
   --data "$root/runs/multi30k/data/bin" --format markdown --json "$here/multi30k.json" >> "$work/page.md"
 mv "$work/page.md" "$here/MULTI30K.md"
 cat "$here/MULTI30K.md"
