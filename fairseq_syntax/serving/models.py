@@ -144,7 +144,12 @@ def load_models(
         SyntaxDataError: a checkpoint is missing or cannot be used, or the models' source languages differ
     """
     # No parser of their own: what a model gets has been parsed, or is not to be.
-    options = {"device": device, "batch_size": batch_size, "missing_parse": missing_parse, "parser_name": "none"}
+    options: dict[str, Any] = {
+        "device": device,
+        "batch_size": batch_size,
+        "missing_parse": missing_parse,
+        "parser_name": "none",
+    }
     models = [ServedModel(name, Translator.load(path, data, **options)) for name, path in paths.items()]
     languages = {model.source_lang for model in models}
     if len(languages) > 1:
