@@ -562,7 +562,7 @@ def test_another_dictionary(data, trained, tmp_path):
     path = data / "dict.en.txt"
     first, second, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([second, first, *rest]), encoding="utf-8")
-    with pytest.raises(SyntaxDataError, match=r"test\.en-de\.en\.syntax\.arrow: was made with another dictionary"):
+    with pytest.raises(SyntaxDataError, match=r"trained with another dictionary of the source than that of these data"):
         generate(data, trained, tmp_path)
 
 
