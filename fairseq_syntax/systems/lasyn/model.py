@@ -98,6 +98,11 @@ class LaSynDecoder(SyntaxTransformerDecoder):
             prev_output_tokens, encoder_out, incremental_state, features_only=True, **kwargs
         )
         if features_only:
+            if self.training and torch.is_grad_enabled():
+                # The criterion applies these outside this call. As outputs of it they are not taken for unused where
+                # DDP looks for unused parameters.
+                weights = self.output_projection.weight, self.tag_embedding.weight, self.tag_projection.weight
+                extra = {**extra, "output_weights": [weight.view_as(weight) for weight in weights]}
             return hidden, extra
         tables = None
         if incremental_state is not None:
