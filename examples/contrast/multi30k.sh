@@ -39,7 +39,7 @@ cat > "$work/page.md" <<PAGE
 # Contrastive accuracy of the models trained on Multi30k
 
 Written by \`examples/contrast/multi30k.sh $*\`. The sets are DistilLingEval's, of news; the models know captions, so the
-accuracies serve to compare systems with each other.
+accuracies serve to compare systems with each other. \`SYSTEM/N\`: training seed N.
 
 PAGE
 python -m fairseq_syntax contrast --set "${sets[@]}" ${parses:+--conllu "${parses[@]}"} --model "${systems[@]}" --device cpu \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,12 +73,14 @@ def main(args: argparse.Namespace) -> int:
                 file.write("\n")
         except OSError as error:
             raise SyntaxDataError(f"cannot be written: {error.strerror}", path=args.output) from error
-        finished(args.output, "the report", f"fairseq-syntax plot reliability {args.output} --out FILE.svg")
+        finished(
+            args.output, "the report", f"fairseq-syntax plot reliability {args.output} --out FILE.svg", file=sys.stderr
+        )
     if args.picture is not None:
         from fairseq_syntax.figures.plot import reliability_diagram, save
 
         save(reliability_diagram(curves), args.picture)
-        finished(args.picture, "the reliability diagram")
+        finished(args.picture, "the reliability diagram", file=sys.stderr)
     return 0
 
 

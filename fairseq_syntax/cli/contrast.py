@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -124,9 +125,9 @@ def main(args: argparse.Namespace) -> int:
         if count:
             print(f"{name}: {count} items are ties, taken as {args.ties}")
     if args.write_scores:
-        finished(args.write_scores, f"the scores of {len(scores)} systems")
+        finished(args.write_scores, f"the scores of {len(scores)} systems", file=sys.stderr)
     if args.json:
-        finished(args.json, "the report")
+        finished(args.json, "the report", file=sys.stderr)
     return 0
 
 

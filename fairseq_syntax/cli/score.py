@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from fairseq_syntax.cli.options import positive
@@ -94,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
         Path(args.json).write_text(text + "\n", encoding="utf-8")
     print("\n\n".join(table.render(args.format) for table in tables(report)))
     if args.json:
-        finished(args.json, "the report")
+        finished(args.json, "the report", file=sys.stderr)
     return 0
 
 

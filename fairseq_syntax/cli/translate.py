@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
     if args.output != "-":
         finished(args.output, f"{count} lines", f"fairseq-syntax score --ref REFERENCE --sys {args.output}")
     if args.alignments:
-        finished(args.alignments, f"the alignments of {count} lines")
+        finished(args.alignments, f"the alignments of {count} lines", file=sys.stderr)
     if bad:
         print(f"{bad} of {count} lines are not translated: their lines are empty", file=sys.stderr)
     return 1 if bad else 0
