@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -51,7 +53,7 @@ def _compare(name: str, options: list[str]) -> None:
     loaded = Loaded(model, vars(args), task, default_head(model))
     rng = random.Random(1)
     lines = [" ".join(f"w{rng.randrange(6000)}" for _ in range(rng.randint(8, 22))) for _ in range(SENTENCES)]
-    search = {"batch_size": BATCH, "beam": BEAM, "max_len_b": STEPS}
+    search: dict[str, Any] = {"batch_size": BATCH, "beam": BEAM, "max_len_b": STEPS}
     plain = Translator([model], task, **search)
     for kind, quantization in (("", None), ("_int8", "int8")):
         with tempfile.TemporaryDirectory() as folder:
@@ -60,8 +62,8 @@ def _compare(name: str, options: list[str]) -> None:
             ours = Translator.load(path, device="cpu", **search)
             compare(
                 f"{name}{kind}",
-                lambda translator=ours: translator.translate(lines),
-                lambda: plain.translate(lines),
+                partial(ours.translate, lines),
+                partial(plain.translate, lines),
                 pairs=3,
                 detail={"sentences": SENTENCES, "batch": BATCH, "beam": BEAM, "sizes": options},
             )

@@ -67,9 +67,12 @@ def layer(length: int, variant: str = "LDD") -> tuple[dict[str, Callable[[], Non
 
     def term() -> LddTerm:
         # Views are cached per batch: a new object per step, as in training.
-        return system.term(Step.of(SyntaxBatch(source.flat, source.tokens, 1)), 0)
+        made = system.term(Step.of(SyntaxBatch(source.flat, source.tokens, 1)), 0)
+        assert isinstance(made, LddTerm)
+        return made
 
-    def backward(out: torch.Tensor) -> None:
+    def backward(out: torch.Tensor | None) -> None:
+        assert out is not None
         torch.autograd.grad(out, (q, k, v), gradient)
 
     functions = {

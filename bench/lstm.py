@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +72,7 @@ for arch in TRAINED:
 def searching(arch: str, words: int):
     """A function that translates long sentences with an untrained model, to a length that all models share."""
     task, with_parse, plain = samples(words, "test", 1500, 1)
-    model, _ = corpus.model(task, arch, *SIZE)
+    model: Any = corpus.model(task, arch, *SIZE)[0]
     model = model.to(device()).eval()
     model.make_generation_fast_(need_attn=False)
     generator = SequenceGenerator([model], task.target_dictionary, beam_size=5, max_len_b=words, min_len=words)

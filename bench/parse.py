@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -75,6 +75,7 @@ def _in_turn(ours: Callable[[], object], plain: Callable[[], object]) -> list[tu
 def against_the_pipeline() -> None:
     """The whole job, text to merged file, against Stanza's pipeline on the same tokens in memory."""
     from fairseq_syntax.parsing import jobs
+    from fairseq_syntax.text.files import make_folder
 
     folder, texts = _folder(), _texts()
     parser = _parser()
@@ -95,7 +96,7 @@ def against_the_pipeline() -> None:
 
     def job() -> None:
         plan = jobs.Plan.of(jobs.Job(folder / "text.en", folder / "out.conllu", parser.options))
-        plan.job.folder.mkdir(exist_ok=True)
+        make_folder(plan.files.folder)
         for part, lines in jobs._lines_of(plan, plan.parts):
             jobs._commit(plan, parser, part, lines)
         jobs.merge(plan).unlink()
@@ -126,7 +127,7 @@ def with_distributions() -> None:
         ("parse/distributions", _parser(distributions=True)),
         ("parse/structured", _parser(distributions=True, structured=True)),
     ):
-        pairs = _in_turn(lambda parser=parser: parser.parse(texts), lambda: plain.parse(texts))
+        pairs = _in_turn(partial(parser.parse, texts), partial(plain.parse, texts))
         record(
             name,
             [ours / without for ours, without in pairs],

@@ -94,7 +94,9 @@ def layer() -> None:
 
         def ours(q=q, k=k, v=v, parent=parent, position=position, fused=False, gradient=gradient) -> None:
             term = ParentTerm(4, parent, position, partial(gaussian, variance=1.0), fused=fused)
-            torch.autograd.grad(term.attend(q, k, v, None), (q, k, v), gradient)
+            attended = term.attend(q, k, v, None)
+            assert attended is not None
+            torch.autograd.grad(attended, (q, k, v), gradient)
 
         def plain(q=q, k=k, v=v, gradient=gradient) -> None:
             torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, scale=1.0), (q, k, v), gradient)

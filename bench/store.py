@@ -73,10 +73,10 @@ def _binarize(folder: Path, workers: int) -> tuple[float, float, Summary]:
     """Seconds on the clock and of this process' CPU time, and what was made."""
     out = folder / "train.syntax.arrow"
     out.unlink(missing_ok=True)
-    files = [str(folder / name) for name in ("train.en", "train.en.conllu")]
+    text, parse = (str(folder / name) for name in ("train.en", "train.en.conllu"))
     clock, cpu = time.perf_counter(), time.process_time()
     summary = binarize(
-        *files, str(out), LabelInventory(), lang="en", dictionary=files[0], workers=workers, progress=False
+        text, parse, str(out), LabelInventory(), lang="en", dictionary=text, workers=workers, progress=False
     )
     return time.perf_counter() - clock, time.process_time() - cpu, summary
 

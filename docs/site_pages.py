@@ -212,7 +212,8 @@ def _command(name: str, parser: argparse.ArgumentParser, level: int) -> list[str
     from fairseq_syntax.cli.examples import example
 
     formatter = parser._get_formatter()
-    rows, nested = [], []
+    rows: list[str] = []
+    nested: list[tuple[str, argparse.ArgumentParser]] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             nested += action.choices.items()

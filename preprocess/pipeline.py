@@ -88,10 +88,11 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
     options = ["--max-length", args.max_length] if args.max_length else []
     options += ["--max-ratio", args.max_ratio] if args.max_ratio else []
     options += ["--languages", *langs] if args.identify_languages else []
+    unfiltered = [text[key] for key in kept]
     steps.run(
         "filter",
-        [*verb("filter"), "--input", *map(text.get, kept), "--output", *kept.values(), *options],
-        list(map(text.get, kept)),
+        [*verb("filter"), "--input", *unfiltered, "--output", *kept.values(), *options],
+        unfiltered,
         list(kept.values()),
     )
     text |= kept

@@ -50,7 +50,7 @@ def write_text(folder: Path, name: str, pairs: int, seed: int) -> None:
     """Both sides of a split: words as frequent as Zipf's law has it, 13 a line on average."""
     rng = np.random.default_rng(seed)
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
-    words = {}
+    words: dict[str, np.ndarray] = {}
     for lang in LANGS:
         spell = np.random.default_rng(len(words))
         words[lang] = np.array(["".join(spell.choice(letters, spell.integers(2, 10))) for _ in range(WORDS)])

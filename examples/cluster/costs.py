@@ -51,6 +51,7 @@ def rates(lines: int, words: int) -> dict[str, float]:
     from fairseq_syntax.parsing.base import ParserOptions
     from fairseq_syntax.parsing.jobs import Job, Plan, merge
     from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.text.files import make_folder
 
     found: dict[str, float] = {}
 
@@ -68,7 +69,7 @@ def rates(lines: int, words: int) -> dict[str, float]:
         plans: list[Plan] = []
         timed("read", lambda: plans.append(Plan.of(job)))
         plan, rows = plans[0], (folder / "train.en.conllu").read_bytes().split(b"\n\n")
-        plan.files.folder.mkdir()
+        make_folder(plan.files.folder)
         for start, end in plan.parts:
             plan.files.commit((start, end), b"\n\n".join(rows[start:end]))
         timed("merge", lambda: merge(plan))

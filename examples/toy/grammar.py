@@ -26,6 +26,7 @@ from fairseq_syntax.text.conllu import ParsedLine, Token
 from fairseq_syntax.text.tree_drawing import depths as depths_of
 
 CLASSES = 4
+ONE_IN_THREE = (True, False, False)
 ARTICLES = {"m": ("der", "den", "dem"), "f": ("die", "die", "der"), "n": ("das", "das", "dem")}
 POSSESSIVES = {"m": "ihren", "f": "ihre", "n": "ihr"}
 
@@ -168,7 +169,7 @@ def attachment(
         article = sentence.add("the", "DET", deprel="det")
         link(article, target.add(ARTICLES[gender][case], "DET"))
         dependents = [article] + ([case_word] if preposition else [])
-        if lexicon.adjectives and rng.choice([True, False, False]):
+        if lexicon.adjectives and bool(rng.choice(ONE_IN_THREE)):
             adjective, stem = rng.choice(lexicon.adjectives).split("/")
             dependents.append(sentence.add(adjective, "ADJ", deprel="amod"))
             ending = "en" if case == 2 or (case == 1 and gender == "m") else "e"
@@ -346,8 +347,8 @@ def pairs(line: list[Sentence]) -> list[Pair]:
                 changed = list(words[number])
                 changed[phrase.place] = f"({name})"
                 incorrect = [*words[:number], changed, *words[number + 1 :]]
-                both = [[word for part in side for word in part] for side in (words, incorrect)]
-                found.append(Pair(*both, sentence.deprels[noun], noun - governor))
+                correct, wrong = ([word for part in side for word in part] for side in (words, incorrect))
+                found.append(Pair(correct, wrong, sentence.deprels[noun], noun - governor))
     return found
 
 

@@ -127,12 +127,13 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     for lang, size in PIECES.items():
         parsed = (corpus / f"train.{lang}.conllu").exists()
         files = [corpus / f"{split}.{lang}{'.conllu' if parsed else ''}" for split in SPLITS]
-        train = ["--train", "sentencepiece", "--model-type", "bpe", "--vocab-size", size]
-        segment = [*tool("fairseq-syntax"), "segment", "--lang", lang, *train, "--input", *files, "--outdir", pieces]
+        train = ["--train", "sentencepiece", "--model-type", "bpe", "--vocab-size", str(size)]
+        segment = [*tool("fairseq-syntax"), "segment", "--lang", lang, *train, "--input", *map(str, files)]
+        segment += ["--outdir", str(pieces)]
         runner.run(segment, logs / f"segment.{lang}.log")
-    prefixes = [part for split in SPLITS for part in (f"--{split}pref", pieces / split)]
+    prefixes = [part for split in SPLITS for part in (f"--{split}pref", str(pieces / split))]
     binarize = [*tool("fairseq-preprocess"), "--user-dir", user_dir(), "--task", "syntax_translation"]
-    binarize += ["-s", "src", "-t", "tgt", *prefixes, "--destdir", root / "bin"]
+    binarize += ["-s", "src", "-t", "tgt", *prefixes, "--destdir", str(root / "bin")]
     runner.run(binarize, logs / "preprocess.log")
     write_json(stamp, {"key": key})
     return root
@@ -228,7 +229,7 @@ def attachment_score(runner: Runner, out: Path, corpus: Path) -> float:
     gold, predicted = corpus / "test.src.conllu", out / "tree.conllu"
     options = ["--path", out / "checkpoint_last.pt", "--input", gold, "--output", predicted]
     runner.run([*tool("fairseq-syntax"), "tree", *options], out / "tree.log")
-    return 100 * evaluate(*(collect_words(read_conllu(path), path) for path in (gold, predicted)))["UAS"].f1
+    return 100 * evaluate(*(collect_words(read_conllu(path), str(path)) for path in (gold, predicted)))["UAS"].f1
 
 
 def heads_right(runner: Runner, out: Path, common: list, names: tuple[str, ...]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.options import add_file_language
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
 
 
@@ -17,7 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
         "--source-labels and --target-labels, fairseq-preprocess makes a directory of each text, on any machine, and "
         "fairseq-train takes them as DIR0:DIR1:….",
     )
-    parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
+    add_file_language(parser)
     parser.add_argument(
         "--input",
         nargs="+",

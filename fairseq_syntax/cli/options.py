@@ -23,10 +23,15 @@ def add_data(parser: Any, of: str = "the model was") -> None:
     parser.add_argument("--data", metavar="DIR", help=f"the binarized data (default: what {of} trained on)")
 
 
-def add_source_parser(parser: Any) -> None:
+def add_file_language(parser: Any) -> None:
+    """Add the ``--lang`` of files whose names end with it."""
+    parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
+
+
+def add_source_parser(parser: Any, help: str = "for raw text", whose: str = "the model's") -> None:
     """Add the options of the parser of raw text: ``--parser``, ``--lang`` and ``--model-dir``."""
-    parser.add_argument("--parser", default="stanza", help="for raw text (default: stanza)")
-    parser.add_argument("--lang", default="", help="language of the parser's models (default: the model's source)")
+    parser.add_argument("--parser", default="stanza", metavar="NAME", help=f"{help} (default: stanza)")
+    parser.add_argument("--lang", default="", help=f"language of the parser's models (default: {whose} source)")
     parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.options import add_file_language
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
 
 
@@ -16,7 +17,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "OUTDIR/NAME.LANG.conllu, the same parse with the number of pieces of every token. From plain text "
         "comes the former. Files that were made from the same input by the same model are left as they are.",
     )
-    parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
+    add_file_language(parser)
     parser.add_argument(
         "--input", nargs="+", action="extend", required=True, metavar="FILE", help=".conllu or plain text; either .gz"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_syntax.cli.options import add_data, add_device, positive
+from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, positive
 
 
 def add_parser(verbs: argparse._SubParsersAction) -> None:
@@ -23,11 +23,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     add_data(parser, "each model was")
     add_device(parser)
     source = parser.add_argument_group("parser")
-    source.add_argument(
-        "--parser", default="stanza", metavar="NAME", help="for text and tokens; none: only CoNLL-U (default: stanza)"
-    )
-    source.add_argument("--lang", default="", help="language of the parser's models (default: the models' source)")
-    source.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    add_source_parser(source, "for text and tokens; none: only CoNLL-U", whose="the models'")
     source.add_argument(
         "--missing-parse",
         choices=("error", "neutral"),

@@ -169,13 +169,15 @@ class ConlluReader:
         line.deprels += deprels
         arcs: list[tuple[int, int, str, float]] | None
         cut = [misc.partition("|") if misc[:5] == "Arcs=" else ("", "", misc) for misc in miscs]
-        surfaces = [found for _, _, misc in cut if (found := _surface(misc)) is not None]
-        arcs = None if len(surfaces) < n_words else _plain_arcs([arcs for arcs, _, _ in cut], offset)
+        surfaces = [_surface(misc) for _, _, misc in cut]
+        # What is wrong, or not as plain as most, goes word by word, where a fault has its line.
+        plain = not any(wrong or "Arcs=" in misc for (_, _, wrong), (_, _, misc) in zip(surfaces, cut))
+        arcs = _plain_arcs([arcs for arcs, _, _ in cut], offset) if plain else None
         if arcs is not None:
             indices = range(offset, offset + n_words)
             line.tokens += [
                 Token(form, space, index, index, index, pieces)
-                for index, form, (space, pieces) in zip(indices, forms, surfaces)
+                for index, form, (space, pieces, _) in zip(indices, forms, surfaces)
             ]
             has_arcs = any(text for text, _, _ in cut)
         else:
@@ -249,17 +251,9 @@ class ConlluReader:
         return found
 
     def token(self, columns: list[str], at: int, first: int, last: int, word: int) -> Token:
-        misc = columns[9]
-        if misc == "_":
-            return Token(columns[1], True, first, last, word)
-        space_after, pieces = True, None
-        for entry in misc.split("|"):
-            if entry == "SpaceAfter=No":
-                space_after = False
-            elif entry.startswith("Pieces="):
-                pieces = natural(entry[7:])
-                if not pieces:
-                    self.fail(f"not a number of pieces: {shown(entry)}", at)
+        space_after, pieces, wrong = _surface(columns[9])
+        if wrong:
+            self.fail(f"not a number of pieces: {shown(wrong)}", at)
         return Token(columns[1], space_after, first, last, word, pieces)
 
 
@@ -270,19 +264,16 @@ def _ids(count: int) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _surface(misc: str) -> tuple[bool, int | None] | None:
-    """SpaceAfter and Pieces of a MISC without its first entry's arcs; None where there is more to be looked at."""
-    space_after, pieces = True, None
+def _surface(misc: str) -> tuple[bool, int | None, str]:
+    """Whether a space follows, the number of pieces where there is one, and the entry that is not such a number."""
+    space_after, pieces, wrong = True, None, ""
     for entry in misc.split("|"):
         if entry == "SpaceAfter=No":
             space_after = False
         elif entry.startswith("Pieces="):
             pieces = natural(entry[7:])
-            if not pieces:
-                return None
-        elif entry.startswith("Arcs="):
-            return None
-    return space_after, pieces
+            wrong = wrong or ("" if pieces else entry)
+    return space_after, pieces, wrong
 
 
 def _plain_arcs(texts: list[str], offset: int) -> list[tuple[int, int, str, float]] | None:
