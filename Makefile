@@ -21,7 +21,7 @@ export CUDA
 help:
 	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
 	@echo "make test       install, then all tests, on all cores"
-	@echo "make test-fast  install, then the tests that train nothing and start no other process"
+	@echo "make test-fast  install, then the quick tests: no training, no other process"
 	@echo "make check      install, then ruff and mypy"
 	@echo "make format     let ruff mend what it can"
 	@echo "make matrix     the fast tests on every Python of PYTHONS that is there, each in .venv-PYTHON"

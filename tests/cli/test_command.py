@@ -42,6 +42,7 @@ def test_help_waits_for_nothing(name):
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_subcommand_that_needs_no_model_does_not_wait_for_fairseq(tmp_path):
     (tmp_path / "a").write_text("one line\n")
     done = command("score", "--ref", str(tmp_path / "a"), "--sys", f"A={tmp_path / 'a'}")

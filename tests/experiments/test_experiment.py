@@ -313,6 +313,7 @@ def test_a_value_that_is_not_there_is_named(recipe):
         command.main(_parse(recipe))
 
 
+@pytest.mark.slow
 def test_the_demonstration_runs(tmp_path):
     demo = Path(__file__).parents[2] / "examples/experiment.yaml"
     copy = tmp_path / "examples/experiment.yaml"

@@ -151,6 +151,7 @@ def trained(tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
     data, models = trained
     (tmp_path / "copy").write_text("".join(f"line {i}\n" for i in range(1, 13)))
@@ -204,6 +205,7 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
             collect(**arguments)
 
 
+@pytest.mark.slow
 def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     data, models = trained
     argv = ["show", str(data), "--model", *(f"{name}={models[name]}" for name in ("PASCAL", "LSTM")), "--beam", "1"]
@@ -265,6 +267,7 @@ def test_an_arc_is_above_what_it_covers():
                     assert la > lb
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lang, exhibit", EXHIBITS)
 def test_heat_maps_show_the_weights_and_the_parse(tmp_path, lang, exhibit, recwarn):
     figure = heat_maps(exhibit, "PASCAL", layers=[1], heads=[0, 2], src=lang)

@@ -176,6 +176,7 @@ def corpus(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_every_way_to_ask_gives_the_same_links(corpus, capsys):
     """The translator, the two commands, and fairseq-generate's output; words with their places in the user's text."""
     checkpoint = corpus / "model" / "checkpoint_last.pt"

@@ -51,6 +51,9 @@ def trained(data: Path, folder: Path, arch: str, *more, **changed) -> Path:
     return folder / "checkpoint_last.pt"
 
 
+pytestmark = pytest.mark.slow  # models are trained and exported
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
     """A corpus whose words translate one by one, so that a small model is soon sure."""

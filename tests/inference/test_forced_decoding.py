@@ -57,6 +57,7 @@ def test_a_score_does_not_depend_on_the_rest_of_the_batch(toy, translator):
     assert once[0][0].total == pytest.approx(together[3][1].total, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_the_mean_of_the_probabilities(toy, trained):
     lines, german = lines_and_targets(toy)
     one = scores(ForcedDecoder(Translator.load(trained, toy.data, device="cpu")), lines[:3], [[t] for t in german[:3]])
@@ -80,6 +81,7 @@ def test_a_sentence_that_is_too_long_is_named(toy, translator):
         scores(ForcedDecoder(translator), lines[:2], [["a"], ["a " * 3000]])
 
 
+@pytest.mark.slow
 def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp_path, capsys):
     lines, german = lines_and_targets(toy)
     kept = [i for i, line in enumerate(lines) if line.words][:20]

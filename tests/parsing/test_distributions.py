@@ -47,7 +47,7 @@ def same(got, expected, tolerance=1e-5):
 
 @pytest.mark.parametrize("min_prob", [1e-9, 0.01, 0.2])
 @pytest.mark.parametrize(("temperature", "label_temperature"), [(1.0, 1.0), (0.5, 3.0)])
-@pytest.mark.parametrize("structured", [False, True])
+@pytest.mark.parametrize("structured", [False, pytest.param(True, marks=pytest.mark.slow)])  # all trees, enumerated
 def test_arcs_equal_the_definition(min_prob, temperature, label_temperature, structured):
     torch.manual_seed(1)
     lengths = [4, 1, 6]

@@ -89,6 +89,7 @@ def test_a_tokenizer_that_changes_the_text_is_found_out():
         spell_out("a cat", ["a"])
 
 
+@pytest.mark.slow
 def test_spacy_tokenizes_where_it_is_installed():
     pytest.importorskip("spacy")
     options = ParserOptions(parser="chain_parser", tokenizer="spacy", split_sentences=True)

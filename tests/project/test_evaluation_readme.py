@@ -6,11 +6,14 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from fairseq_syntax.cli import main as command
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_every_bash_block_runs(tmp_path, monkeypatch, capsys):
     text = (ROOT / "examples/evaluation/README.md").read_text(encoding="utf-8")
     blocks = "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")

@@ -111,6 +111,7 @@ def check_data(out: Path, langs: tuple[str, str], counts: dict[str, int]) -> Non
         assert [text_of(parse) for parse in parses] == texts
 
 
+@pytest.mark.slow
 def test_multi30k(tmp_path, in_process, monkeypatch, capsys):
     data, out = tmp_path / "data", tmp_path / "out"
     for split, count in (("train", 60), ("val", 6), ("test_2016_flickr", 5), ("test_2017_flickr", 4)):
@@ -150,6 +151,7 @@ def test_joint_pieces_and_a_parsed_target(tmp_path, in_process, monkeypatch):
     assert dictionaries[0] == dictionaries[1] and models[0] == models[1]
 
 
+@pytest.mark.slow
 def test_iwslt(tmp_path, in_process, monkeypatch):
     data, out = tmp_path / "data", tmp_path / "out"
     write(data / "de-en" / "train.tags.de-en.de", tagged(GERMAN, 67, "<translator href='x'>Somebody</translator>\n"))

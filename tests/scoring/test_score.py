@@ -74,6 +74,7 @@ def _sacrebleu(*argv) -> str:
     return subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_corpus_scores_and_signatures_are_those_of_sacrebleus_command(files, report):
     printed = json.loads(_sacrebleu(files / "ref", "-i", files / "a", "-m", "bleu", "chrf", "ter", "-w", "6"))
     ours = report["systems"][0]["mean"]
@@ -82,6 +83,7 @@ def test_corpus_scores_and_signatures_are_those_of_sacrebleus_command(files, rep
         assert report["signatures"][name] == theirs["signature"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, flags", [("bootstrap", ["-pbs", "-pbsn", 200]), ("randomization", ["-par", "-parn", 500])]
 )
@@ -100,6 +102,7 @@ def test_paired_tests_are_those_of_sacrebleus_command(files, report, name, flags
             assert (f"{found['mean']:.5f}", f"{found['ci']:.5f}") == (mean, ci)
 
 
+@pytest.mark.slow
 def test_sentence_scores_and_their_tests_are_those_of_the_libraries(files, report):
     refs, a, b = (read_text(files / name) for name in ("ref", "a", "b"))
     for key, name, function in (
@@ -147,6 +150,7 @@ def test_ribes_of_a_long_pair_is_a_matter_of_a_moment():
     assert metrics.Scorer("ribes", [[line]]).corpus([line]) == pytest.approx(100)
 
 
+@pytest.mark.slow
 def test_bleu_by_length_scores_each_interval_as_a_file_of_its_own(files, report):
     refs, a = read_text(files / "ref"), read_text(files / "a")
     lengths = [len(Tokenizer13a()(line).split()) for line in refs]

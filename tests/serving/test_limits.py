@@ -163,6 +163,7 @@ def test_a_large_body_is_refused_and_not_kept():
         assert status in (400, 422) and answer["detail"]
 
 
+@pytest.mark.slow
 def test_slow_senders_are_cut_off_while_others_are_answered():
     _, service = stand_in_service()
     with running(service, upload_seconds=0.4, request_seconds=1.0) as server:

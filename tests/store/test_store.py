@@ -142,6 +142,7 @@ def _fetch(store, ids, queue):
     queue.put(numbers(store.fetch(np.array(ids), arcs=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_other_processes(tmp_path, method):
     """A store that has been read is handed to a worker that is forked from this process, or started anew."""
@@ -401,6 +402,7 @@ def test_two_at_once(tmp_path):
     assert os.listdir(tmp_path) == ["a.arrow"]
 
 
+@pytest.mark.slow
 def test_killed_while_writing(tmp_path):
     """After a kill there is no file of that name, or the old one; what is left is not taken for a store."""
     path = tmp_path / "a.arrow"

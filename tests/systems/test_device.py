@@ -146,6 +146,7 @@ def without_sparse_products(monkeypatch):
     monkeypatch.setattr(DeferredRows, "total", total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch, options", LSTMS, ids=lambda x: x if isinstance(x, str) else "-".join(x.values()))
 def test_training_of_lstms(arch, options, without_sparse_products):
     """They wait for nothing; local attention for the lengths, as fairseq's own LSTM does: it reads no parse."""

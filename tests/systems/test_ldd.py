@@ -271,6 +271,7 @@ def test_ud_groups_are_the_default(tmp_path):
 # -- from files --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_trains_and_translates(toy, tmp_path):
     """The checkpoint brings its label groups, and LDD reads the arcs of the store."""
     groups = tmp_path / "groups.txt"
@@ -285,6 +286,7 @@ def test_trains_and_translates(toy, tmp_path):
     assert output.count("\nH-") == toy_data.SIZES["test"]
 
 
+@pytest.mark.slow
 def test_a_store_without_arcs(tmp_path):
     """A clear error for what reads distributions; the tree is enough for the others."""
     data = toy_data.make(tmp_path, arcs=False).data

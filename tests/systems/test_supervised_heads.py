@@ -290,6 +290,7 @@ def test_a_head_that_the_layer_does_not_have():
         tiny_model("supervised_head_transformer", parent_layer=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["supervised_head_transformer", "lisa_transformer"])
 def test_both_learn_the_trees_of_a_few_sentences_and_metrics_say_so(arch):
     model = tiny_model(arch, encoder_embed_dim=32)

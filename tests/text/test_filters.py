@@ -74,6 +74,7 @@ def test_each_limit_removes_what_it_says(corpus, limits, gone):
         assert f"{list(gone.values()).count(reason)}  {reason}" in str(report)
 
 
+@pytest.mark.slow
 def test_a_sentence_in_another_language_goes(corpus):
     pytest.importorskip("py3langid")
     report, (en, _) = _filter(corpus, Limits(min_length=5, languages=("en", "de")), jobs=2)

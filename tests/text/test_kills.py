@@ -67,6 +67,7 @@ def controls(raw: Path, out: Path) -> None:
     run("control", "linear", "--input", raw / "train.en.conllu", "--output", out / "linear.conllu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [segment, segment_text, multitask, filtered, controls], ids=lambda step: step.__name__)
 def test_killed_around_any_commit(raw, tmp_path, monkeypatch, step):
     monkeypatch.setattr(segmentation_files, "PART_LINES", 7)
@@ -87,6 +88,7 @@ def module(path: Path):
     return found
 
 
+@pytest.mark.slow
 def test_corpora_scripts(raw, tmp_path, monkeypatch):
     """Texts are written and commands are run once each, whenever the script was killed."""
     pipeline = module(ROOT / "preprocess" / "pipeline.py")

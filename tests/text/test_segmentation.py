@@ -107,6 +107,7 @@ def test_decoding_gives_the_text_back(segmenters, name, text):
     assert not segmenter.altered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=250, deadline=None)
 @given(words=WORDS, data=st.data())
@@ -179,6 +180,7 @@ def test_a_users_model_that_normalises_says_what_it_loses(options):
     assert all(encoded)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(words=WORDS)
 def test_normalising_models_give_every_word_a_piece(normalising, words):
