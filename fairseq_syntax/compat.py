@@ -46,15 +46,16 @@ def allow_checkpoint_types() -> None:
     from omegaconf.base import ContainerMetadata, Metadata
     from omegaconf.nodes import AnyNode
 
-    _multiarray: typing.Any = getattr(np, "_core", np.core).multiarray  # its name before and since NumPy 2
+    # What rebuilds arrays and numbers of NumPy, under its name before NumPy 2 and since, wherever a checkpoint comes from.
+    rebuild = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
+    numpy_names = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in rebuild for core in ("core", "_core")]
 
     torch.serialization.add_safe_globals(
         [
             argparse.Namespace,
             np.ndarray,
             np.dtype,
-            _multiarray._reconstruct,
-            _multiarray.scalar,
+            *numpy_names,
             np.dtypes.Int64DType,
             np.dtypes.Float64DType,
             DictConfig,

@@ -120,7 +120,7 @@ def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options:
             max_sentence_length=1 << 24,  # longer lines would be left out without a word
             minloglevel=2,
         )
-    except (RuntimeError, SyntaxDataError) as error:
+    except (RuntimeError, SystemError, SyntaxDataError) as error:  # 0.2.0 makes a SystemError of an iterator's error
         if wrong is not None:
             raise wrong from None
         if not count:

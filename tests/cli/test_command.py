@@ -5,10 +5,13 @@ import re
 import shlex
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import fairseq_syntax
 from fairseq_syntax.cli import SUBCOMMANDS, WITH_FAIRSEQ, add_subcommand, main
@@ -61,6 +64,21 @@ def test_a_subcommand_that_needs_fairseq_registers_first(tmp_path):
 def test_importing_registers_everywhere_else():
     done = python("-c", "import fairseq_syntax; from fairseq.tasks import TASK_REGISTRY as t; print(*t)")
     assert "syntax_translation" in done.stdout.split(), done.stderr
+
+
+@pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])  # before NumPy 2, and since
+def test_checkpoints_may_come_from_another_numpy(tmp_path, module):
+    saved = {"count": np.int64(4), "loss": np.float64(2.5), "all": np.arange(3)}
+    torch.save(saved, tmp_path / "here.pt")
+    named = 0
+    with zipfile.ZipFile(tmp_path / "here.pt") as here, zipfile.ZipFile(tmp_path / "there.pt", "w") as there:
+        for name in here.namelist():
+            found = re.sub(rb"numpy\._?core\.multiarray\n", module.encode() + b"\n", here.read(name))
+            named += found.count(module.encode())
+            there.writestr(name, found)
+    assert named
+    loaded = torch.load(tmp_path / "there.pt", weights_only=True)
+    assert loaded["count"] == 4 and loaded["loss"] == 2.5 and loaded["all"].tolist() == [0, 1, 2]
 
 
 def test_version():
