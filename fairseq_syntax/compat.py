@@ -46,7 +46,7 @@ def allow_checkpoint_types() -> None:
     from omegaconf.base import ContainerMetadata, Metadata
     from omegaconf.nodes import AnyNode
 
-    # What rebuilds arrays and numbers of NumPy, under its name before NumPy 2 and since, wherever a checkpoint comes from.
+    # What rebuilds NumPy's arrays and numbers, under its name before NumPy 2 and since: a checkpoint may have either.
     rebuild = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
     numpy_names = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in rebuild for core in ("core", "_core")]
 

@@ -14,6 +14,8 @@ from typing import ClassVar
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 import fairseq_syntax
 
@@ -25,6 +27,22 @@ def load_tool(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_versions_that_were_tried_are_the_lower_bounds():
+    """CONTRIBUTING claims that every lower bound of the package ran: the list that it ran with must be those bounds."""
+    lines = (ROOT / "tools/lowest.txt").read_text(encoding="utf-8").splitlines()
+    tried = {name: Version(version) for name, version in (x.split("==") for x in lines if not x.startswith("#"))}
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    block = text.split("\ndependencies = [")[1].split("\n]")[0]
+    bounds = {}
+    for name, specifier in re.findall(r'^ +"([\w-]+)(.*?)",', block, re.MULTILINE):
+        for one in SpecifierSet(specifier):
+            if one.operator == ">=":
+                bounds[name] = Version(one.version)
+    assert set(tried) == set(bounds)
+    for name, bound in bounds.items():  # "1.26" takes its newest patch; "3.10.4" is that very version
+        assert tried[name].release[: len(bound.release)] == bound.release, name
 
 
 @pytest.fixture(scope="module")
