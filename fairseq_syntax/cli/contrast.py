@@ -93,9 +93,8 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
     if args.conllu and len(args.conllu) != len(args.set):
         raise SyntaxDataError(f"{len(args.conllu)} parses of {len(args.set)} sets", hint="one --conllu for each --set")
-    for path in filter(None, [args.json if args.json != "-" else None, args.write_scores]):
-        if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-            raise SyntaxDataError("there is no such folder to write to", path=path)
+    for path in (args.json if args.json != "-" else None, args.write_scores):
+        check_folder(path)
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
     scores: dict[str, list[float]] = {}

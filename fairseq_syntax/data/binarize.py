@@ -301,7 +301,12 @@ def _work(task: tuple[list[bytes], ConlluPart]) -> tuple[int, int]:
             sentence = to_stored(line, labels)
             if with_arcs and sentence.arcs is None:
                 if line.words:
-                    raise SyntaxDataError("no Arcs= in this sentence, but in others", path=parse, line=line.file_line)
+                    raise SyntaxDataError(
+                        "no Arcs= in this sentence, but in others",
+                        path=parse,
+                        line=line.file_line,
+                        hint="parse the whole text with --distributions, or all of it without",
+                    )
                 sentence.arcs = []
             if not with_arcs:
                 sentence.arcs = None

@@ -31,7 +31,11 @@ def parses_of(texts: Sequence[str]) -> list[str]:
     parses = [text + PARSE_SUFFIX for text in texts]
     missing = [path for path in parses if not os.path.exists(path)]
     if missing and len(missing) < len(parses):
-        raise SyntaxDataError("no such file, but other texts have a parse", path=missing[0])
+        raise SyntaxDataError(
+            "no such file, but other texts have a parse",
+            path=missing[0],
+            hint="fairseq-syntax segment writes it from the text's .conllu",
+        )
     return [] if missing else parses
 
 

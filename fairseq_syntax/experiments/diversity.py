@@ -85,7 +85,10 @@ class Diversifier:
         self, models: list[Any], task: Any, dataset: Any, bigrams: TagBigrams, beam: int = 5, batch_size: int = 64
     ) -> None:
         if not all(is_latent(m) and m.decoder.tags for m in models):
-            raise SyntaxDataError("only a LaSyn model that has learnt tags can be given tag sequences")
+            raise SyntaxDataError(
+                "only a LaSyn model that has learnt tags can be given tag sequences",
+                hint="train lasyn_transformer with --criterion lasyn_em on a target that was parsed",
+            )
         self.models, self.task, self.dataset, self.bigrams = models, task, dataset, bigrams
         self.beam, self.batch_size = beam, batch_size
         self.names: list[str] = models[0].decoder.latent_names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,15 @@ class Loaded(NamedTuple):
     models: list[Any]
     cfg: Any
     task: Any
+
+
+def no_checkpoint(path: str) -> SyntaxDataError:
+    """The error for a checkpoint that is not there, with those that are beside it."""
+    folder = Path(path).parent
+    there = sorted(p.name for p in folder.glob("*.pt")) if folder.is_dir() else []
+    beside = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")
+    hint = f"beside it: {beside}" if there else None if folder.is_dir() else f"there is no folder {folder}"
+    return SyntaxDataError("no such checkpoint", path=path, hint=hint)
 
 
 def load_models(
@@ -45,7 +55,7 @@ def load_models(
         if os.path.isdir(name):
             raise SyntaxDataError("is a folder, not a checkpoint", path=name, hint="give its checkpoint_best.pt")
         if not os.path.isfile(name):
-            raise SyntaxDataError("no such checkpoint", path=name)
+            raise no_checkpoint(name)
     # Validation by BLEU is of training; its options may name files of the machine that trained.
     options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
     try:

@@ -41,7 +41,7 @@ from fairseq_syntax.inference.alignment import (
     spell,
 )
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
-from fairseq_syntax.inference.loading import load_models
+from fairseq_syntax.inference.loading import load_models, no_checkpoint
 from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.parsing.base import Parser
 from fairseq_syntax.text.conllu import ParsedLine
@@ -147,7 +147,7 @@ class Translator:
         paths = [os.fspath(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         for p in paths:
             if not os.path.exists(p):
-                raise SyntaxDataError("no such checkpoint", path=p)
+                raise no_checkpoint(p)
         overrides: dict[str, Any] = {
             "syntax_parser": parser_name,
             "syntax_parser_lang": parser_lang,

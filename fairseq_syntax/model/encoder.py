@@ -263,5 +263,8 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
             return None
         flat = unpack(syntax)
         if "arcs" in needs and flat.arcs is None:
-            raise SyntaxDataError("a system needs the parser's distributions, and this batch has only 1-best trees")
+            raise SyntaxDataError(
+                "a system needs the parser's distributions, and this batch has only 1-best trees",
+                hint="parse with --distributions, and binarize again",
+            )
         return SyntaxBatch(flat, tokens, self.padding_idx)

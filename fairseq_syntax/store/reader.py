@@ -14,6 +14,8 @@ from fairseq_syntax.store import schema as layout
 from fairseq_syntax.store.chunk import Buffers
 from fairseq_syntax.store.flat import FlatArcs, FlatSyntax
 
+_AGAIN = "run the command again that made it: fairseq-syntax binarize, or fairseq-preprocess"
+
 
 class SyntaxStore:
     """The syntax of one side of a split.
@@ -187,12 +189,12 @@ def _open(path: str) -> tuple[pa.ipc.RecordBatchFileReader, pa.Buffer, dict[str,
     except (pa.ArrowException, OSError, ValueError) as e:
         raise _damaged(path, e) from e
     if not isinstance(metadata, dict) or "version" not in metadata:
-        raise SyntaxDataError("an Arrow file, but not a syntax store", path=path)
+        raise SyntaxDataError("an Arrow file, but not a syntax store", path=path, hint=_AGAIN)
     if metadata["version"] != layout.VERSION:
         raise SyntaxDataError(
             f"a store of version {metadata['version']}; this package reads version {layout.VERSION}",
             path=path,
-            hint="run the command again that made it: fairseq-syntax binarize, or fairseq-preprocess",
+            hint=_AGAIN,
         )
     if missing := layout.OWN_METADATA - metadata.keys():
         raise _damaged(path, f"its metadata lack {', '.join(sorted(missing))}")
@@ -202,5 +204,5 @@ def _open(path: str) -> tuple[pa.ipc.RecordBatchFileReader, pa.Buffer, dict[str,
     if batches != -(-sentences // chunk) or len(metadata["checksums"]) != batches:
         raise _damaged(path, "it has lost record batches")
     if not reader.schema.equals(layout.schema(with_arcs)):
-        raise SyntaxDataError("the store's columns are not those of its version", path=path)
+        raise SyntaxDataError("the store's columns are not those of its version", path=path, hint=_AGAIN)
     return reader, file, metadata

@@ -114,7 +114,7 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
 def check_folder(path: str | os.PathLike[str] | None) -> None:
     """Raises SyntaxDataError where the folder of a file that is to be written at the end is missing."""
     if path is not None and not Path(path).absolute().parent.is_dir():
-        raise SyntaxDataError("there is no such folder to write to", path=path)
+        raise SyntaxDataError("there is no such folder to write to", path=path, hint="make it first: mkdir -p")
 
 
 @contextmanager

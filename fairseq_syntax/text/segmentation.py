@@ -267,7 +267,11 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
         model_path, kind = Path(path).parent / about["model"], about["kind"]
         model = _read_bytes(model_path)
         if hashlib.sha256(model).hexdigest() != about["fingerprint"]:
-            raise SyntaxDataError("not the model that its .json describes (fingerprints differ)", path=model_path)
+            raise SyntaxDataError(
+                "not the model that its .json describes (fingerprints differ)",
+                path=model_path,
+                hint="put its own model back, or train again: fairseq-syntax segment --train … --overwrite",
+            )
     else:
         kind = SubwordNmtSegmenter.kind if _looks_like_codes(raw) else SentencePieceSegmenter.kind
     try:

@@ -124,11 +124,15 @@ def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options:
         if wrong is not None:
             raise wrong from None
         if not count:
-            raise SyntaxDataError("no words to train a segmentation model on") from None
+            raise _no_words() from None
         raise SyntaxDataError(
             f"sentencepiece cannot train such a model: {error}", hint="try another --vocab-size"
         ) from error
     return output.getvalue()
+
+
+def _no_words() -> SyntaxDataError:
+    return SyntaxDataError("no words to train a segmentation model on", hint="name other text with --train-on")
 
 
 def _train_subword_nmt(lines: Iterable[tuple[list[str], list[bool]]], vocab_size: int) -> bytes:
@@ -139,7 +143,7 @@ def _train_subword_nmt(lines: Iterable[tuple[list[str], list[bool]]], vocab_size
         for index, (word, space) in enumerate(zip(words, spaces)):
             counts[segmentation.escape_subword_nmt(segmentation.single_spaced(word), index == 0 or space)] += 1
     if not counts:
-        raise SyntaxDataError("no words to train a segmentation model on")
+        raise _no_words()
     characters = len({(character, i == len(word)) for word in counts for i, character in enumerate(word, start=1)})
     if vocab_size <= characters or not any(len(word) > 1 for word in counts):
         message = f"a vocabulary of {vocab_size} leaves nothing to merge: the text has {characters} characters alone"

@@ -73,8 +73,10 @@ def test_what_is_no_checkpoint(tmp_path, content):
         load_models([path])
     with pytest.raises(SyntaxDataError, match="is a folder, not a checkpoint"):
         load_models([tmp_path])
-    with pytest.raises(SyntaxDataError, match="no such checkpoint"):
+    with pytest.raises(SyntaxDataError, match=r"no such checkpoint \(beside it: model\.pt\)"):
         load_models([tmp_path / "none.pt"])
+    with pytest.raises(SyntaxDataError, match=r"no such checkpoint \(there is no folder .*elsewhere\)"):
+        load_models([tmp_path / "elsewhere" / "none.pt"])
 
 
 def test_data_that_are_missing_or_others(toy, trained, tmp_path, capsys):

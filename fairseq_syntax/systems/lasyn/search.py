@@ -74,7 +74,9 @@ class TagSearch(SystemSearch):
     def _templates(self, decoder: LaSynDecoder) -> TemplateSource:
         source = self.task.cfg.tag_templates
         if not source:
-            raise SyntaxDataError("--tag-search template needs --tag-templates")
+            raise SyntaxDataError(
+                "--tag-search template needs --tag-templates", hint=f"a file of tag sequences, or {REFERENCE}"
+            )
         if source == REFERENCE:
             check_tags(decoder, self.task)
             return ReferenceTemplates()
