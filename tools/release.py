@@ -26,7 +26,8 @@ ALSO = ("CHANGELOG.md", "CITATION.bib", "CITATION.cff", "LICENSE", "MANIFEST.in"
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     """Run a command, shown as it would be typed, and return its output, shown too; a failure ends this program."""
     print("$", " ".join(map(str, command)), flush=True)
-    environment = {key: value for key, value in os.environ.items() if key not in OWN}
+    # One thread a process: the tests run in as many processes as there are cores, and threads would wait for each other.
+    environment = {"OMP_NUM_THREADS": "1"} | {key: value for key, value in os.environ.items() if key not in OWN}
     process = subprocess.Popen(
         [str(part) for part in command], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True
     )
@@ -90,7 +91,8 @@ def try_out(artefact: Path, work: Path, make: list[str], tests: list[str], demo:
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "_build", "generated"))
         elif source.exists():
             shutil.copy(source, copy / name)
-    run(python, "-m", "pytest", "-m", "not slow and not gpu and not checkout", *tests, cwd=copy)
+    cores = ["-n", str(os.cpu_count()), "--dist", "worksteal"] if (os.cpu_count() or 1) > 1 else []
+    run(python, "-m", "pytest", *cores, "-m", "not slow and not gpu and not checkout", *tests, cwd=copy)
 
 
 def main() -> None:
