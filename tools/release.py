@@ -26,7 +26,7 @@ ALSO = ("CHANGELOG.md", "CITATION.bib", "CITATION.cff", "LICENSE", "MANIFEST.in"
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     """Run a command, shown as it would be typed, and return its output, shown too; a failure ends this program."""
     print("$", " ".join(map(str, command)), flush=True)
-    # One thread a process: the tests run in as many processes as there are cores, and threads would wait for each other.
+    # One thread a process: the tests run in as many processes as there are cores, and threads would wait for others.
     environment = {"OMP_NUM_THREADS": "1"} | {key: value for key, value in os.environ.items() if key not in OWN}
     process = subprocess.Popen(
         [str(part) for part in command], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True
