@@ -168,4 +168,5 @@ SYSTEMS = [
     System("SE-NMT", "senmt_lstm", "parse", options=LONGER, model=LSTM),
     System("Tree2Seq", "tree2seq_lstm", "parse", options=LONGER, model=LSTM),
     System("GCN (LSTM)", "gcn_lstm", "parse", options=LONGER, model=LSTM),
+    System("GCN (LSTM, emb)", "gcn_lstm", "parse", options=f"{LONGER} --gcn-after embeddings", model=LSTM),
 ]
