@@ -5,7 +5,8 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX_URL ?=
 CUDA ?=
 ONLY ?=
-JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+# Of nproc: OMP_NUM_THREADS is of the threads in a process, and it would take it for the number of cores.
+JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 VENV ?= .venv
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 
