@@ -8,12 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.nn.functional as F
 from parse_models import models, train_tokenizer
+from stanza.models.common.vocab import VOCAB_PREFIX_SIZE
+from stanza.models.depparse.head_constraints import SINGLETON_DEPREL_GROUPS
+from stanza.models.depparse.model import GraphParser
 from stanza.utils.conll import CoNLL
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.parsing.base import ParserOptions, load_parser
-from fairseq_syntax.parsing.stanza import StanzaTokenizer, fingerprint
+from fairseq_syntax.parsing.stanza import StanzaTokenizer, best_trees, fingerprint
 from fairseq_syntax.parsing.tokenizers import BasicTokenizer
 from fairseq_syntax.text.conllu import read_conllu, text_of
 
@@ -94,3 +99,33 @@ def test_contracted_tokens_become_several_words():
         ("Haus", ["Haus"], False),
         (".", ["."], True),
     ]
+
+
+class Labels:
+    """A vocabulary of labels, of which a head may have one subject and one object."""
+
+    names = ("root", "nsubj", "csubj", "obj", "obl", "advmod")
+
+    def unmap(self, ids: list[int]) -> list[str]:
+        return [self.names[index - VOCAB_PREFIX_SIZE] for index in ids]
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+@pytest.mark.parametrize("sure", [0.5, 3.0, 8.0], ids="sure-{}".format)
+def test_the_trees_are_those_that_stanza_decodes(sure, constrained):
+    # From scores of which hardly any sentence's most probable heads are a tree, to those of a good parser.
+    made = torch.Generator().manual_seed(1)
+    lengths = [length for length in range(2, 14) for _ in range(20)]
+    size = max(lengths)
+    heads = torch.randn(len(lengths), size, size, generator=made)
+    labels = 2 * torch.randn(len(lengths), size, size, len(Labels.names), generator=made)
+    for i, length in enumerate(lengths):  # a random tree, whose arcs are likelier by `sure`
+        for word in range(2, length):
+            heads[i, word, int(torch.randint(1, word, (), generator=made))] += sure
+        heads[i, 1, 0] += sure
+    predictions = [F.log_softmax(heads, 2).numpy(), labels.argmax(3).numpy() + VOCAB_PREFIX_SIZE]
+    predictions.append(F.log_softmax(labels, 3).numpy())
+    theirs = GraphParser.decode_graph_predictions(Labels(), len(lengths), predictions, lengths, constrained)
+    ours = best_trees(Labels(), heads, labels, lengths, constrained)
+    assert [[(int(head), label) for head, label in tree] for tree in theirs] == [list(map(tuple, t)) for t in ours]
+    assert set(Labels.names[1:4]) <= set().union(*SINGLETON_DEPREL_GROUPS.values())
