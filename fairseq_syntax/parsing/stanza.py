@@ -150,7 +150,7 @@ class StanzaTokenizer(Tokenizer):
 
 
 class StanzaParser(Parser):
-    """Tags with the pipeline, and parses with the model itself, if it scores arcs: trees and distributions of one pass."""
+    """Tags with the pipeline, and parses with the model, if it scores arcs: trees and distributions of one pass."""
 
     def __init__(self, options: ParserOptions, tokenizer: Tokenizer) -> None:
         super().__init__(options, tokenizer)
@@ -233,8 +233,8 @@ def best_trees(
 ) -> list[list[list[Any]]]:
     """Stanza's ``GraphParser.decode_graph_predictions``, which takes half of the time of parsing, where it has to.
 
-    Where the most probable heads of a sentence are a tree with one root, no tree is better, and they are taken: so it is
-    for most sentences. Labels are looked at along the tree alone, all of them only where it breaks a constraint.
+    Where the most probable heads of a sentence are a tree with one root, as most are, no tree is better, and they are
+    taken. Labels are looked at along the tree alone, all of them only where it breaks a constraint.
 
     Args:
         vocabulary: of the labels
@@ -252,11 +252,11 @@ def best_trees(
     no_head = (places >= size[:, None])[:, None, :] | (places == places[:, None])
     likeliest = log_heads.masked_fill(no_head, -torch.inf).argmax(dim=2)
     found = likeliest.tolist()
-    log_heads = log_heads.cpu().numpy()
+    log_probabilities = log_heads.cpu().numpy()
     for i, length in enumerate(lengths):
         tree = [0, *found[i][1:length]]
         if tree.count(0) != 2 or cycle_through(tree) is not None:
-            tree = chuliu_edmonds_one_root(log_heads[i, :length, :length]).tolist()
+            tree = chuliu_edmonds_one_root(log_probabilities[i, :length, :length]).tolist()
         found[i] = tree + [0] * (len(places) - length)
     chosen = torch.tensor(found, device=heads.device)[:, :, None, None].expand(-1, -1, 1, labels.size(3))
     best = F.log_softmax(labels.gather(2, chosen).squeeze(2), 2).argmax(dim=2).tolist()
@@ -267,7 +267,7 @@ def best_trees(
         if constrained and find_head_constraint_violations([0, *tree], names):
             log_labels = F.log_softmax(labels[i, :length, :length], 2).cpu().numpy()
             tree, ids = resolve_head_constraint_violations(
-                log_heads[i, :length, :length], log_labels, np.array([0, *tree]), vocabulary
+                log_probabilities[i, :length, :length], log_labels, np.array([0, *tree]), vocabulary
             )
             tree, names = tree[1:], vocabulary.unmap([index + VOCAB_PREFIX_SIZE for index in ids])
         parses.append([[head, name] for head, name in zip(tree, names, strict=True)])

@@ -171,7 +171,12 @@ def logged(arguments: Sequence[str | Path]) -> list[dict[str, float]]:
 
 def _train_in_one_of_two(rank: int, arguments: Sequence[str | Path]) -> list[dict[str, float]]:
     distributed = ["--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-init-method", "env://"]
-    return logged([*arguments, *distributed, "--distributed-rank", str(rank)])
+    said = StringIO()
+    try:
+        with redirect_stderr(said):
+            return logged([*arguments, *distributed, "--distributed-rank", str(rank)])
+    except SystemExit as stop:
+        raise SystemExit(said.getvalue()) from stop  # what the other process can tell why
 
 
 def checkpoint(bench: Bench, row: str) -> Path:
@@ -482,21 +487,28 @@ def run(bench: Bench, row: str, way: str, number: int = 0) -> Outcome:
     except SyntaxDataError as error:
         return Outcome("refused", str(error).replace(str(bench.data.parent), "…"))
     except Failed as error:
+        if error.name == "SystemExit":
+            return _stopped(row, error.message)
         kind = "refused" if error.name == "SyntaxDataError" else "fails"
         return Outcome(kind, error.message if kind == "refused" else f"{error} {error.trace[-600:]}")
-    except SystemExit as stop:
-        text = said.getvalue().strip().splitlines()
-        _, unknown, words = (text[-1] if text else "").partition("unrecognized arguments: ")
-        names = {word for word in words.split() if word.startswith("--")}
-        if unknown and not names & set(ROWS[row].split()):
-            return Outcome("–", words)
-        return Outcome("fails", f"exit {stop.code}: {text[-1] if text else ''}")
+    except SystemExit:
+        return _stopped(row, said.getvalue())
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
         return Outcome("fails", f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
     return Outcome("works")
+
+
+def _stopped(row: str, said: str) -> Outcome:
+    """What became of a command that read its options and ended: "–" where its family has no such option."""
+    text = said.strip().splitlines()
+    _, unknown, words = (text[-1] if text else "").partition("unrecognized arguments: ")
+    names = {word for word in words.split() if word.startswith("--")}
+    if unknown and not names & set(ROWS[row].split()):
+        return Outcome("–", words)
+    return Outcome("fails", f"the command ended: {text[-1] if text else ''}")
 
 
 def baseline(row: str) -> str:
