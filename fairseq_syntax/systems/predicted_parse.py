@@ -154,8 +154,9 @@ class PredictedParse(EncoderSystem):
         super().__init__()
         if not 0 <= given <= 1:
             raise SyntaxDataError(f"--given-parse {given}: a probability lies between 0 and 1")
-        self.register_buffer("starts", starts)
-        self.register_buffer("ends", ends)
+        # Numbers, as all that is in a checkpoint is averaged: by --store-ema, and by fairseq's script for checkpoints.
+        self.register_buffer("starts", starts.float())
+        self.register_buffer("ends", ends.float())
         self.pad, self.eos, self.heads = pad, eos, heads
         self._layers, self.gradient_after = tuple(layers), gradient_after
         self.given, self.given_updates = given, given_updates
@@ -226,7 +227,7 @@ class PredictedParse(EncoderSystem):
         return FactorTerm(self.heads, factor)
 
     def _factor(self, step: Step) -> Tensor:
-        words = find_words(step.tokens, self.pad, self.eos, self.starts, self.ends)
+        words = find_words(step.tokens, self.pad, self.eos, self.starts > 0.5, self.ends > 0.5)
         scores = step.scores[self.place]
         if not 0 <= self.gradient_after <= self.updates:
             scores = scores.detach()

@@ -21,6 +21,7 @@ CELLS = [
     ("relative_depth", "fairseq-generate `--print-alignment`"),
     ("structural_positions", "fairseq-validate"),
     ("predicted_pascal", "`--checkpoint-activations`"),
+    ("predicted_ldd", "`--store-ema`"),
     ("gcn", "`--share-all-embeddings`"),
     ("dbsa", "default"),
     ("lasyn (K = 2)", "default"),
