@@ -150,7 +150,8 @@ def _pair(
 ) -> Iterator[tuple[list[str], ParsedLine]]:
     for number, (raw, line) in enumerate(zip(texts, part.read(parse), strict=True), start=part.start + 1):
         pieces = decode_line(raw, tokens, number).split()
-        expected = sum(t.pieces or 1 for t in line.tokens)
+        counts = [t.pieces or 1 for t in line.tokens]
+        expected = sum(counts)
         if len(pieces) != expected:
             unsplit = all(t.pieces is None for t in line.tokens)
             raise SyntaxDataError(
@@ -163,7 +164,7 @@ def _pair(
             )
         own: list[list[str]] | None
         if segmenter is not None and line.tokens:
-            own = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
+            own = segmenter.known_pieces([t.form for t in line.tokens], spaces_before(line.tokens))
         else:
             own = None if any(t.pieces for t in line.tokens) else [[t.form] for t in line.tokens]
         if own is not None and pieces != (flat := list(chain.from_iterable(own))):
@@ -174,7 +175,7 @@ def _pair(
                 line=number,
                 hint=f"is {parse} (line {line.file_line}) the parse of this text?",
             )
-        if own is not None and [t.pieces or 1 for t in line.tokens] != [len(word) for word in own]:
+        if own is not None and counts != list(map(len, own)):
             wrong = next(t for t, word in zip(line.tokens, own) if (t.pieces or 1) != len(word))
             raise SyntaxDataError(
                 f"the parse gives {wrong.form!r} {wrong.pieces or 1} pieces, its segmentation another number",
