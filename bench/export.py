@@ -12,7 +12,7 @@ import torch
 
 from bench import corpus
 from bench.harness import compare, measure
-from fairseq_syntax.inference.alignment import default_head
+from fairseq_syntax.inference.alignment_head import default_head
 from fairseq_syntax.inference.export import Loaded, export
 from fairseq_syntax.inference.translator import Translator
 

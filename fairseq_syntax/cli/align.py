@@ -45,7 +45,8 @@ def main(args: argparse.Namespace) -> None:
 
     from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.inference.alignment import agreement, read_gold, save_head, written
+    from fairseq_syntax.inference.alignment import agreement, read_gold, written
+    from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.inference.exported import CHECKPOINT
     from fairseq_syntax.inference.translator import Translator
     from fairseq_syntax.text.files import read_lines, whole_file

@@ -12,7 +12,8 @@ import numpy as np
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import Pair, align, spell
+from fairseq_syntax.inference.alignment import align, spell
+from fairseq_syntax.inference.alignment_choice import Pair
 from fairseq_syntax.inference.exported import Exported, factored, setup_task
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
 from fairseq_syntax.inference.translator import Translation, Translator, too_long

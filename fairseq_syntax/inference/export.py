@@ -17,7 +17,7 @@ import torch
 from fairseq_syntax.data.binarize import segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import AlignmentHead, load_head, save_head
+from fairseq_syntax.inference.alignment_head import AlignmentHead, load_head, save_head
 from fairseq_syntax.inference.exported import CHECKPOINT, FACTOR_MARK, Exported, factored
 from fairseq_syntax.inference.loading import load_models
 from fairseq_syntax.inference.plain import (

@@ -23,22 +23,15 @@ from fairseq import utils
 
 from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import (
+from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, align, spell
+from fairseq_syntax.inference.alignment_choice import Pair, Ranked, candidates, choose
+from fairseq_syntax.inference.alignment_head import (
     Aligner,
     AlignmentHead,
-    Gold,
-    Pair,
-    PieceText,
-    Ranked,
-    WordAlignment,
-    align,
-    candidates,
-    choose,
     cut,
     default_head,
     load_head,
     source_attention,
-    spell,
 )
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
 from fairseq_syntax.inference.loading import load_models, no_checkpoint
@@ -279,7 +272,7 @@ class Translator:
 
         Args:
             gold: given links (:func:`~fairseq_syntax.inference.alignment.read_gold`); see
-                :func:`~fairseq_syntax.inference.alignment.choose`
+                :func:`~fairseq_syntax.inference.alignment_choice.choose`
         """
         pairs = self._aligned(sentences, translations, (), all_heads=True)
         kept = [i for i, pair in enumerate(pairs) if pair.weights]

@@ -27,7 +27,7 @@ from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_aga
 from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import PrintedAlignment
+from fairseq_syntax.inference.alignment_head import PrintedAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.store import SyntaxStore, store_path

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from fairseq import options, tasks
 
-from fairseq_syntax.inference.alignment import default_head
+from fairseq_syntax.inference.alignment_head import default_head
 from fairseq_syntax.inference.export import Loaded
 
 SIZES = {

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference import alignment
-from fairseq_syntax.inference.alignment import AlignmentHead, PieceText
+from fairseq_syntax.inference import alignment, alignment_choice, alignment_head
+from fairseq_syntax.inference.alignment import PieceText
+from fairseq_syntax.inference.alignment_head import AlignmentHead
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.inference.translator import Translator
 
@@ -100,17 +101,17 @@ def test_good_links_tell_more_than_bad_ones():
         target = [source[i].replace("s", "t") for i in order]
         right.append((source, target, [(int(s), t) for t, s in enumerate(order)]))
         wrong.append((source, target, [(t, t) for t in range(5)]))
-    assert alignment.mutual_information(right) > 2.5
-    assert alignment.mutual_information(wrong) < 1
-    assert alignment.mutual_information([(s, t, []) for s, t, _ in right]) == 0
+    assert alignment_choice.mutual_information(right) > 2.5
+    assert alignment_choice.mutual_information(wrong) < 1
+    assert alignment_choice.mutual_information([(s, t, []) for s, t, _ in right]) == 0
 
 
 def test_the_best_of_the_candidates_is_chosen():
     text = PieceText("ab", [(0, 1), (1, 2)], [(0, 1), (1, 2)])
     good, bad = AlignmentHead(1, 0), AlignmentHead(0, 0)
     weights = {bad: np.eye(2, dtype=np.float32)[::-1], good: np.eye(2, dtype=np.float32)}
-    pairs = [alignment.Pair(text, text, weights)] * 3
-    (best, worst) = alignment.choose(pairs, alignment.read_gold(["0-0 1-1"] * 3))
+    pairs = [alignment_choice.Pair(text, text, weights)] * 3
+    (best, worst) = alignment_choice.choose(pairs, alignment.read_gold(["0-0 1-1"] * 3))
     assert (best.head, best.score, worst.score) == (good, 1.0, 0.0)
 
 
@@ -122,8 +123,8 @@ def targets(net_input: dict) -> list[torch.Tensor]:
 def test_an_lstms_attention_stands_under_its_pieces(left):
     """Over the columns of the batch, whichever side is padded; a line alone gives the same."""
     model, lines = lstm_models.model("dlaa_lstm"), lstm_models.lines(4)
-    head = alignment.default_head(model)
-    aligner = alignment.Aligner([model], [head])
+    head = alignment_head.default_head(model)
+    aligner = alignment_head.Aligner([model], [head])
     batch = lstm_models.net_input(lines, left)
     found = aligner.weights(batch, targets(batch))
     for line, own in zip(lines, found):
@@ -139,10 +140,10 @@ def test_a_transformers_heads_are_read_where_they_are():
     model = tiny_syntax.tiny_model("pascal_transformer", decoder_layers=2).eval()
     lines = lstm_models.lines(5)
     batch = lstm_models.net_input(lines)
-    layers = alignment.source_attention(model, batch, targets(batch))
+    layers = alignment_head.source_attention(model, batch, targets(batch))
     assert [tuple(w.shape) for w in layers] == [(5, 4, 7, batch["src_tokens"].size(1))] * 2
     assert not layers[0].transpose(1, 3)[batch["src_tokens"].eq(1)].any()
-    (own,) = alignment.Aligner([model], [AlignmentHead(1, 2, shift=1)]).weights(
+    (own,) = alignment_head.Aligner([model], [AlignmentHead(1, 2, shift=1)]).weights(
         {k: v[:1] for k, v in batch.items() if k != "src_syntax"} | {"src_syntax": tiny_syntax.flat(lines[:1])},
         targets(batch)[:1],
     )
@@ -152,14 +153,14 @@ def test_a_transformers_heads_are_read_where_they_are():
 
 def test_a_models_own_alignment_heads_are_the_default(tmp_path):
     model = tiny_syntax.tiny_model("pascal_transformer", decoder_layers=3)
-    assert alignment.default_head(model) == AlignmentHead(2)
+    assert alignment_head.default_head(model) == AlignmentHead(2)
     model.args = SimpleNamespace(alignment_layer=-2, alignment_heads=1)
-    assert alignment.default_head(model) == AlignmentHead(1, heads=1)
-    alignment.save_head(AlignmentHead(2, 3), tmp_path / "model.pt", by="f1")
-    assert alignment.load_head(tmp_path / "model.pt", model) == AlignmentHead(2, 3)
-    alignment.save_head(AlignmentHead(2, 4), tmp_path / "model.pt")
+    assert alignment_head.default_head(model) == AlignmentHead(1, heads=1)
+    alignment_head.save_head(AlignmentHead(2, 3), tmp_path / "model.pt", by="f1")
+    assert alignment_head.load_head(tmp_path / "model.pt", model) == AlignmentHead(2, 3)
+    alignment_head.save_head(AlignmentHead(2, 4), tmp_path / "model.pt")
     with pytest.raises(SyntaxDataError, match="layer 2, head 4, which the model does not have"):
-        alignment.load_head(tmp_path / "model.pt", model)
+        alignment_head.load_head(tmp_path / "model.pt", model)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 from tiny_syntax import LABELS, dictionary
 
 from fairseq_syntax.data.batch import unpack
-from fairseq_syntax.inference.alignment import default_head
+from fairseq_syntax.inference.alignment_head import default_head
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.translator import Translator
 

@@ -1,0 +1,111 @@
+"""Choosing the head that aligns best, on sentence pairs with links or without any.
+
+All heads of all layers are tried. With given links the score is F1; without, it is how much a linked source word tells
+about the target word (:func:`mutual_information`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import Gold, PieceText, Weights, agreement, word_links, word_weights
+from fairseq_syntax.inference.alignment_head import AlignmentHead
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A sentence pair in words, for the choice of a head.
+
+    Attributes:
+        source, target: of each side
+        weights: attention by candidate, each [target pieces, source pieces]
+    """
+
+    source: PieceText
+    target: PieceText
+    weights: dict[AlignmentHead, Weights]
+
+
+def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
+    """All heads and the mean of each layer, in either reading.
+
+    Args:
+        layers: of :func:`source_attention`
+    """
+    if of_lstm:
+        return [AlignmentHead(shift=shift) for shift in (0, 1)]
+    return [
+        AlignmentHead(layer, head, shift=shift)
+        for layer, weights in enumerate(layers)
+        for head in (None, *range(weights.size(1)))
+        for shift in (0, 1)
+    ]
+
+
+def mutual_information(pairs: Sequence[tuple[Sequence[str], Sequence[str], Sequence[tuple[int, int]]]]) -> float:
+    """How much the source word that a target word is linked to tells about it, in bits per target word.
+
+    ``mean log2 p(t | s) / p(t)``, the probabilities counted on one half of the pairs and taken on the other, both ways
+    round; ``p(t | s) = (count(s, t) + p(t)) / (count(s) + 1)``. Good links say much, whatever the language; links to
+    anything at hand (the full stop, the same position) say little.
+
+    Args:
+        pairs: source words, target words, links
+    """
+    bits, count = 0.0, 0
+    for fold in (0, 1):
+        together: Counter[tuple[str, str]] = Counter()
+        sources: Counter[str] = Counter()
+        targets: Counter[str] = Counter()
+        for source, target, links in pairs[fold::2]:
+            targets.update(target)
+            for s, t in links:
+                together[source[s], target[t]] += 1
+                sources[source[s]] += 1
+        total, kinds = targets.total(), len(targets) + 1
+        for source, target, links in pairs[1 - fold :: 2]:
+            count += len(target)
+            for s, t in links:
+                alone = (targets[target[t]] + 1) / (total + kinds)
+                given = (together[source[s], target[t]] + alone) / (sources[source[s]] + 1)
+                bits += math.log2(given / alone)
+    return bits / max(count, 1)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate with its score: bits per word, or F1 where links are given."""
+
+    head: AlignmentHead
+    score: float
+
+
+def choose(pairs: Sequence[Pair], gold: Sequence[Gold] | None = None) -> list[Ranked]:
+    """All candidates, the best first; equals in the order of layers and heads.
+
+    Args:
+        pairs: with the same candidates each
+        gold: given links of each pair: the score is F1; None: :func:`mutual_information`
+    """
+    if not pairs:
+        raise SyntaxDataError("no sentence pairs to choose a head by")
+    members = [(pair.source.membership(), pair.target.membership()) for pair in pairs]
+    words = [
+        tuple([side.text[a:b].casefold() for a, b in side.words] for side in (pair.source, pair.target))
+        for pair in pairs
+    ]
+    ranked = []
+    for head in pairs[0].weights:
+        links = [word_links(word_weights(pair.weights[head], *sides)) for pair, sides in zip(pairs, members)]
+        if gold is not None:
+            score = agreement(links, gold).f1
+        else:
+            score = mutual_information([(source, target, own) for (source, target), own in zip(words, links)])
+        ranked.append(Ranked(head, score))
+    return sorted(ranked, key=lambda r: -r.score)

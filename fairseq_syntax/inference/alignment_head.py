@@ -1,0 +1,246 @@
+"""Reading alignments from the attention of a head of the decoder, and keeping which head that is.
+
+Which head of which layer aligns best differs from model to model (Garg et al. 2019; Chen et al. 2020, who also read the
+row of the step that *reads* a piece and not of the one that writes it). So one is chosen on sentence pairs
+(:mod:`fairseq_syntax.inference.alignment_choice`) and kept beside the checkpoint. Without that it is what fairseq
+takes: the mean of the heads of the last layer, or of the heads that the model was trained to align by.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import PieceText, Weights, align, spell
+from fairseq_syntax.inference.attention import recorded
+from fairseq_syntax.inference.spelling import decoder, pieces_of
+from fairseq_syntax.text.files import whole_file
+
+
+@dataclass(frozen=True)
+class AlignmentHead:
+    """The attention that alignments are read from.
+
+    Attributes:
+        layer: of the decoder, from 0; None for an LSTM, which has one attention
+        heads: how many of the layer's first heads are averaged, where ``head`` is None; 0: all
+        head: the only head, from 0
+        shift: 0: the row of the step that writes a piece; 1: of the step that reads it
+    """
+
+    layer: int | None = None
+    head: int | None = None
+    heads: int = 0
+    shift: int = 0
+
+    def pick(self, layers: Sequence[Tensor]) -> Tensor:
+        """Of a model's attention over the source, [B, H, T, S] by layer, this one's [B, T, S]."""
+        weights = layers[self.layer or 0]
+        if self.head is not None:
+            return weights[:, self.head]
+        return weights[:, : self.heads or weights.size(1)].mean(dim=1)
+
+
+def default_head(model: Any) -> AlignmentHead:
+    """fairseq's: the last layer, or ``--alignment-layer`` and ``--alignment-heads`` of a model that has them."""
+    layers = _cross_attentions(model)
+    if not layers:
+        return AlignmentHead()
+    options = getattr(model, "args", None) or getattr(model, "cfg", None)
+    layer = getattr(options, "alignment_layer", None)
+    layer = len(layers) - 1 if layer is None else layer % len(layers)
+    return AlignmentHead(layer, heads=getattr(options, "alignment_heads", None) or 0)
+
+
+def _cross_attentions(model: Any) -> list[Any]:
+    """The attentions over the source of a Transformer's decoder; none of an LSTM's."""
+    layers: Any = getattr(model.decoder, "layers", ())
+    return [layer.encoder_attn for layer in layers if getattr(layer, "encoder_attn", None) is not None]
+
+
+def head_path(checkpoint: str | os.PathLike[str]) -> Path:
+    """Where the head that was chosen for a checkpoint is kept: ``NAME.alignment.json`` beside ``NAME.pt``."""
+    return Path(checkpoint).with_suffix(".alignment.json")
+
+
+def save_head(head: AlignmentHead, checkpoint: str | os.PathLike[str], **about: Any) -> Path:
+    """Keep the head beside its checkpoint, with how it was chosen."""
+    path = head_path(checkpoint)
+    with whole_file(path) as file:
+        json.dump({**asdict(head), "chosen": about}, file, indent=1)
+        file.write("\n")
+    return path
+
+
+def load_head(checkpoint: str | os.PathLike[str], model: Any) -> AlignmentHead:
+    """The head that was chosen for a checkpoint, else :func:`default_head`.
+
+    Raises:
+        SyntaxDataError: as :func:`read_head`
+    """
+    path = head_path(checkpoint)
+    return read_head(path, model) if path.exists() else default_head(model)
+
+
+def read_head(path: Path, model: Any) -> AlignmentHead:
+    """The head in a file of :func:`save_head`.
+
+    Raises:
+        SyntaxDataError: there is no such file, it is damaged, or it names a head that the model does not have
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        head = AlignmentHead(**{k: v for k, v in values.items() if k != "chosen"})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        hint = "choose again with fairseq-syntax align --choose"
+        raise SyntaxDataError(f"names no head: {error}", path=path, hint=hint) from None
+    layers = _cross_attentions(model)
+    if head.layer is None or not layers:
+        fits = head.layer is None and not layers
+    else:
+        fits = head.layer < len(layers) and (head.head or 0) < layers[head.layer].num_heads
+    if not fits:
+        raise SyntaxDataError(
+            f"names layer {head.layer}, head {head.head}, which the model does not have",
+            path=path,
+            hint="choose again with fairseq-syntax align --choose",
+        )
+    return head
+
+
+@torch.no_grad()
+def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Tensor]:
+    """A model's attention over the source in making given translations.
+
+    Args:
+        net_input: fairseq's, with ``src_tokens`` [B, S] and whatever else the encoder takes
+        targets: B translations, int64, each ending in ``</s>``
+
+    Returns:
+        by layer [B, H, T, S] float32 (an LSTM: one layer, one head); rows are steps from 0, columns those of
+        ``src_tokens``. Rows after a translation's end mean nothing.
+
+    Raises:
+        SyntaxDataError: the model does not attend to the source
+    """
+    tokens = net_input["src_tokens"]
+    pad = model.decoder.dictionary.pad()
+    width = max(len(t) for t in targets)
+    previous = tokens.new_full((len(targets), width), pad)
+    for row, target in zip(previous, targets):
+        row[0] = model.decoder.dictionary.eos()
+        row[1 : len(target)] = target[:-1]
+    known = inspect.signature(model.forward).parameters  # a plain model in an ensemble knows no src_syntax
+    given = {name: value for name, value in net_input.items() if name in known}
+    needed = getattr(model.decoder, "need_attn", True)  # False once an LSTM has been made fast
+    with recorded(model, kinds=("cross",)) as weights:
+        model.decoder.need_attn = True
+        try:
+            out = model(**{**given, "prev_output_tokens": previous})
+        finally:
+            model.decoder.need_attn = needed
+    if weights["cross"]:
+        return weights["cross"]
+    if isinstance(out[1], Tensor) and out[1].dim() == 3:
+        # An LSTM, which has moved the padding to the right.
+        left = tokens.ne(pad).int().argmax(dim=1)
+        column = torch.arange(tokens.size(1), device=tokens.device)[None] - left[:, None]
+        index = column.clamp(min=0)[:, None].expand(-1, width, -1)
+        return [out[1].float().gather(2, index)[:, None]]
+    raise SyntaxDataError("the model does not attend to the source, so there is nothing to align by")
+
+
+class Aligner:
+    """Reads alignments between pieces from one model, or the mean of several.
+
+    Args:
+        models: in evaluation mode, on one device
+        heads: of each model
+    """
+
+    def __init__(self, models: Sequence[Any], heads: Sequence[AlignmentHead]) -> None:
+        self.models, self.heads = models, heads
+
+    def weights(self, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Weights]:
+        """Of each sentence [target pieces, source pieces], without ``</s>``.
+
+        Args:
+            net_input, targets: as in :func:`source_attention`
+        """
+        total: list[Weights] = []
+        for model, head in zip(self.models, self.heads):
+            attention = head.pick(source_attention(model, net_input, targets))
+            found = list(cut(attention, net_input["src_tokens"], targets, head.shift, model.decoder.dictionary.pad()))
+            total = [a + b for a, b in zip(total, found)] if total else found
+        return [(weights / len(self.models)).astype(np.float32) for weights in total]
+
+    def of_hypotheses(self, net_input: dict[str, Any], tokens: Sequence[Sequence[Tensor]]) -> list[list[Weights]]:
+        """:meth:`weights` of each of the n best translations of each sentence."""
+        found: list[list[Weights]] = [[] for _ in tokens]
+        # A search may end with fewer hypotheses of one sentence than of another.
+        for rank in range(max(map(len, tokens), default=0)):
+            weights = self.weights(net_input, [best[min(rank, len(best) - 1)] for best in tokens])
+            for own, best, new in zip(found, tokens, weights):
+                if rank < len(best):
+                    own.append(new)
+        return found
+
+
+def cut(attention: Tensor, tokens: Tensor, targets: Sequence[Tensor], shift: int, pad: int) -> Iterator[Weights]:
+    """The rows and columns of each sentence's pieces.
+
+    Args:
+        attention: [B, T, S], of :func:`source_attention`
+        tokens: [B, S], the source
+        shift: of :class:`AlignmentHead`
+    """
+    for rows, source, target in zip(attention.cpu(), tokens.cpu(), targets):
+        columns = torch.nonzero(source.ne(pad)).squeeze(1)[:-1]
+        yield rows[shift : len(target) - 1 + shift][:, columns].numpy()
+
+
+class PrintedAlignment:
+    """What fairseq-generate and fairseq-interactive print with ``--print-alignment``.
+
+    Args:
+        models: in evaluation mode
+        task: its dictionaries and segmentation spell the words; see :func:`spell` and :func:`words_of`
+        kind: ``hard``: links between words; ``soft``: for each piece of the translation the weight of each source piece
+        heads: paths of :func:`save_head`, with colons, one for each model; if empty, fairseq's heads
+    """
+
+    def __init__(self, models: Sequence[Any], task: Any, kind: str, heads: str = "") -> None:
+        paths = heads.split(os.pathsep) if heads else []
+        if paths and len(paths) != len(models):
+            raise SyntaxDataError(f"--alignment-head names {len(paths)} files, and there are {len(models)} models")
+        chosen = [read_head(Path(p), m) for p, m in zip(paths, models)] or [default_head(m) for m in models]
+        self._aligner, self._task, self._soft = Aligner(models, chosen), task, kind == "soft"
+
+    def add(self, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
+        """Put an ``alignment`` into each hypothesis, as fairseq's programs print it."""
+        tokens = [[h["tokens"] for h in best] for best in hypotheses]
+        found = self._aligner.of_hypotheses(sample["net_input"], tokens)
+        for source, best, weights in zip(sample["net_input"]["src_tokens"], hypotheses, found):
+            words = self._spelt(source, self._task.source_dictionary, self._task.source_segmenter)
+            for hypothesis, own in zip(best, weights):
+                if self._soft:
+                    hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in own.tolist()]
+                else:
+                    target = self._spelt(
+                        hypothesis["tokens"], self._task.target_dictionary, self._task.target_segmenter
+                    )
+                    hypothesis["alignment"] = align(own, words, target).links
+
+    @staticmethod
+    def _spelt(tokens: Tensor, dictionary: Any, segmenter: Any) -> PieceText:
+        return spell(pieces_of(tokens, dictionary), decoder(segmenter))
