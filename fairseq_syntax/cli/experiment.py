@@ -12,7 +12,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "experiment",
         help="run a grid of systems and seeds, and write its results table",
         description="Run what is not done yet of an experiment, score it, and write the table from the results file. "
-        "The keys of the YAML file are described in fairseq_syntax/experiments/plan.py.",
+        "The keys of the YAML file are described in fairseq_syntax/experiments/plan_file.py.",
     )
     parser.add_argument("file", metavar="FILE.yaml", help="the experiment")
     parser.add_argument(
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.experiments import results
     from fairseq_syntax.experiments.grid import Grid
-    from fairseq_syntax.experiments.plan import load
+    from fairseq_syntax.experiments.plan_file import load
     from fairseq_syntax.experiments.verdict import verdict_page
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)

@@ -2,7 +2,7 @@
 
 Ray decides where a worker is and says when one is lost; nothing else is left to it. A task whose worker was lost is
 given to another, and whatever makes a part writes it whole or not at all (``text/jobs.py``): done twice, it is there
-once, and with the same bytes. This is the only module that imports Ray, and it does so when workers are wanted.
+once, and with the same bytes. Only this module and :mod:`.ray_node` import Ray, and do so when workers are wanted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any, Generic
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.jobs import Result, Task, Workers
+from fairseq_syntax.text.ray_node import WORKER, Actor, run_command
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ LOSSES_OF_A_TASK = 5  # then it is the task that is at fault, and not the machin
 LOSSES_AT_THE_START = 5  # workers in a row that were lost before they were ready
 AHEAD = 2  # tasks that a worker has: the next one is there when it is done with one
 SECONDS_OF_SILENCE = 30.0
-_WORKER = {"env_vars": {"FAIRSEQ_SYNTAX_WORKER": "1"}}  # which does not wait for the import of fairseq
 _PORT = 6379  # Ray's own
 # A cluster's head speaks gRPC: HTTP/2, whose servers answer this greeting by a frame of settings, of type 4.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
@@ -187,9 +186,9 @@ class RayWorkers:
             SyntaxDataError: it lost every node
         """
         ray = self._connect()
-        remote = ray.remote(_run_command)
+        remote = ray.remote(run_command)
         options = remote.options(
-            num_cpus=self.cpus, num_gpus=self.gpus, max_retries=LOSSES_OF_A_TASK, runtime_env=_WORKER
+            num_cpus=self.cpus, num_gpus=self.gpus, max_retries=LOSSES_OF_A_TASK, runtime_env=WORKER
         )
         reference = options.remote(list(arguments), cwd, dict(env), log)
         self._commands.append(reference)
@@ -255,8 +254,8 @@ class RayWorkers:
         self._is_local = True
 
     def _actor_class(self) -> Any:
-        options: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus, "runtime_env": _WORKER}
-        return self._ray.remote(_Actor).options(max_restarts=0, max_task_retries=0, **options)
+        options: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus, "runtime_env": WORKER}
+        return self._ray.remote(Actor).options(max_restarts=0, max_task_retries=0, **options)
 
     def _room(self) -> int:
         if self.count is not None:
@@ -393,104 +392,6 @@ class _Crew:
                 raise SyntaxDataError(message, hint=self.hint) from error
         logger.warning("a worker was lost; its work is done by another")
         source.give_back(attempts)
-
-
-class _Records(logging.Handler):
-    """Keeps what is logged, to be said where the user is."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[tuple[str, int, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append((record.name, record.levelno, record.getMessage()))
-
-    def taken(self) -> list[tuple[str, int, str]]:
-        found, self.found = self.found, []
-        return found
-
-
-class _Actor:
-    """A worker, in a process of the cluster. Each call gives a result, or an error that the user is to read."""
-
-    def __init__(self) -> None:
-        self._records = _Records()
-        logging.getLogger("fairseq_syntax").addHandler(self._records)
-
-    def begin(self, cwd: str, path: list[str], version: str, start: bytes) -> tuple[Any, ...]:
-        from ray import cloudpickle
-
-        if fairseq_syntax.__version__ != version:
-            message = f"the node {socket.gethostname()} has version {fairseq_syntax.__version__} of fairseq-syntax"
-            return None, SyntaxDataError(f"{message}, and this one {version}", hint="install the same everywhere"), []
-        # As a process of this machine would have them: a parser's module and a folder may be named relative to here.
-        with suppress(OSError):
-            os.chdir(cwd)
-        sys.path += [entry for entry in path if entry not in sys.path]
-
-        def begin() -> None:
-            function, arguments = cloudpickle.loads(start)
-            if function is not None:
-                function(*arguments)
-
-        return self._said(begin)
-
-    def do(self, work: bytes, task: Any) -> tuple[Any, ...]:
-        from ray import cloudpickle
-
-        return self._said(lambda: cloudpickle.loads(work)(task))
-
-    def _said(self, function: Callable[[], Any]) -> tuple[Any, ...]:
-        try:
-            return function(), None, self._records.taken()
-        except SyntaxDataError as error:
-            return None, error, self._records.taken()
-
-
-# ------------------------------------------------------------------------------------------------- commands
-
-# Starts a command as the head of a group, and ends the group when the other end of its input is closed: by a worker
-# that is killed, too. It leaves the worker's family first, of which Ray kills the children; its status goes by a pipe.
-_WATCHER = """
-import os, signal, subprocess, sys, threading
-if os.fork():
-    os._exit(0)
-os.setsid()
-with open(sys.argv[1], "ab") as log:
-    command = subprocess.Popen(
-        sys.argv[2:], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-    )
-def end():
-    sys.stdin.buffer.read()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(command.pid, number)
-            command.wait(10)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            pass
-threading.Thread(target=end, daemon=True).start()
-print(command.wait(), flush=True)
-"""
-
-
-def _run_command(arguments: list[str], cwd: str, env: dict[str, str], log: str) -> int:
-    """Runs a command in a process of the cluster. Raises SyntaxDataError where it cannot be started."""
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    watcher = [sys.executable, "-c", _WATCHER, log, *arguments]
-    if not os.path.isdir(cwd):
-        hint = "the work directory must be on a file system that all nodes share"
-        raise SyntaxDataError(f"is not there on the node {socket.gethostname()}", path=cwd, hint=hint)
-    process = subprocess.Popen(
-        watcher,
-        cwd=cwd,
-        env={**{name: os.environ[name] for name in os.environ if name not in _WORKER["env_vars"]}, "PATH": path, **env},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    status = process.stdout.read().strip()
-    process.wait()
-    return int(status) if status else -signal.SIGKILL
 
 
 # --------------------------------------------------------------------------------------------------- addresses

@@ -19,7 +19,7 @@ from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments import results
 from fairseq_syntax.experiments.grid import Grid
-from fairseq_syntax.experiments.plan import load
+from fairseq_syntax.experiments.plan_file import load
 
 TEMPLATE = """
 name: toy
@@ -171,7 +171,7 @@ steps:
 
 RUN = """
 import sys
-from fairseq_syntax.experiments.plan import load
+from fairseq_syntax.experiments.plan_file import load
 from fairseq_syntax.experiments.grid import Grid
 Grid(load(sys.argv[1])).run(jobs=2)
 """

@@ -11,7 +11,7 @@ import sacrebleu
 
 from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.experiments.plan import load
+from fairseq_syntax.experiments.plan_file import load
 from fairseq_syntax.experiments.shares import Estimate, Resampled, by_table, measure, measure_by
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property

@@ -23,7 +23,7 @@ import s3_server
 import fairseq_syntax
 from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text import ray_workers
+from fairseq_syntax.text import ray_node, ray_workers
 from fairseq_syntax.text.jobs import Parts
 from fairseq_syntax.text.ray_workers import RayWorkers
 from fairseq_syntax.text.uris import location
@@ -47,7 +47,7 @@ def square(number: int) -> int:
 # --------------------------------------------------------------------------------------------------- without Ray
 
 
-def test_one_module_imports_ray_and_only_when_it_is_asked_for():
+def test_two_modules_import_ray_and_only_when_it_is_asked_for():
     root = Path(fairseq_syntax.__file__).parent
     found = []
     for path in root.rglob("*.py"):
@@ -61,7 +61,7 @@ def test_one_module_imports_ray_and_only_when_it_is_asked_for():
             if any(name.split(".")[0] == "ray" for name in names):
                 assert node not in tree.body
                 found.append(path.name)
-    assert set(found) == {"ray_workers.py"}
+    assert set(found) == {"ray_node.py", "ray_workers.py"}
 
 
 def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, capsys):
@@ -125,7 +125,7 @@ def test_a_command_ends_with_the_worker_that_started_it(tmp_path):
     command = f"import time; open({str(mark)!r}, 'w').close(); time.sleep(60)"
     source = f"""
 import subprocess, sys
-command = [sys.executable, "-c", {ray_workers._WATCHER!r}, {str(log)!r}, sys.executable, "-c", {command!r}]
+command = [sys.executable, "-c", {ray_node.WATCHER!r}, {str(log)!r}, sys.executable, "-c", {command!r}]
 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 process.stdout.read()
 """
@@ -275,7 +275,7 @@ steps:
 @pytest.mark.slow
 def test_the_cells_of_an_experiment_run_on_the_cluster(nodes, tmp_path):
     from fairseq_syntax.experiments.grid import Grid
-    from fairseq_syntax.experiments.plan import load
+    from fairseq_syntax.experiments.plan_file import load
 
     file = tmp_path / "test.yaml"
     file.write_text(EXPERIMENT)

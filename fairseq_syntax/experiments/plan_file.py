@@ -1,0 +1,317 @@
+"""Reading an experiment from its YAML file: systems × seeds, the steps of each cell, and what is scored at the end.
+
+.. code-block:: yaml
+
+    name: toy
+    workdir: ../../runs/toy       # from this file's folder; commands run in it
+    record: results.jsonl         # from this file's folder; default: results.jsonl in the work directory
+    table: RESULTS.md             # likewise; default: results.md in the work directory
+    env: {OMP_NUM_THREADS: "2"}   # for every command
+    vars: {epochs: 5, bin: data-bin}
+    seeds: [1, 2, 3]
+    systems:                      # the variables of each; they override those above
+      transformer: {arch: transformer_iwslt_de_en, options: ""}
+      pascal: {arch: pascal_transformer, options: "--pascal-heads 4"}
+    prepare:                      # once, before the grid
+      - name: binarize
+        run: |
+          fairseq-preprocess --source-lang en --target-lang de --trainpref {root}/train --destdir {bin}
+        inputs: ["{root}/train.en", "{root}/train.de"]    # files or folders that do not come from a step before it
+        outputs: ["{bin}/dict.en.txt"]
+    steps:                        # for each system and seed
+      - name: train
+        run: fairseq-train {bin} --arch {arch} {options} --seed {seed} --max-epoch {epochs} --save-dir {dir}/model
+        outputs: ["{dir}/model"]            # files or folders
+      - name: translate
+        run: fairseq-generate {bin} --path {dir}/model/checkpoint_best.pt > {dir}/test.out
+        outputs: ["{dir}/test.out"]
+        only: [transformer, pascal]     # default: every system
+    results:
+      test:                       # the options of ``fairseq-syntax score``
+        ref: "{root}/test.de"     # or a list of files
+        sys: "{dir}/test.out"
+        baseline: transformer
+        metrics: [bleu, chrf]     # also src, tokenize, lowercase, resamples, trials, by_length, beer
+        parse: "{root}/test.en.conllu"      # of the source, for by: [depth, label=acl], here or in shares
+        only: [transformer, pascal]
+    values:                       # other numbers of each cell, out of JSON files that steps wrote
+      UAS: {file: "{dir}/trees.json", key: "dev.uas", digits: 2}
+      BLEU of the paper: {published: {transformer: 30.14}}    # to stand beside
+    keep:                         # what stays of a finished cell where the work directory is gone
+      folder: kept                # from this file's folder
+      files: ["{dir}/test.out"]
+    shares:                       # how much of each system's gain is syntax (:mod:`.shares`)
+      page: VERDICT.md            # from this file's folder
+      baseline: transformer
+      controls:                   # pascal.linear is pascal, trained and tested on this control
+        linear: each word attaches to the one before it
+      by: [longest-dependency]    # also in the intervals of these properties of the parse
+
+``extends: OTHER.yaml`` takes over what another file of the same folder says: a key given here replaces the other's, and
+``env`` and ``vars`` are merged.
+
+``{name}`` stands for a variable; ``{{`` and ``}}`` for braces; ``${NAME}`` is the shell's. Besides ``vars`` there are
+``{root}``, the folder of the YAML file as seen from the work directory, and in all but ``prepare``, ``ref`` and ``src``
+also ``{system}``, ``{seed}`` and ``{dir}``, the cell's own folder ``SYSTEM/SEED``. Variables may use one another.
+
+Commands run in bash with ``-euo pipefail``, the interpreter's folder first on PATH. A step is done when its command
+has succeeded, all its outputs are there, and neither its command, nor the content of its ``inputs``, nor any of that in
+a step before it has changed since; done steps are skipped. A step that was done by other code of this package is
+skipped too, with a line that says so; ``--check-code`` runs it again. A step that was killed starts over, and
+``fairseq-train`` itself goes on from its last checkpoint.
+Before a changed command runs, the outputs of the old one are removed where they lie in the work directory: so name the
+checkpoints' folder as the output of a training step, lest it go on from a checkpoint of other options.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.experiments.plan import RESERVED, Experiment, Keep, Shares, Step, Test, Value
+
+_NAME = re.compile(r"[\w][\w.+-]*")
+
+
+def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = None) -> Experiment:
+    """Read an experiment and check all of it: names, keys, and that every ``{variable}`` is defined.
+
+    Args:
+        overrides: values for ``vars``, in every system (``--set``)
+
+    Raises:
+        SyntaxDataError: whatever is wrong with the file
+    """
+    path = Path(path).resolve()
+    reader = _Reader(path)
+    raw = reader.mapping(_parse(path), "the file", {"name", "systems", "steps"}, {
+        "workdir", "record", "table", "env", "vars", "seeds", "prepare", "results", "values", "keep", "shares",
+    })  # fmt: skip
+    name = reader.name(raw["name"], "name")
+    workdir = (path.parent / str(raw.get("workdir", f"runs/{name}"))).resolve()
+    systems = {
+        reader.name(system, "systems"): reader.strings(variables or {}, f"systems.{system}")
+        for system, variables in reader.mapping(raw["systems"], "systems").items()
+    }
+    variables = reader.strings(raw.get("vars") or {}, "vars")
+    for key, text in (overrides or {}).items():
+        if key not in variables and not any(key in mine for mine in systems.values()):
+            raise SyntaxDataError(f"no variable {key} to set", path=path, hint=f"vars has {', '.join(variables)}")
+        variables[key] = text
+        for mine in systems.values():
+            mine.pop(key, None)
+    seeds = raw.get("seeds", [1])
+    if not isinstance(seeds, list) or not seeds or not all(isinstance(s, int) for s in seeds):
+        raise SyntaxDataError(f"seeds must be a list of whole numbers, not {seeds!r}", path=path)
+    if len(set(seeds)) < len(seeds):
+        raise SyntaxDataError("a seed stands twice in seeds", path=path)
+    experiment = Experiment(
+        path=path,
+        name=name,
+        workdir=workdir,
+        record=path.parent / raw["record"] if "record" in raw else workdir / "results.jsonl",
+        table=path.parent / raw["table"] if "table" in raw else workdir / "results.md",
+        env=reader.strings(raw.get("env") or {}, "env"),
+        vars=variables,
+        seeds=seeds,
+        systems=systems,
+        prepare=reader.steps(raw.get("prepare") or [], "prepare", systems),
+        steps=reader.steps(raw["steps"], "steps", systems),
+        tests=reader.tests(raw.get("results") or {}, systems),
+        values=reader.values(raw.get("values") or {}, systems),
+        keep=reader.keep(raw.get("keep")),
+        shares=reader.shares(raw.get("shares"), systems),
+    )
+    for system, seed in experiment.cells():
+        experiment.cell_tasks(system, seed)
+        cell = experiment.variables(system, seed)
+        texts = [t.sys for t in experiment.tests] + [v.file for v in experiment.values if not v.published]
+        for text in texts + list(experiment.keep.files if experiment.keep else ()):
+            experiment.fill(text, cell)
+    for test in experiment.tests:
+        if test.parse is None and (test.options.get("by") or (experiment.shares and experiment.shares.by)):
+            raise reader.fail(f"results.{test.name} has no parse, and is to be told apart by properties of the parse")
+        for text in (*test.ref, test.src or "", test.parse or ""):
+            experiment.fill(text, experiment.variables())
+    return experiment
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error: the first of two systems would be lost without a word."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} stands twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse(path: Path, extending: tuple[Path, ...] = ()):
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise SyntaxDataError(f"not YAML: {error.problem}", path=path, line=line) from error
+    if not isinstance(raw, dict) or "extends" not in raw:
+        return raw
+    base = (path.parent / str(raw.pop("extends"))).resolve()
+    if base in (*extending, path):
+        raise SyntaxDataError(f"extends {base.name}, which extends it", path=path)
+    inherited = _parse(base, (*extending, path))
+    for key in ("env", "vars"):
+        if isinstance(raw.get(key), dict) and isinstance(inherited.get(key), dict):
+            raw[key] = {**inherited[key], **raw[key]}
+    return {**inherited, **raw}
+
+
+def _number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class _Reader:
+    """Checks of the parts, each with the key's name in its error."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fail(self, message: str, hint: str | None = None) -> SyntaxDataError:
+        return SyntaxDataError(message, path=self.path, hint=hint)
+
+    def mapping(self, value, where: str, needed: set[str] | None = None, allowed: set[str] | None = None) -> dict:
+        if not isinstance(value, dict) or (needed is None and not value):
+            raise self.fail(f"{where} must be a mapping that is not empty")
+        if needed is not None:
+            for key in needed - set(value):
+                raise self.fail(f"{where} has no {key}")
+            for key in set(value) - needed - (allowed or set()):
+                raise self.fail(f"{where} has an unknown key {key}", ", ".join(sorted(needed | (allowed or set()))))
+        return value
+
+    def name(self, value, where: str) -> str:
+        if not _NAME.fullmatch(str(value)) or str(value) == "prepare":
+            raise self.fail(f"{where}: {value!r} cannot be a name", "letters, digits and _ . + -; it names a folder")
+        return str(value)
+
+    def strings(self, value, where: str) -> dict[str, str]:
+        if not isinstance(value, dict):
+            raise self.fail(f"{where} must be a mapping")
+        for key, item in value.items():
+            if isinstance(item, (dict, list)) or item is None:
+                raise self.fail(f"{where}.{key} must be a text or a number, not {item!r}")
+            if key in RESERVED:
+                raise self.fail(f"{where}.{key}: this name is taken", f"{', '.join(RESERVED)} are set by the program")
+        return {str(key): str(item) for key, item in value.items()}
+
+    def texts(self, value, where: str) -> tuple[str, ...]:
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, str) for item in items):
+            raise self.fail(f"{where} must be a text or a list of texts")
+        return tuple(items)
+
+    def only(self, value, where: str, systems) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        for system in self.texts(value, where):
+            if system not in systems:
+                raise self.fail(f"{where}: no system is called {system}", ", ".join(systems))
+        return self.texts(value, where)
+
+    def steps(self, value, where: str, systems) -> list[Step]:
+        steps: list[Step] = []
+        if not isinstance(value, list):
+            raise self.fail(f"{where} must be a list")
+        for i, raw in enumerate(value):
+            raw = self.mapping(raw, f"{where}[{i}]", {"name", "run"}, {"outputs", "inputs", "only"})
+            name = self.name(raw["name"], f"{where}[{i}].name")
+            if name in [step.name for step in steps]:
+                raise self.fail(f"two steps of {where} are called {name}")
+            outputs = self.texts(raw.get("outputs", []), f"{where}.{name}.outputs")
+            only = self.only(raw.get("only"), f"{where}.{name}.only", systems)
+            inputs = self.texts(raw.get("inputs", []), f"{where}.{name}.inputs")
+            steps.append(Step(name, str(raw["run"]), outputs, inputs, only))
+        return steps
+
+    def tests(self, value, systems) -> list[Test]:
+        from fairseq_syntax.scoring.report import Options
+
+        options = {f.name for f in fields(Options)}
+        tests = []
+        for name, raw in (self.mapping(value, "results") if value else {}).items():
+            where = f"results.{name}"
+            raw = self.mapping(raw, where, {"ref", "sys"}, {"src", "parse", "baseline", "only"} | options)
+            only = self.only(raw.get("only"), f"{where}.only", systems)
+            baseline = raw.get("baseline")
+            if baseline is not None and baseline not in (only or systems):
+                raise self.fail(f"{where}.baseline: no system is called {baseline}", ", ".join(only or systems))
+            chosen = {key: item for key, item in raw.items() if key in options}
+            if "by" in chosen:
+                chosen["by"] = self.properties(chosen["by"], f"{where}.by")
+            ref = self.texts(raw["ref"], f"{where}.ref")
+            sys, src, parse = str(raw["sys"]), raw.get("src"), raw.get("parse")
+            tests.append(Test(str(name), ref, sys, src, parse, only, baseline, chosen))
+        return tests
+
+    def values(self, value, systems) -> list[Value]:
+        found = []
+        for name, raw in (self.mapping(value, "values") if value else {}).items():
+            where = f"values.{name}"
+            if isinstance(raw, dict) and "published" in raw:
+                raw = self.mapping(raw, where, {"published"}, {"digits"})
+                figures = self.mapping(raw["published"], f"{where}.published")
+                strange = [s for s in figures if s not in systems] or [s for s, v in figures.items() if not _number(v)]
+                if strange:
+                    raise self.fail(f"{where}.published.{strange[0]}: no such system, or not a number")
+                digits = int(raw.get("digits", 2))
+                found.append(Value(str(name), digits=digits, only=tuple(figures), published=figures))
+                continue
+            raw = self.mapping(raw, where, {"file", "key"}, {"digits", "only"})
+            only = self.only(raw.get("only"), f"values.{name}.only", systems)
+            found.append(Value(str(name), str(raw["file"]), str(raw["key"]), int(raw.get("digits", 2)), only))
+        return found
+
+    def keep(self, value) -> Keep | None:
+        if value is None:
+            return None
+        raw = self.mapping(value, "keep", {"folder", "files"})
+        files = self.texts(raw["files"], "keep.files")
+        if not files:
+            raise self.fail("keep.files is empty")
+        return Keep(self.path.parent / str(raw["folder"]), files)
+
+    def shares(self, value, systems) -> Shares | None:
+        if value is None:
+            return None
+        raw = self.mapping(value, "shares", {"page", "baseline", "controls"}, {"by"})
+        if raw["baseline"] not in systems:
+            raise self.fail(f"shares.baseline: no system is called {raw['baseline']}", ", ".join(systems))
+        controls = self.strings(raw["controls"], "shares.controls")
+        for system in systems:
+            original, dot, control = system.rpartition(".")
+            if dot and control in controls and original not in systems:
+                raise self.fail(f"{system} is a twin of {original}, which is not there")
+        for control in controls:
+            if not any(system.endswith(f".{control}") for system in systems):
+                raise self.fail(f"shares.controls: no system is called SYSTEM.{control}", ", ".join(systems))
+        by = self.properties(raw.get("by", []), "shares.by")
+        return Shares(self.path.parent / str(raw["page"]), str(raw["baseline"]), controls, by)
+
+    def properties(self, value, where: str) -> tuple[str, ...]:
+        from fairseq_syntax.scoring.properties import Property
+
+        texts = self.texts(value, where)
+        for text in texts:
+            try:
+                Property.of(text)
+            except SyntaxDataError as error:
+                raise self.fail(f"{where}: {error.message}", error.hint) from None
+        return texts
