@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import random
 import sys
 import tempfile
@@ -281,7 +282,8 @@ def hydra(bench: Bench, row: str, out: Path) -> None:
     options = ["--multirun", "--config-dir", str(out), "--config-name", "some"]
     changed = [f"hydra.sweep.dir={out}/sweep", "optimization.max_update=2,3"]
     argv = ["fairseq-hydra-train", *options, *changed, f"checkpoint.save_dir={out}/${{hydra:job.num}}"]
-    with mock.patch.object(sys, "argv", argv), redirect_stdout(StringIO()):
+    whole = mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1")  # else Hydra prints an error, and exits
+    with whole, mock.patch.object(sys, "argv", argv), redirect_stdout(StringIO()):
         hydra_train.cli_main()
     for number in range(2):
         translate(bench, out / str(number) / "checkpoint_last.pt")
