@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
+from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
+    LabelSmoothedCrossEntropyCriterionWithAlignment,
+)
 from fairseq.data import ConcatDataset
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -121,6 +124,7 @@ class SyntaxTranslationTask(TranslationTask):
         self._target_needs: frozenset[str] = frozenset()
         self._losses: tuple[str, ...] = ()
         self._adaptive_softmax = False
+        self._of_lstm = False
         self._input = InteractiveInput(self)
         self._printed_alignment: PrintedAlignment | None = None
         self._searches = [search(self) for search in SEARCHES]
@@ -194,6 +198,7 @@ class SyntaxTranslationTask(TranslationTask):
         self._training_needs = getattr(model, "training_needs", frozenset())
         self._losses = getattr(model, "losses", ())
         self._adaptive_softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
+        self._of_lstm = isinstance(model, LSTMModel)
         inference_needs: frozenset[str] = getattr(model, "inference_needs", frozenset())
         self._target_needs = getattr(model, "target_training_needs", frozenset())
         self._need("source", inference_needs if from_checkpoint else self._training_needs)
@@ -237,6 +242,11 @@ class SyntaxTranslationTask(TranslationTask):
             raise SyntaxDataError(
                 "--adaptive-softmax-cutoff: no other criterion reads such an output layer than fairseq's adaptive_loss",
                 hint="use --criterion adaptive_loss --ddp-backend legacy_ddp, without systems that have losses",
+            )
+        if self._of_lstm and isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment):
+            raise SyntaxDataError(
+                "fairseq's criterion for given alignments reads an attention that LSTMs do not give in training",
+                hint="train a Transformer with it, or this model with another criterion",
             )
         self._epoch_iterator = getattr(criterion, "epoch_iterator", None)
         # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.

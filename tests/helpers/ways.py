@@ -116,6 +116,10 @@ def make(directory: Path) -> Bench:
         options = ["--lang", lang, "--input", *inputs, "--outdir", segmented, "--train", "sentencepiece"]
         if syntax_command("segment", *options, "--vocab-size", 40):
             raise RuntimeError("segment failed")
+    for split in sizes:
+        pairs = zip(*((segmented / f"{split}.{lang}").read_text("utf-8").splitlines() for lang in ("en", "de")))
+        links = (" ".join(f"{i}-{i}" for i in range(min(len(x.split()), len(y.split())))) for x, y in pairs)
+        (segmented / f"{split}.align").write_text("".join(f"{line}\n" for line in links), encoding="utf-8")
     for name, more in (("data", []), ("joined", ["--joined-dictionary"])):
         prefixes = [x for split in sizes for x in (f"--{split}pref", segmented / split)]
         options = [
@@ -129,6 +133,8 @@ def make(directory: Path) -> Bench:
             directory / name,
             "--workers",
             1,
+            "--align-suffix",
+            "align",
         ]
         fairseq("preprocess", *options, *prefixes, *more)
     return Bench(directory / "data", directory / "joined", directory / "work")
@@ -216,6 +222,13 @@ def joined(bench: Bench, row: str, out: Path) -> None:
 def adaptive(bench: Bench, row: str, out: Path) -> None:
     """With fairseq's own criterion for it, in place of the row's."""
     criterion = "--criterion adaptive_loss --ddp-backend legacy_ddp --adaptive-softmax-cutoff 10,20"
+    fairseq("train", bench.data, "--save-dir", out, *training_options(row, "", 2, criterion))
+    translate(bench, out / "checkpoint_last.pt")
+
+
+def aligned(bench: Bench, row: str, out: Path) -> None:
+    """With fairseq's criterion that learns given alignments, in place of the row's."""
+    criterion = "--criterion label_smoothed_cross_entropy_with_alignment --label-smoothing 0.1 --load-alignments"
     fairseq("train", bench.data, "--save-dir", out, *training_options(row, "", 2, criterion))
     translate(bench, out / "checkpoint_last.pt")
 
@@ -394,6 +407,7 @@ WAYS: dict[str, Way] = {
         "--adaptive-softmax-cutoff 10,20",
     ),
     "`--adaptive-softmax-cutoff 10,20 --criterion adaptive_loss`": adaptive,
+    "`--load-alignments --criterion label_smoothed_cross_entropy_with_alignment`": aligned,
     **trained_with(
         "--encoder-normalize-before --decoder-normalize-before",
         "--no-cross-attention --cross-self-attention",

@@ -22,7 +22,7 @@ CELLS = [
     ("structural_positions", "fairseq-validate"),
     ("predicted_pascal", "`--checkpoint-activations`"),
     ("predicted_ldd", "`--store-ema`"),
-    ("gcn", "`--share-all-embeddings`"),
+    ("gcn", "`--load-alignments --criterion label_smoothed_cross_entropy_with_alignment`"),
     ("dbsa", "default"),
     ("lasyn (K = 2)", "default"),
     ("pascal + supervised_heads + lasyn", "`--amp`"),
@@ -56,6 +56,8 @@ def test_what_is_not_to_be_is_refused_or_said_not_to_be_there(bench):
     refused = ways.run(bench, "pascal", "`--truncate-source --max-source-positions 12`")
     assert refused.kind == "refused" and "--truncate-source" in refused.why
     assert ways.run(bench, "dlaa (hard)", "`--encoder-layerdrop 0.5`").kind == "–"
+    given_links = "`--load-alignments --criterion label_smoothed_cross_entropy_with_alignment`"
+    assert "alignments" in ways.run(bench, "sdrnmt1", given_links).why
     for way in ("`--ddp-backend fully_sharded`", "`--bf16`"):
         assert ways.run(bench, "lisa", way).kind == "refused"
 
