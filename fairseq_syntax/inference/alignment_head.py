@@ -26,6 +26,8 @@ from fairseq_syntax.inference.attention import recorded
 from fairseq_syntax.inference.spelling import decoder, pieces_of
 from fairseq_syntax.text.files import whole_file
 
+__all__ = ["AlignmentHead"]
+
 
 @dataclass(frozen=True)
 class AlignmentHead:
