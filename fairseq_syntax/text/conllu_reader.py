@@ -193,13 +193,6 @@ class ConlluReader:
 
     def add_heads(self, line: ParsedLine, words: list[tuple[int, list[str]]], offset: int) -> None:
         """Heads of one sentence, checked to be a tree with one root."""
-        heads = _plain_heads([columns[6] for _, columns in words])
-        if heads is None:
-            heads = self.checked_heads(words)
-        line.heads.extend([head + offset for head in heads] if offset else heads)
-
-    def checked_heads(self, words: list[tuple[int, list[str]]]) -> list[int]:
-        """The heads of a sentence, 0-based, a root its own; what is wrong with them has its line."""
         heads: list[int] = []
         root = None
         for index, (at, columns) in enumerate(words):
@@ -221,7 +214,7 @@ class ConlluReader:
             heads.append(head - 1 if head else index)
         if (cycle := cycle_through(heads)) is not None:
             self.fail(f"the heads form a cycle through word {cycle + 1}", words[cycle][0])
-        return heads
+        line.heads.extend([head + offset for head in heads] if offset else heads)
 
     def add_arcs(
         self, arcs: list[tuple[int, int, str, float]], misc: str, index: int, offset: int, n_words: int, at: int
@@ -281,17 +274,6 @@ def _surface(misc: str) -> tuple[bool, int | None, str]:
             pieces = natural(entry[7:])
             wrong = wrong or ("" if pieces else entry)
     return space_after, pieces, wrong
-
-
-def _plain_heads(texts: list[str]) -> list[int] | None:
-    """The heads of a sentence, all at once, 0-based, a root its own; None where they are no tree or too large."""
-    heads: list[Any] = list(map(_NUMBERS.get, texts))
-    if None in heads or heads.count(0) != 1 or max(heads) > len(heads) or any(map(eq, heads, range(1, len(heads) + 1))):
-        return None
-    root = heads.index(0)
-    heads[root] = root + 1
-    heads = [head - 1 for head in heads]
-    return heads if cycle_through(heads) is None else None
 
 
 def _plain_arcs(texts: list[str], offset: int) -> list[tuple[int, int, str, float]] | None:
