@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +44,12 @@ def main() -> int:
             return Job(text, Path(name, output), ParserOptions(parser="chain_parser"), part_lines=5)
 
         whole = Path(str(parse_corpus(job("one")))).read_bytes()
-        with ray_cluster.ray_cluster(2) as nodes, RayWorkers.connected(nodes.address, count=2) as workers:
+        # One thread for all kills: Linux ends a node, which Ray has bound to its parent, with the thread that added it.
+        with (
+            ThreadPoolExecutor(1) as killer,
+            ray_cluster.ray_cluster(2) as nodes,
+            RayWorkers.connected(nodes.address, count=2) as workers,
+        ):
             while killed < args.kills:
                 over = threading.Event()
                 output = f"out{runs}"
@@ -66,12 +72,11 @@ def main() -> int:
                         print(f"kill {killed}: after {done} parts of run {run}", flush=True)
                         nodes.add()
 
-                killer = threading.Thread(target=kill)
-                killer.start()
+                kills = killer.submit(kill)
                 begin = time.monotonic()
                 result = parse_corpus(job(output), workers)
                 over.set()
-                killer.join()
+                kills.result()
                 runs += 1
                 if Path(str(result)).read_bytes() != whole:
                     print(f"run {runs}: other bytes than one process")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,10 +56,13 @@ def ray_cluster(nodes: int) -> Iterator[Nodes]:
     paths = [str(_HELPERS), str(_HELPERS.parents[1]), os.environ.get("PYTHONPATH", "")]
     before = dict(os.environ)
     os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), OMP_NUM_THREADS="1")
-    from ray._private import node
+    from ray._private import node, utils
     from ray.cluster_utils import Cluster
 
     node.time = _Patience  # type: ignore[attr-defined]
+    in_main, handle = threading.main_thread(), utils.set_sigterm_handler
+    # Nodes are added by threads too, which may not set how the process takes signals.
+    utils.set_sigterm_handler = lambda handler: handle(handler) if threading.current_thread() is in_main else None
     logging.getLogger("ray").setLevel(logging.ERROR)
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "no_monitor": True, **_COMMON})
@@ -70,6 +74,7 @@ def ray_cluster(nodes: int) -> Iterator[Nodes]:
     finally:
         import ray
 
+        utils.set_sigterm_handler = handle
         ray.shutdown()
         cluster.shutdown()
         os.environ.clear()
