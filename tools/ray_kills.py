@@ -58,9 +58,10 @@ def main() -> int:
                     over: threading.Event = over, parts: Path = Path(name, f"{output}.parts"), run: int = runs + 1
                 ) -> None:
                     nonlocal killed
+                    done = 0
                     while not over.is_set() and killed < args.kills:
                         before = sum(1 for _ in parts.glob("*.conllu")) if parts.is_dir() else 0
-                        if before == 0:
+                        if before <= done:  # no worker has come so far since the last kill
                             time.sleep(0.05)
                             continue
                         time.sleep(draw.uniform(0.1, 4.0))
