@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from pathlib import Path
 
 from fairseq_syntax import register
 from fairseq_syntax.text.conllu import read_conllu, text_of
-from fairseq_syntax.text.files import read_lines, whole_file, write_json
+from fairseq_syntax.text.files import whole_file, write_json
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "distillation"))
+
+from exact import exact_share
 
 
 def main() -> None:
@@ -34,15 +39,12 @@ def main() -> None:
         args.checkpoint, args.data, parser_name="none", missing_parse="neutral", device="cpu", beam=args.beam
     )
     parses = list(read_conllu(args.corpus / "test.src.conllu"))
-    reference = list(read_lines(args.corpus / "test.tgt"))
-    ambiguous = [bool(line) for line in read_lines(args.corpus / "test.open")]
     exact = {}
     for name, sentences in (("with", parses), ("without", [text_of(line) for line in parses])):
         said = translator.translate(sentences)  # type: ignore[arg-type]
         with whole_file(args.output / f"{name}.txt") as file:
             file.writelines(f"{line}\n" for line in said)
-        right = [a == b for a, b, is_open in zip(said, reference, ambiguous, strict=True) if is_open]
-        exact[name] = 100 * sum(right) / len(right)
+        exact[name], _ = exact_share(said, args.corpus)
     write_json(args.output / "exact.json", exact)
 
 

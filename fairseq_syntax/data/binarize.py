@@ -164,7 +164,7 @@ def _pair(
             )
         own: list[list[str]] | None
         if segmenter is not None and line.tokens:
-            own = segmenter.known_pieces([t.form for t in line.tokens], spaces_before(line.tokens))
+            own = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
         else:
             own = None if any(t.pieces for t in line.tokens) else [[t.form] for t in line.tokens]
         if own is not None and pieces != (flat := list(chain.from_iterable(own))):

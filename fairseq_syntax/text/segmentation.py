@@ -116,16 +116,12 @@ class Segmenter(ABC):
         Raises:
             SyntaxDataError: a word is empty or white space only
         """
-        # Copies, lest a caller's change of a list change every later sentence with that word.
-        return [list(pieces) for pieces in self.known_pieces(words, space_before)]
-
-    def known_pieces(self, words: Sequence[str], space_before: Sequence[bool]) -> list[list[str]]:
-        """What :meth:`encode_words` gives, in lists that other sentences share: to be read only."""
         if len(words) != len(space_before):
             raise ValueError(f"{len(words)} words but {len(space_before)} marks for the space before them")
         known = self._cache
         spaces = [True, *space_before[1:]] if words else []
-        return [known.get(key) or self._pieces(*key) for key in zip(words, spaces)]
+        # Copies, lest a caller's change of a list change every later sentence with that word.
+        return [list(known.get(key) or self._pieces(*key)) for key in zip(words, spaces)]
 
     def encode_text(self, text: str) -> list[str]:
         """The pieces of a raw line, whose words are what white space separates."""
