@@ -2,6 +2,7 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from random_parses import EOS, PAD, pad, random_line
 from tiny_syntax import sample, tiny_model
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.systems import predicted_parse
 from fairseq_syntax.systems.predicted_parse import (
+    PredictedPascal,
     Words,
     find_words,
     ldd_factor,
@@ -196,3 +199,19 @@ def test_words_are_found_from_the_tokens():
     tokens = pad(LINES, left=True)
     words = find_words(tokens, PAD, EOS, torch.ones(20).bool(), torch.ones(20).bool())
     assert isinstance(words, Words) and words.begins.equal(words.real) and words.first.equal(words.middle.long())
+
+
+def test_a_model_finds_words_by_the_marks_of_its_dictionary(monkeypatch):
+    """Those that begin a word as such, and those after which one begins as such."""
+    seen = []
+
+    def noting(tokens, pad, eos, starts, ends):
+        seen.append((starts, ends))
+        return find_words(tokens, pad, eos, starts, ends)
+
+    monkeypatch.setattr(predicted_parse, "find_words", noting)
+    system = PredictedPascal(STARTS, ENDS, PAD, EOS)
+    system.place = (0, 0)
+    tokens = torch.tensor([[4, 5, 6, EOS]])
+    system._factor(SimpleNamespace(tokens=tokens, scores={(0, 0): torch.zeros(1, 4, 4)}, syntax=None))
+    assert seen[0][0].equal(STARTS) and seen[0][1].equal(ENDS) and not STARTS.equal(ENDS)
