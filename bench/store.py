@@ -20,7 +20,7 @@ from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.text.conllu import ParsedLine, Token, write_conllu
 from fairseq_syntax.text.segmentation_training import train_segmenter
 
-LINES = 16_384
+LINES = 65_536  # so many that starting two processes takes little of the time
 ROUNDS = 3
 
 

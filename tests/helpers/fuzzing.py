@@ -7,10 +7,12 @@ and how much memory it has after each thousand.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections import Counter
 
 REFUSALS = (400, 405, 413, 415, 422)
 CHUNK = 1000
+PATIENCE = 120.0  # seconds for an answer: a busy machine is not what is looked for
 
 
 def fuzz(url: str, requests: int, number: int = 0) -> Counter[int]:
@@ -43,7 +45,7 @@ def fuzz(url: str, requests: int, number: int = 0) -> Counter[int]:
             phases=(Phase.generate,),
         )
         def check(case):
-            answer = case.call()
+            answer = case.call(timeout=PATIENCE)
             found[answer.status_code] += 1
             assert answer.status_code in (200, *REFUSALS), (answer.status_code, answer.text[:500])
             assert "Traceback" not in answer.text
@@ -63,6 +65,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("options", nargs="*", help="of fairseq-syntax serve, after --")
     args = parser.parse_args()
+    logging.getLogger("urllib3").setLevel(logging.WARNING)  # it tells of every request where the root's level is lower
     total: Counter[int] = Counter()
     with server(args.model, *args.options) as (port, pid):
         print(f"{'requests':>9}  {'MB':>5}  answers", flush=True)
