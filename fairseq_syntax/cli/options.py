@@ -51,7 +51,7 @@ def add_device(parser: Any) -> None:
 def add_translator(parser: Any) -> None:
     """Add what :func:`translator_options` reads."""
     add_data(parser)
-    add_source_parser(parser)
+    add_source_parser(parser, "for raw text, or none")
     add_batches(parser)
 
 

@@ -25,11 +25,12 @@ from fairseq_syntax.parsing.tokenizers import (
 )
 from fairseq_syntax.text.conllu import ParsedLine, Token, owner, text_of
 
-__all__ = ["PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser"]
+__all__ = ["NO_PARSER", "PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser"]
 
 logger = logging.getLogger(__name__)
 LONGEST_WORD = 500  # characters
 
+NO_PARSER = "none"
 PARSERS = {
     "stanza": "fairseq_syntax.parsing.stanza",
     "supar": "fairseq_syntax.parsing.supar",
@@ -194,8 +195,10 @@ def parser_module(name: str) -> ModuleType:
     """The module of a parser, by its name in PARSERS or as a dotted name.
 
     Raises:
-        SyntaxDataError: there is none, or a package it needs is missing
+        SyntaxDataError: there is none, or a package it needs is missing; always for ``none``
     """
+    if name == NO_PARSER:
+        raise SyntaxDataError("--parser none: there is no parser", hint=f"one of {', '.join(PARSERS)}, or a module")
     try:
         module = importlib.import_module(PARSERS.get(name, name))
     except ImportError as error:

@@ -13,7 +13,7 @@ from fairseq_syntax.figures.sentences import exhibit_of_parse, show_model
 from fairseq_syntax.inference.attention import Reader
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
 from fairseq_syntax.inference.translator import Translation, Translator
-from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
+from fairseq_syntax.parsing.base import NO_PARSER, Parser, ParserOptions, load_parser
 from fairseq_syntax.text.conllu import ParsedLine, Token, text_of
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ def load_models(
         "device": device,
         "batch_size": batch_size,
         "missing_parse": missing_parse,
-        "parser_name": "none",
+        "parser_name": NO_PARSER,
     }
     models = [ServedModel(name, Translator.load(path, data, **options)) for name, path in paths.items()]
     languages = {model.source_lang for model in models}
@@ -185,7 +185,7 @@ def load_source(
     needed = any(model.needs for model in models)
     neutral = missing_parse == "neutral"
     loaded: Parser | None = None
-    if parser != "none" and (needed or model_dir is not None):
+    if parser != NO_PARSER and (needed or model_dir is not None):
         lang = lang or models[0].source_lang
         options = ParserOptions(parser=parser, lang=lang, model_dir=model_dir, distributions=True)
         try:

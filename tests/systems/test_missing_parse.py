@@ -152,7 +152,7 @@ def test_raw_text_that_cannot_be_parsed(trained):
 
     nothing = Translator.load(trained, parser_name="none", missing_parse="neutral", device="cpu")
     assert nothing.translations(text[1:2])[0][0].score == pytest.approx(alone[1], abs=1e-5)
-    with pytest.raises(SyntaxDataError):
+    with pytest.raises(SyntaxDataError, match="there is no parser"):
         Translator.load(trained, parser_name="none", device="cpu").translate(text)
 
 
