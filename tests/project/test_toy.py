@@ -449,3 +449,15 @@ def test_every_row_can_be_asked_for():
     assert {system.corpus for system in systems.SYSTEMS} <= {*systems.CORPORA, *systems.CONTROLS}
     # these controls tell nothing: their rows are to stay at what the text allows
     assert all(system.knows == "text" for system in systems.SYSTEMS if system.corpus in systems.CONTROLS)
+
+
+def test_documented_checkpoints_are_where_runs_put_them():
+    root = TOY.parents[1]
+    pages = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("examples/*/*.md")]
+    found = {
+        path
+        for page in pages
+        for path in re.findall(r"runs/toy/[^\s`]*checkpoint[^\s`]*", page.read_text(encoding="utf-8"))
+    }
+    known = {f"runs/toy/{s.corpus}/{run.folder_name(s)}/1/checkpoint_last.pt" for s in systems.SYSTEMS}
+    assert found and found <= known
