@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from fairseq_syntax.text.conllu import ParsedLine, format_conllu
 
@@ -24,18 +24,21 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS,
 Form = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^\S+$")]
 Tokens = Annotated[list[Form], Field(min_length=1, max_length=MAX_TOKENS)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+# JSON has one kind of number: 4.0 is whole
+Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
 
 
 class Options(BaseModel):
     """What may be asked for, whatever the sentences come as."""
 
-    model_config = ConfigDict(extra="forbid")
+    # strict: "5" is no number and 0 no truth value, as the description has it
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: Name | Annotated[list[Name], Field(min_length=1, max_length=MAX_SENTENCES)] | None = Field(
         None, description="a model by its name, or several; by default the first that was loaded"
     )
-    beam: int = Field(4, ge=1, le=MAX_BEAM, description="hypotheses that the search keeps")
-    nbest: int = Field(1, ge=1, le=MAX_BEAM, description="translations of each sentence; a narrower beam is widened")
+    beam: Whole = Field(4, ge=1, le=MAX_BEAM, description="hypotheses that the search keeps")
+    nbest: Whole = Field(1, ge=1, le=MAX_BEAM, description="translations of each sentence; a narrower beam is widened")
     alignments: bool = Field(False, description="also answer which words stand for which")
     tree: bool = Field(False, description="also answer the parse that was used")
     attention: bool = Field(

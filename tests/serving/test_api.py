@@ -173,6 +173,10 @@ CYCLE = "1\ta\t_\tX\t_\t_\t2\tdep\t_\t_\n2\tb\t_\tX\t_\t_\t1\tdep\t_\t_\n"
         ({"text": 5}, "text.*valid"),
         ({"text": "x" * 2001}, "at most 2000 characters"),
         ({"text": ["x"] * (MAX_SENTENCES + 1)}, f"at most {MAX_SENTENCES} items"),
+        ({"text": "a", "tree": 0.0}, "tree.*valid boolean"),
+        ({"text": "a", "attention": "no"}, "attention.*valid boolean"),
+        ({"text": "a", "beam": "5"}, "beam.*valid integer"),
+        ({"text": "a", "nbest": 1.5}, "nbest.*valid integer"),
         ({"text": "a", "tokens": ["a"]}, "tokens: Extra inputs"),
         ({"text": "a", "beams": 3}, "beams: Extra inputs"),
         ({"text": "a", "beam": 0}, "beam.*greater than or equal to 1"),
@@ -195,6 +199,10 @@ def test_bad_input_is_answered_with_a_reason(server, body, reason):
     status, answer = server.ask("POST", "/translate", body)
     assert 400 <= status < 500 and re.search(reason, answer["detail"]), (status, answer)
     assert "Traceback" not in answer["detail"] and len(answer["detail"]) < 2100
+
+
+def test_a_whole_number_may_have_a_point(server):
+    assert server.translate(text="w1 w2", beam=4.0) == server.translate(text="w1 w2", beam=4)
 
 
 def test_a_long_sentence_spoils_no_other(server):
