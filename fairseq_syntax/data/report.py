@@ -17,6 +17,7 @@ from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore
 from fairseq_syntax.store.flat import LABEL_FIELDS, FlatArcs, FlatSyntax
+from fairseq_syntax.store.reader import release_pages
 from fairseq_syntax.text.conllu import MASS_TOLERANCE
 from fairseq_syntax.text.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter
 from fairseq_syntax.text.tree_drawing import draw_tree
@@ -73,6 +74,12 @@ class Tokens:
         self.kind = segmenter.kind if segmenter else None
         self.segmentation = segmenter.fingerprint if segmenter else None
 
+    def release(self) -> None:
+        """Gives back the memory of what was read so far, as a store does."""
+        for of in (self.dataset, getattr(self.dataset, "_index", None)):
+            if hasattr(of, "_bin_buffer_mmap"):
+                release_pages(of._bin_buffer_mmap._mmap)
+
     @property
     def sizes(self) -> np.ndarray:
         return np.asarray(self.dataset.sizes)
@@ -123,10 +130,11 @@ def describe(store: SyntaxStore, longest: int = 5) -> Description:
     about.metadata = {key: value for key, value in store.metadata.items() if key != "labels"}
     columns = {name: np.zeros(len(names), dtype=np.int64) for name, names in store.labels.items()}
     mass = np.zeros(len(store.labels["deprel"]))
-    lengths: list[np.ndarray] = []
     kept_total = 0.0
-    for _, flat in _blocks(store):
-        lengths.append(flat.n_words)
+    for first, flat in _blocks(store):
+        most = np.argsort(-flat.n_words, kind="stable")[:longest].tolist()
+        about.longest += [(int(flat.n_words[i]), first + i + 1) for i in most]
+        about.longest = sorted(about.longest, key=lambda found: -found[0])[:longest]
         about.empty += int((flat.n_words == 0).sum())
         about.words += len(flat.pieces)
         about.pieces += int(flat.pieces.sum())
@@ -146,8 +154,6 @@ def describe(store: SyntaxStore, longest: int = 5) -> Description:
         named = zip(store.labels[name], numbers.tolist())
         about.labels[name] = Counter({label: number for label, number in named if number})
     about.mass = {label: float(m) for label, m in zip(store.labels["deprel"], mass) if m}
-    sizes = np.concatenate(lengths) if lengths else np.zeros(0, dtype=int)
-    about.longest = [(int(sizes[i]), int(i) + 1) for i in np.argsort(-sizes, kind="stable")[:longest]]
     return about
 
 
@@ -248,7 +254,7 @@ def check(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
 
 def _check_sentences(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
     eos, vocabulary = tokens.dictionary.eos(), len(tokens.dictionary)
-    for first, flat in _with_progress(store):
+    for first, flat in _with_progress(store, tokens):
         for offset, what in sorted(_problems(store, flat), key=lambda found: found[0]):
             yield f"sentence {first + offset + 1}: {what}"
         ends = np.cumsum(flat.n_words)
@@ -270,16 +276,18 @@ def _check_sentences(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
                 yield f"{where}: {wrong}"
 
 
-def _with_progress(store: SyntaxStore) -> Iterator[tuple[int, FlatSyntax[np.ndarray]]]:
+def _with_progress(store: SyntaxStore, tokens: Tokens) -> Iterator[tuple[int, FlatSyntax[np.ndarray]]]:
     with progress(total=len(store), of="checking", unit="sentences") as bar:
         for first, flat in _blocks(store):
             yield first, flat
+            tokens.release()
             bar.update(len(flat.n_words))
 
 
 def _blocks(store: SyntaxStore) -> Iterator[tuple[int, FlatSyntax[np.ndarray]]]:
     for first in range(0, len(store), _BLOCK):
         yield first, store.fetch(np.arange(first, min(first + _BLOCK, len(store))), arcs=store.has_arcs)
+        store.release()
 
 
 def _dependents(flat: FlatSyntax[np.ndarray], arcs: FlatArcs[np.ndarray]) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from typing import Any
 
@@ -35,7 +36,7 @@ class SyntaxStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self._reader, self._file, self.metadata = _open(self.path)
+        self._mapped, self._file, self._reader, self.metadata = _open(self.path)
         self._sentences, self._per_chunk = self.metadata["sentences"], self.metadata["chunk"]
         self._verified = np.zeros(self._reader.num_record_batches, dtype=bool)
         # Where each chunk's columns begin: those of 32-bit numbers in units of 4 bytes, words and arcs in units of 8.
@@ -121,6 +122,11 @@ class SyntaxStore:
         """
         for number in np.flatnonzero(~self._verified):
             self._verify(int(number))
+            self.release()
+
+    def release(self) -> None:
+        """Gives back the memory of what was read so far, so that a pass over the whole file needs little at a time."""
+        release_pages(self._mapped)
 
     def _locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Chunk and row of sentences, [B] int64 each; the chunks are verified."""
@@ -175,13 +181,21 @@ def _damaged(path: str, what: object) -> SyntaxDataError:
     return SyntaxDataError(f"not a whole syntax store: {what}", path=path, hint="run fairseq-syntax binarize again")
 
 
-def _open(path: str) -> tuple[pa.ipc.RecordBatchFileReader, pa.Buffer, dict[str, Any]]:
+def release_pages(mapped: mmap.mmap) -> None:
+    """Lets the system have the pages of a file that is mapped to be read; they are read again when they are used."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _open(path: str) -> tuple[mmap.mmap, pa.Buffer, pa.ipc.RecordBatchFileReader, dict[str, Any]]:
     if not os.path.exists(path):
         raise SyntaxDataError(
             "there is no syntax beside this token dataset", path=path, hint="run fairseq-syntax binarize"
         )
     try:
-        file = pa.memory_map(path).read_buffer()
+        with open(path, "rb") as source:
+            mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+        file = pa.py_buffer(mapped)
         reader = pa.ipc.open_file(file)
         raw = (reader.schema.metadata or {}).get(layout.METADATA_KEY)
         metadata = None if raw is None else json.loads(raw)
@@ -205,4 +219,4 @@ def _open(path: str) -> tuple[pa.ipc.RecordBatchFileReader, pa.Buffer, dict[str,
         raise _damaged(path, "it has lost record batches")
     if not reader.schema.equals(layout.schema(with_arcs)):
         raise SyntaxDataError("the store's columns are not those of its version", path=path, hint=_AGAIN)
-    return reader, file, metadata
+    return mapped, file, reader, metadata

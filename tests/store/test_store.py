@@ -459,6 +459,30 @@ def test_more_than_is_read_at_once(tmp_path):
     assert not store._words64.flags.owndata  # a view of the mapped file
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says which pages are in memory")
+def test_a_pass_over_a_store_stays_small(tmp_path):
+    """What is in memory of the file after each step of a pass does not grow with the file; and it is still right."""
+
+    def resident():
+        found, own = 0, False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            own = str(path) in line if "-" in line.split(" ")[0] else own
+            found += int(line.split()[1]) if own and line.startswith("Rss:") else 0
+        return found
+
+    rng, path = random.Random(1), tmp_path / "a.arrow"
+    sentences = [sentence(rng, True, 40) for _ in range(4000)]
+    store = write(path, sentences, True, 1000)
+    size = path.stat().st_size // 1024
+    store.fetch(np.arange(4000), arcs=True)
+    assert resident() > 0.8 * size > 1000
+    store.release()
+    assert resident() < 0.1 * size
+    check(store.fetch(np.array([3999, 0]), arcs=True), sentences, [3999, 0], True)
+    SyntaxStore(path).verify()
+    assert resident() < 0.2 * size
+
+
 def test_spans_of_sentences(tmp_path):
     """A line of several sentences keeps where each begins; one of a single sentence, or of none, needs no mention."""
     line = StoredSentence([1, 2, 1], [0, 1, 1], [0] * 3, [0] * 3, [0] * 3, None, [0, 1])
