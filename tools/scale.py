@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -96,17 +96,40 @@ def steps(folder: Path, workers: int) -> Iterator[tuple[str, list[str]]]:
     yield "loader, to its 200th batch", [sys.executable, "-c", LOADER, str(folder / "bin")]
 
 
-def measured(command: list[str], log: Path) -> tuple[float, float]:
-    """Seconds on the clock, and the peak memory in MB of the largest process. Raises CalledProcessError."""
+def own_memory(root: int) -> float:
+    """Of a process and those that it started, the most memory in MB that one has beside mapped files; Linux alone."""
+    most, waiting = 0.0, [root]
+    while waiting:
+        folder = Path("/proc") / str(waiting.pop())
+        with suppress(OSError, ValueError):  # it has ended
+            waiting += map(int, (folder / "task" / folder.name / "children").read_text().split())
+            status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+            most = max(most, sum(int(status.get(f"Rss{of}", "0").split()[0]) for of in ("Anon", "Shmem")) / 1024)
+    return most
+
+
+def measured(command: list[str], log: Path) -> tuple[float, float, float]:
+    """Seconds on the clock, the peak memory in MB of the largest process, and of that what is not of mapped files.
+
+    Raises:
+        CalledProcessError: it failed
+    """
     paths = [str(ROOT), str(ROOT / "tests" / "helpers"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     begin = time.perf_counter()
     with open(log, "ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
+        own = 0.0
+        while True:
+            found, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if found:
+                break
+            own = max(own, own_memory(process.pid))
+            time.sleep(0.1)
     if status:
         raise subprocess.CalledProcessError(status, command)
-    return time.perf_counter() - begin, usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    peak = usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    return time.perf_counter() - begin, peak, own
 
 
 def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
@@ -123,10 +146,11 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     for name, command in steps(folder, workers):
         if name == "binarize":  # the tokens stay, the store of the source goes
             (folder / "bin" / "train.en-de.en.syntax.arrow").unlink()
-        seconds, memory = measured(command, folder / "log")
+        seconds, memory, own = measured(command, folder / "log")
         if name:
             row = {"step": name, "pairs": pairs, "seconds": round(seconds, 1), "mb": round(memory), "workers": workers}
-            print(f"{pairs:10} {name:36} {seconds:8.1f} s {memory:7.0f} MB", flush=True)
+            row["own_mb"] = round(own)
+            print(f"{pairs:10} {name:36} {seconds:8.1f} s {memory:7.0f} MB, {own:.0f} of its own", flush=True)
             yield row | about
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -141,7 +165,8 @@ def table(rows: list[dict]) -> str:
         "",
         "Seconds and the peak memory of the largest process, for each step on synthetic corpora of 13 words a line.",
         "The parser costs nothing, so that `parse` is what is added to one. Importing PyTorch and fairseq takes 350 to",
-        "450 MB of what stands here. `python tools/scale.py --pairs … --work DIR` writes this table.",
+        "450 MB of what stands here. In brackets: without the pages of mapped files, which workers share and the",
+        "system takes back when it needs memory. `python tools/scale.py --pairs … --work DIR` writes this table.",
         "",
         "| step | " + " | ".join(f"{size:,} pairs" for size in sizes) + " |",
         "|---|" + "--:|" * len(sizes),
@@ -150,7 +175,8 @@ def table(rows: list[dict]) -> str:
         cells = []
         for size in sizes:
             row = known.get((name, size))
-            cells.append(f"{row['seconds']:.0f} s, {row['mb']} MB" if row else "not run")
+            own = f" ({row['own_mb']})" if row and row.get("own_mb") else ""
+            cells.append(f"{row['seconds']:.0f} s, {row['mb']} MB{own}" if row else "not run")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     for size in sizes:
         row = next(r for r in rows if r["pairs"] == size)

@@ -77,8 +77,9 @@ class Tokens:
     def release(self) -> None:
         """Gives back the memory of what was read so far, as a store does."""
         for of in (self.dataset, getattr(self.dataset, "_index", None)):
-            if hasattr(of, "_bin_buffer_mmap"):
-                release_pages(of._bin_buffer_mmap._mmap)
+            buffer = getattr(of, "_bin_buffer_mmap", None)
+            if buffer is not None:
+                release_pages(buffer._mmap)
 
     @property
     def sizes(self) -> np.ndarray:
