@@ -96,16 +96,20 @@ def steps(folder: Path, workers: int) -> Iterator[tuple[str, list[str]]]:
     yield "loader, to its 200th batch", [sys.executable, "-c", LOADER, str(folder / "bin")]
 
 
-def own_memory(root: int) -> float:
-    """Of a process and those that it started, the most memory in MB that one has beside mapped files; Linux alone."""
-    most, waiting = 0.0, [root]
+def memory(root: int) -> tuple[float, float]:
+    """Of a process and those that it started: the peak so far of the largest, in MB, and what one has of its own now.
+
+    The peak that ``wait4`` tells counts the memory of the process that started it, which is this one. Linux alone.
+    """
+    peak, own, waiting = 0.0, 0.0, [root]
     while waiting:
         folder = Path("/proc") / str(waiting.pop())
         with suppress(OSError, ValueError):  # it has ended
-            waiting += map(int, (folder / "task" / folder.name / "children").read_text().split())
+            waiting += [int(pid) for path in folder.glob("task/*/children") for pid in path.read_text().split()]
             status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-            most = max(most, sum(int(status.get(f"Rss{of}", "0").split()[0]) for of in ("Anon", "Shmem")) / 1024)
-    return most
+            found = {name: int(status.get(name, "0").split()[0]) / 1024 for name in ("VmHWM", "RssAnon", "RssShmem")}
+            peak, own = max(peak, found["VmHWM"]), max(own, found["RssAnon"] + found["RssShmem"])
+    return peak, own
 
 
 def measured(command: list[str], log: Path) -> tuple[float, float, float]:
@@ -117,18 +121,14 @@ def measured(command: list[str], log: Path) -> tuple[float, float, float]:
     paths = [str(ROOT), str(ROOT / "tests" / "helpers"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     begin = time.perf_counter()
+    peak = own = 0.0
     with open(log, "ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-        own = 0.0
-        while True:
-            found, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if found:
-                break
-            own = max(own, own_memory(process.pid))
+        while process.poll() is None:
+            peak, own = (max(pair) for pair in zip((peak, own), memory(process.pid)))
             time.sleep(0.1)
-    if status:
-        raise subprocess.CalledProcessError(status, command)
-    peak = usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
     return time.perf_counter() - begin, peak, own
 
 
@@ -139,7 +139,6 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     folder.mkdir(parents=True)
     write_text(folder, "train", pairs, 1)
     write_text(folder, "valid", VALID, 2)
-    # Not imported: the peak of a process counts the memory of the one that started it, so this one must stay small.
     ask = [sys.executable, "-c", "from bench.harness import device_name; print(device_name())"]
     device = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     about = {"cores": os.cpu_count(), "device": device, "python": platform.python_version()}
@@ -175,8 +174,7 @@ def table(rows: list[dict]) -> str:
         cells = []
         for size in sizes:
             row = known.get((name, size))
-            own = f" ({row['own_mb']})" if row and row.get("own_mb") else ""
-            cells.append(f"{row['seconds']:.0f} s, {row['mb']} MB{own}" if row else "not run")
+            cells.append(f"{row['seconds']:.0f} s, {row['mb']} MB ({row['own_mb']})" if row else "not run")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     for size in sizes:
         row = next(r for r in rows if r["pairs"] == size)
