@@ -1,0 +1,44 @@
+"""The table of sizes says what a step needs, and not what the program needs that measures it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "scale.py"
+
+spec = importlib.util.spec_from_file_location("scale", TOOL)
+assert spec and spec.loader
+scale = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(scale)
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what a process needs")
+
+
+def test_memory_is_that_of_the_command(tmp_path):
+    """Of the largest of its processes, with what is mapped and without, while this process is larger."""
+    here = b"x" * (300 << 20)
+    mapped = tmp_path / "file"
+    mapped.write_bytes(bytes(60 << 20))
+    code = (
+        "import mmap, sys, time\n"
+        "with open(sys.argv[1], 'rb') as file: pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
+        "read = sum(pages[::4096])\n"
+        "own = b'x' * (100 << 20)\n"
+        "time.sleep(1)"
+    )
+    child = [sys.executable, "-c", code, str(mapped)]
+    parent = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:], check=True)", *child]
+    seconds, peak, own = scale.measured(parent, tmp_path / "log")
+    assert seconds > 1 and 160 < peak < 220 and 100 < own < 130 and len(here) > peak * (1 << 20)
+
+
+def test_a_table_without_some_rows(tmp_path):
+    row = {"seconds": 1.0, "mb": 20, "own_mb": 10, "workers": 1, "cores": 2, "device": "x", "python": "3.11"}
+    rows = [row | {"step": "filter", "pairs": 10}, row | {"step": "filter", "pairs": 2000, "note": "busy"}]
+    page = scale.table([*rows, row | {"step": "parse", "pairs": 10}])
+    assert "| filter | 1 s, 20 MB (10) | 1 s, 20 MB (10) |\n| parse | 1 s, 20 MB (10) | not run |" in page
+    assert page.endswith("2,000 pairs: 2 cores (x), 1 worker(s), Python 3.11; busy.\n")
