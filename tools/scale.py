@@ -154,6 +154,11 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _cell(row: dict) -> str:
+    memory = f"{row['mb']} MB ({row['own_mb']})" if "own_mb" in row else f"at most {row['mb']} MB"
+    return f"{row['seconds']:.0f} s, {memory}"
+
+
 def table(rows: list[dict]) -> str:
     """The rows as a page."""
     sizes = sorted({row["pairs"] for row in rows})
@@ -165,7 +170,8 @@ def table(rows: list[dict]) -> str:
         "Seconds and the peak memory of the largest process, for each step on synthetic corpora of 13 words a line.",
         "The parser costs nothing, so that `parse` is what is added to one. Importing PyTorch and fairseq takes 350 to",
         "450 MB of what stands here. In brackets: without the pages of mapped files, which workers share and the",
-        "system takes back when it needs memory. `python tools/scale.py --pairs … --work DIR` writes this table.",
+        "system takes back when it needs memory. At most: the measuring program itself takes as much.",
+        "`python tools/scale.py --pairs … --work DIR` writes this table.",
         "",
         "| step | " + " | ".join(f"{size:,} pairs" for size in sizes) + " |",
         "|---|" + "--:|" * len(sizes),
@@ -174,7 +180,7 @@ def table(rows: list[dict]) -> str:
         cells = []
         for size in sizes:
             row = known.get((name, size))
-            cells.append(f"{row['seconds']:.0f} s, {row['mb']} MB ({row['own_mb']})" if row else "not run")
+            cells.append(_cell(row) if row else "not run")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     for size in sizes:
         row = next(r for r in rows if r["pairs"] == size)
