@@ -92,7 +92,14 @@ def unpack(archive: Path, data: Path) -> None:
     """Unpacks a tar archive, refusing members that would land elsewhere."""
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(data, filter="data")
+            if hasattr(tarfile, "data_filter"):
+                tar.extractall(data, filter="data")
+            else:  # Python before 3.10.12 and 3.11.4, such as that of Debian 12
+                for member in tar:
+                    place = (data / member.name).resolve()
+                    if not (member.isfile() or member.isdir()) or not place.is_relative_to(data.resolve()):
+                        raise tarfile.ExtractError(f"{member.name} is no file below the folder")
+                    tar.extract(member, data, set_attrs=False)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise SyntaxDataError(
             f"cannot be unpacked: {error}", path=archive, hint="remove it and fetch it again"

@@ -248,11 +248,16 @@ def test_a_failed_command_is_named_and_repeated(tmp_path, in_process, monkeypatc
     assert [words[words.index("fairseq_syntax") + 1] for words in in_process[:-1]] == ["segment", "segment"]
 
 
-def test_downloads_are_kept_and_unpacked_safely(tmp_path, monkeypatch):
-    def archive(name, content):
+@pytest.mark.parametrize("filters", [True, False], ids=["this Python", "Python 3.11.3"])
+def test_downloads_are_kept_and_unpacked_safely(tmp_path, monkeypatch, filters):
+    if not filters:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+
+    def archive(name, content, kind=tarfile.REGTYPE, points_to=""):
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
             member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, points_to
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
         return buffer.getvalue()
@@ -261,6 +266,7 @@ def test_downloads_are_kept_and_unpacked_safely(tmp_path, monkeypatch):
         "https://site/a.tgz": archive("corpus/train.en", b"a\n"),
         "https://site/b.gz": gzip.compress(b"b\n"),
         "https://site/evil.tgz": archive("../outside", b"x"),
+        "https://site/link.tgz": archive("link", b"", tarfile.SYMTYPE, "/etc"),
     }
     asked = []
 
@@ -284,9 +290,10 @@ def test_downloads_are_kept_and_unpacked_safely(tmp_path, monkeypatch):
     assert list(sources.read_text(sources.find(data, "b"))) == ["b"]
     with pytest.raises(SyntaxDataError, match="no such host"):
         sources.download(["https://site/none.gz"], data)
-    with pytest.raises(SyntaxDataError, match="cannot be unpacked"):
-        sources.download(["https://site/evil.tgz"], data)
-    assert not (tmp_path / "outside").exists() and not (data / "evil.tgz").exists()
+    for evil in ("evil", "link"):
+        with pytest.raises(SyntaxDataError, match="cannot be unpacked"):
+            sources.download([f"https://site/{evil}.tgz"], data)
+    assert not (data / "link").exists() and not (tmp_path / "outside").exists() and not (data / "evil.tgz").exists()
 
 
 class _CutOff(http.server.BaseHTTPRequestHandler):
