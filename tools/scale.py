@@ -145,18 +145,18 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     for name, command in steps(folder, workers):
         if name == "binarize":  # the tokens stay, the store of the source goes
             (folder / "bin" / "train.en-de.en.syntax.arrow").unlink()
-        seconds, memory, own = measured(command, folder / "log")
+        seconds, peak, own = measured(command, folder / "log")
         if name:
-            row = {"step": name, "pairs": pairs, "seconds": round(seconds, 1), "mb": round(memory), "workers": workers}
-            row["own_mb"] = round(own)
-            print(f"{pairs:10} {name:36} {seconds:8.1f} s {memory:7.0f} MB, {own:.0f} of its own", flush=True)
+            row = {"step": name, "pairs": pairs, "seconds": round(seconds, 1), "workers": workers}
+            row |= {"mb": round(peak), "own_mb": round(own)}
+            print(f"{pairs:10} {name:36} {seconds:8.1f} s {peak:7.0f} MB, {own:.0f} of its own", flush=True)
             yield row | about
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cell(row: dict) -> str:
-    memory = f"{row['mb']} MB ({row['own_mb']})" if "own_mb" in row else f"at most {row['mb']} MB"
-    return f"{row['seconds']:.0f} s, {memory}"
+    needed = f"{row['mb']} MB ({row['own_mb']})" if "own_mb" in row else f"at most {row['mb']} MB"
+    return f"{row['seconds']:.0f} s, {needed}"
 
 
 def table(rows: list[dict]) -> str:
@@ -168,8 +168,8 @@ def table(rows: list[dict]) -> str:
         "# Corpora of any size",
         "",
         "Seconds and the peak memory of the largest process, for each step on synthetic corpora of 13 words a line.",
-        "The parser costs nothing, so that `parse` is what is added to one. Importing PyTorch and fairseq takes 350 to",
-        "450 MB of what stands here. In brackets: without the pages of mapped files, which workers share and the",
+        "The parser costs nothing, so that `parse` is what is added to one. Where a step imports PyTorch and fairseq,",
+        "that is 350 to 400 MB of it. In brackets: without the pages of mapped files, which workers share and the",
         "system takes back when it needs memory. At most: the measuring program itself takes as much.",
         "`python tools/scale.py --pairs … --work DIR` writes this table.",
         "",

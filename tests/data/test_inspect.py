@@ -49,6 +49,12 @@ def test_the_numbers_are_those_of_the_parse(data):
     assert "12 sentences (0 empty), 72 words" in text and "from 0.8: 100.0%" in text and "label groups ud" in text
 
 
+def test_the_numbers_do_not_depend_on_how_much_is_read_at_once(data, monkeypatch):
+    whole = describe(SyntaxStore(data / VALID))
+    monkeypatch.setattr("fairseq_syntax.data.report._BLOCK", 5)
+    assert describe(SyntaxStore(data / VALID)) == whole and len(whole.longest) == 5
+
+
 def test_a_sentence_is_drawn_with_its_words_tree_and_arcs(data):
     drawn = example(SyntaxStore(data / VALID), 2, Tokens(str(data / VALID)))
     words = sentences(12, 2)[1].split()
