@@ -109,10 +109,11 @@ def _of_words(line: ParsedLine, labels: LabelInventory) -> StoredSentence | None
     starts = [start for start, _ in line.sentences] if len(line.sentences) > 1 else []
     arcs = None
     if line.arcs is not None:
-        arc_labels = labels.ids("deprel", [arc[2] for arc in line.arcs])
-        arcs = [(arc[0], arc[1], label, arc[3]) for arc, label in zip(line.arcs, arc_labels)]
-        if len({arc[:3] for arc in arcs}) < len(arcs):
+        dependents, heads, names, probs = zip(*line.arcs) if line.arcs else ((), (), (), ())
+        arc_labels = labels.ids("deprel", names)
+        if len(set(zip(dependents, heads, arc_labels))) < len(arc_labels):
             return None
+        arcs = list(zip(dependents, heads, arc_labels, probs))
     return StoredSentence([t.pieces or 1 for t in line.tokens], list(line.heads), deprels, upos, xpos, arcs, starts)
 
 
@@ -314,6 +315,7 @@ def _work(task: tuple[list[bytes], ConlluPart]) -> tuple[int, int]:
             stored.append(sentence)
         batch = pack(stored, with_arcs=with_arcs, first=part.start)
     finally:
+        stored.clear()  # else the collector would look through all of them
         if collecting:
             gc.enable()
     head = {"labels": labels.labels, "unknown": labels.unknown, "label_mass": _label_mass(batch, labels)}

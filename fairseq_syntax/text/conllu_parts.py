@@ -13,6 +13,8 @@ from fairseq_syntax.text.files import read_raw_lines
 from fairseq_syntax.text.line_numbers import LineNumbers, declared_in
 from fairseq_syntax.text.parsed_line import ParsedLine
 
+_DIGITS = frozenset(b"%d" % digit for digit in range(1, 10))
+
 
 class ConlluPart(NamedTuple):
     """Lines [start, end) of the text, and the rows of their parse as they stand in the file after ``before`` others."""
@@ -72,6 +74,10 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
 
     for raw in read_raw_lines(path):
         at += 1
+        if raw[:1] in _DIGITS:  # nearly every row, so it comes first
+            words = True
+            sentence.append(raw)
+            continue
         if not raw.strip() and b"\t" not in raw:
             sentence.append(raw)
             if words:

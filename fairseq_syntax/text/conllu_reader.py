@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain, repeat
 from operator import eq
 from typing import Any, NoReturn
 
@@ -20,8 +21,10 @@ _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
 _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
 _NUMBERS = {str(number): number for number in range(1000)}
+_HEADS = {f",{number}": number for number in range(1000)}
+_DIGITS = frozenset("123456789")
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
-_PLAIN_ARC = re.compile(r"(?:\A|,)([0-9]{1,9}):([^,\\]+):([0-9][0-9.e+-]*)(?=,|\Z)", re.ASCII)
+_NUMERALS = re.compile(r"[0-9.e+-]+", re.ASCII)
 
 
 class ConlluReader:
@@ -46,7 +49,7 @@ class ConlluReader:
     def read(self, lines: Iterable[Any]) -> Iterator[ParsedLine]:
         current: ParsedLine | None = None
         position = self.first_line  # the next text line to be yielded
-        for number, start, rows in self.sentences(lines):
+        for number, start, rows, places in self.sentences(lines):
             index = self.line_numbers.place(number, start)
             if current is not None and index != current.line_number:
                 yield current
@@ -56,7 +59,7 @@ class ConlluReader:
                     yield ParsedLine(line_number=empty, file_line=start)
                 current = ParsedLine(line_number=index, file_line=start)
                 position = index + 1
-            self.add_sentence(current, rows)
+            self.add_sentence(current, rows, places)
             if number is None:  # there is no more of it, which someone at a terminal waits for
                 yield current
                 current = None
@@ -65,9 +68,10 @@ class ConlluReader:
         for empty in range(position, self.line_numbers.total()):
             yield ParsedLine(line_number=empty, file_line=self.last_line + 1)
 
-    def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[tuple[int, list[str]]]]]:
-        """Yields (``# line`` or None, file line, rows); a row is (file line, columns)."""
-        rows: list[tuple[int, list[str]]] = []
+    def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[str], list[int]]]:
+        """Yields ``# line`` or None, the file line where a sentence begins, its rows, and the file line of each."""
+        rows: list[str] = []
+        places: list[int] = []
         number: int | None = None
         start = 0
         at = self.before
@@ -75,45 +79,57 @@ class ConlluReader:
             for line in lines:
                 at += 1
                 raw: str = line.decode("utf-8") if isinstance(line, bytes) else line
-                raw = raw.rstrip("\r\n") if raw[-1:] in "\r\n" else raw
                 if at == 1:
                     raw = raw.removeprefix("\ufeff")
-                columns = raw.split("\t")
-                if len(columns) == COLUMNS and raw[0] != "#":  # nearly every row, so it comes first
-                    if "" in columns:
-                        self.fail(f"an empty column where ten are due, split by tabs: {shown(raw)}", at)
-                    start = start or at
-                    rows.append((at, columns))
+                if raw[:1] in _DIGITS and "\t" in raw:  # nearly every row, so it comes first
+                    rows.append(raw)
+                    places.append(at)
                     continue
+                raw = raw.rstrip("\r\n")
                 if not raw or (raw.isspace() and "\t" not in raw):
                     if rows:
-                        yield number, start, rows
+                        yield number, start or places[0], rows, places
                     elif number is not None:
                         self.fail(f"'# line = {number}' has no sentence", start)
-                    rows, number, start = [], None, 0
+                    rows, places, number, start = [], [], None, 0
                     continue
-                start = start or at
                 if raw[0] == "#":
+                    start = start or (places[0] if places else at)
                     number = self.line_numbers.comment(raw, at, number, bool(rows))
                     continue
-                self.fail(f"{len(columns)} columns where ten are due, split by tabs: {shown(raw)}", at)
+                rows.append(raw + "\n")
+                places.append(at)
+                if raw.count("\t") != COLUMNS - 1:  # so a file of anything else is not read to its end
+                    for row, place in zip(rows, places):
+                        self.columns(row, place)
         except UnicodeDecodeError as error:
             self.fail(f"not UTF-8: {error.reason} at byte {error.start + 1} of the line", at, "convert it with iconv")
         self.last_line = at
         if rows:
-            yield number, start, rows
+            yield number, start or places[0], rows, places
         elif number is not None:
             self.fail(f"'# line = {number}' has no sentence", start)
 
-    def add_sentence(self, line: ParsedLine, rows: list[tuple[int, list[str]]]) -> None:
+    def columns(self, row: str, at: int) -> list[str]:
+        """The columns of one row."""
+        row = row.rstrip("\r\n")
+        columns = row.split("\t")
+        if len(columns) != COLUMNS:
+            self.fail(f"{len(columns)} columns where ten are due, split by tabs: {shown(row)}", at)
+        if "" in columns:
+            self.fail(f"an empty column where ten are due, split by tabs: {shown(row)}", at)
+        return columns
+
+    def add_sentence(self, line: ParsedLine, rows: list[str], places: list[int]) -> None:
         offset = len(line.words)
-        found = list(zip(*(columns for _, columns in rows)))
-        if found[0] == _ids(len(rows)):  # words only: nearly every sentence of nearly every language
-            self.add_words(line, rows, found, offset)
+        table = _table(rows)
+        if table is not None:  # words only: nearly every sentence of nearly every language
+            self.add_words(line, table, places, offset)
             return
         ranges: list[tuple[int, int, int, list[str]]] = []  # first, last, file line, columns; counted over the line
         words: list[tuple[int, list[str]]] = []
-        for at, columns in rows:
+        for row, at in zip(rows, places):
+            columns = self.columns(row, at)
             if columns[0] == str(len(words) + 1):
                 words.append((at, columns))
             elif (match := _RANGE.match(columns[0])) and len(columns[0]) < 20:
@@ -124,11 +140,11 @@ class ConlluReader:
             elif not _EMPTY_NODE.match(columns[0]):
                 self.fail(f"id {shown(columns[0])} where {len(words) + 1} is due", at)
         if not words:
-            self.fail("a sentence without words", rows[0][0])
+            self.fail("a sentence without words", places[0])
         if ranges and ranges[-1][1] >= offset + len(words):
             self.fail(f"the range {ranges[-1][3][0]} ends after the sentence", ranges[-1][2])
 
-        self.add_heads(line, words, offset)
+        self.add_heads(line, [columns[6] for _, columns in words], [at for at, _ in words], offset)
         arcs: list[tuple[int, int, str, float]] = []
         has_arcs = False
         within = iter([*ranges, None])
@@ -149,20 +165,18 @@ class ConlluReader:
                 continue
             else:
                 first, last, word, token_at, token_columns = index, index, index, at, columns
-            line.tokens.append(self.token(token_columns, token_at, first, last, word))
+            line.tokens.append(self.token(token_columns[1], token_columns[9], token_at, first, last, word))
             if span is not None and index == span[1]:
                 span = next(within)
         if has_arcs:
             line.arcs = arcs if line.arcs is None else line.arcs + arcs
         line.sentences.append((offset, offset + len(words)))
 
-    def add_words(
-        self, line: ParsedLine, rows: list[tuple[int, list[str]]], columns: list[tuple[str, ...]], offset: int
-    ) -> None:
+    def add_words(self, line: ParsedLine, table: list[list[str]], places: list[int], offset: int) -> None:
         """A sentence in which every token is a word: what :meth:`add_sentence` does, a column at a time."""
-        _, forms, _, upos, xpos, _, _, deprels, _, miscs = columns
+        _, forms, _, upos, xpos, _, heads, deprels, _, miscs = table
         n_words = len(forms)
-        self.add_heads(line, rows, offset)
+        self.add_heads(line, heads, places, offset)
         line.words += forms
         line.upos += upos
         line.xpos += xpos
@@ -182,39 +196,39 @@ class ConlluReader:
             has_arcs = any(text for text, _, _ in cut)
         else:
             arcs, has_arcs = [], False
-            for index, misc in enumerate(miscs, start=offset):
-                at, own = rows[index - offset]
+            for index, (form, misc, at) in enumerate(zip(forms, miscs, places), start=offset):
                 if "Arcs=" in misc:
                     has_arcs = self.add_arcs(arcs, misc, index, offset, n_words, at) or has_arcs
-                line.tokens.append(self.token(own, at, index, index, index))
+                line.tokens.append(self.token(form, misc, at, index, index, index))
         if has_arcs:
             line.arcs = arcs if line.arcs is None else line.arcs + arcs
         line.sentences.append((offset, offset + n_words))
 
-    def add_heads(self, line: ParsedLine, words: list[tuple[int, list[str]]], offset: int) -> None:
+    def add_heads(self, line: ParsedLine, texts: list[str], places: list[int], offset: int) -> None:
         """Heads of one sentence, checked to be a tree with one root."""
+        n_words = len(texts)
+        numbers = list(map(_NUMBERS.get, texts))
+        if None in numbers:  # above 999, or none
+            numbers = list(map(natural, texts))
         heads: list[int] = []
         root = None
-        for index, (at, columns) in enumerate(words):
-            head = _NUMBERS.get(columns[6])
-            if head is None:
-                head = natural(columns[6])
-            if head is None or head > len(words):
+        for index, head in enumerate(numbers):
+            if head is None or head > n_words:
                 self.fail(
-                    f"head {shown(columns[6])} of word {index + 1} is not a number between 0 and {len(words)}",
-                    at,
-                    "the sentence is not parsed" if columns[6] == "_" else None,
+                    f"head {shown(texts[index])} of word {index + 1} is not a number between 0 and {n_words}",
+                    places[index],
+                    "the sentence is not parsed" if texts[index] == "_" else None,
                 )
             if head == 0:
                 if root is not None:
-                    self.fail(f"words {root + 1} and {index + 1} are both roots; a sentence has one", at)
+                    self.fail(f"words {root + 1} and {index + 1} are both roots; a sentence has one", places[index])
                 root = index
             elif head == index + 1:  # from here on a word that is its own head is a root
-                self.fail(f"the heads form a cycle through word {head}", at)
+                self.fail(f"the heads form a cycle through word {head}", places[index])
             heads.append(head - 1 if head else index)
         if (cycle := cycle_through(heads)) is not None:
-            self.fail(f"the heads form a cycle through word {cycle + 1}", words[cycle][0])
-        line.heads.extend([head + offset for head in heads] if offset else heads)
+            self.fail(f"the heads form a cycle through word {cycle + 1}", places[cycle])
+        line.heads += [head + offset for head in heads] if offset else heads
 
     def add_arcs(
         self, arcs: list[tuple[int, int, str, float]], misc: str, index: int, offset: int, n_words: int, at: int
@@ -250,17 +264,32 @@ class ConlluReader:
             self.fail(f"the arcs of word {index - offset + 1} have a mass of {mass:.4f}, above 1", at)
         return found
 
-    def token(self, columns: list[str], at: int, first: int, last: int, word: int) -> Token:
-        space_after, pieces, wrong = _surface(columns[9])
+    def token(self, form: str, misc: str, at: int, first: int, last: int, word: int) -> Token:
+        space_after, pieces, wrong = _surface(misc)
         if wrong:
             self.fail(f"not a number of pieces: {shown(wrong)}", at)
-        return Token(columns[1], space_after, first, last, word, pieces)
+        return Token(form, space_after, first, last, word, pieces)
+
+
+def _table(rows: list[str]) -> list[list[str]] | None:
+    """The columns of a sentence of plain words, split all at once; None where there is anything else in its rows.
+
+    The line breaks stay, each at the front of the next row's id: so a row with a column too few and one with a column
+    too many cannot make up for each other.
+    """
+    text = "".join(rows) if rows[-1].endswith("\n") else "\n".join(rows) + "\n"
+    if text.count("\n") != len(rows) or "\r" in text:
+        return None
+    cells = text.replace("\n", "\t\n").split("\t")
+    if len(cells) != COLUMNS * len(rows) + 1 or cells[:-1:COLUMNS] != _ids(len(rows)) or "" in cells:
+        return None
+    return [cells[column:-1:COLUMNS] for column in range(COLUMNS)]
 
 
 @lru_cache(maxsize=1024)
-def _ids(count: int) -> tuple[str, ...]:
-    """The ids of a sentence of plain words."""
-    return tuple(map(str, range(1, count + 1)))
+def _ids(count: int) -> list[str]:
+    """The ids of a sentence of plain words, each behind the line break of the row before it."""
+    return ["1", *(f"\n{number}" for number in range(2, count + 1))]
 
 
 @lru_cache(maxsize=4096)
@@ -286,19 +315,28 @@ def _plain_arcs(texts: list[str], offset: int) -> list[tuple[int, int, str, floa
     counts = [text.count(",") + 1 if len(text) > 5 else 0 for text in texts]
     if not any(counts):
         return []
-    found = _PLAIN_ARC.findall(",".join([text[5:] for text in texts if len(text) > 5]))
-    if len(found) != sum(counts):
+    joined = "".join([f",{text[5:]}" for text in texts if len(text) > 5])
+    if "\\" in joined:
         return None
-    head_texts, labels, p_texts = zip(*found)
-    heads: list[Any] = list(map(_NUMBERS.get, head_texts))
-    dependents = [word for word, count in enumerate(counts, start=1) for _ in range(count)]
-    if None in heads or max(heads) > len(texts) or any(map(eq, heads, dependents)):
+    # The commas stay, each at the front of a head: so an arc with a part too few and one with a part too many cannot
+    # make up for each other.
+    cells = joined.replace(",", ":,").split(":")[1:]
+    if len(cells) != 3 * sum(counts):  # a label has a colon in it
+        cells = []
+        for arc in joined[1:].split(","):
+            head_text, _, rest = arc.partition(":")
+            label, _, p_text = rest.rpartition(":")
+            cells += f",{head_text}", label, p_text
+    labels, p_texts = cells[1::3], cells[2::3]
+    heads: list[Any] = list(map(_HEADS.get, cells[::3]))
+    dependents = list(chain.from_iterable(map(repeat, range(1, len(counts) + 1), counts)))
+    if None in heads or max(heads) > len(texts) or any(map(eq, heads, dependents)) or "" in labels:
         return None
     try:
         ps = list(map(float, p_texts))
     except ValueError:
         return None
-    if max(ps) > 1.0:
+    if _NUMERALS.fullmatch("".join(p_texts)) is None or max(ps) > 1.0 or min(ps) < 0.0:
         return None
     start = 0
     for count in counts:
@@ -306,7 +344,8 @@ def _plain_arcs(texts: list[str], offset: int) -> list[tuple[int, int, str, floa
             return None
         start += count
     before = offset - 1
-    return [(d + before, (h or d) + before, label, p) for d, h, label, p in zip(dependents, heads, labels, ps)]
+    parents = [(head or dependent) + before for head, dependent in zip(heads, dependents)]
+    return list(zip([dependent + before for dependent in dependents], parents, labels, ps))
 
 
 def unescape(text: str) -> str:

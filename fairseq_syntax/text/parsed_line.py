@@ -48,13 +48,12 @@ class ParsedLine:
     sentences: list[tuple[int, int]] = field(default_factory=list)
     line_number: int = 0
     file_line: int = 0
+    parsed: bool = True
 
     def _repr_html_(self) -> str:
         """The trees of the line, a word a row, as a notebook shows them."""
         rows = [f"{word}  {label}" for word, label in zip(self.words, self.deprels)]
         return f"<pre>{html.escape(draw_tree(rows, self.heads))}</pre>"
-
-    parsed: bool = True
 
 
 def owner(first: int, last: int, heads: list[int]) -> int:
@@ -71,6 +70,14 @@ def cycle_through(heads: Sequence[int]) -> int | None:
     Args:
         heads: 0-based; a root is its own head
     """
+    ancestors = list(heads)  # the parents, then those two, four, eight … steps up
+    for _ in range(len(heads).bit_length()):
+        further = [ancestors[ancestor] for ancestor in ancestors]
+        if further == ancestors:
+            break
+        ancestors = further
+    if all(heads[ancestor] == ancestor for ancestor in ancestors):
+        return None
     seen = [0] * len(heads)  # -1: leads to a root; k: seen on the k-th walk
     for walk in range(len(heads)):
         word = walk

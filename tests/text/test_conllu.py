@@ -25,6 +25,7 @@ from fairseq_syntax.text.conllu import (
     unflatten,
     write_conllu,
 )
+from fairseq_syntax.text.conllu_reader import _plain_arcs
 from fairseq_syntax.text.files import read_lines
 from fairseq_syntax.text.parsed_line import check_parse, cycle_through
 
@@ -153,7 +154,26 @@ def test_a_parse_made_in_python_is_checked():
             check_parse(replace(line, **change))
 
 
-@given(st.integers(1, 7), st.randoms(use_true_random=False))
+def test_a_row_of_an_iterable_holds_no_line_break():
+    row = rows(0).splitlines()[0]
+    with pytest.raises(SyntaxDataError, match="9 columns"):
+        list(read_conllu([row.replace("w1\t_", "w1\n_")]))
+
+
+@given(st.data())
+def test_arcs_read_all_at_once_are_those_read_one_by_one(data):
+    n = data.draw(st.integers(1, 4))
+    label = st.sampled_from(["dep", "nsubj:pass", "a:0.5", "x"])
+    texts, expected = [], []
+    for word in range(1, n + 1):
+        heads = data.draw(st.lists(st.integers(0, n).filter(lambda head, word=word: head != word), max_size=3))
+        arcs = [(head, data.draw(label), data.draw(st.sampled_from(["0.25", "1e-05", "0"]))) for head in heads]
+        texts.append("Arcs=" + ",".join(map(":".join, ((str(head), name, p) for head, name, p in arcs))))
+        expected += [(word + 1, (head or word) + 1, name, float(p)) for head, name, p in arcs]
+    assert _plain_arcs(texts, offset=2) == expected
+
+
+@given(st.integers(1, 20), st.randoms(use_true_random=False))
 def test_cycles_against_walks(n, rng):
     heads = [rng.randrange(n) for _ in range(n)]
 
@@ -203,6 +223,13 @@ def test_line_ends_and_the_byte_order_mark_do_not_matter():
         (rows(0).replace("\tdep", ""), "9 columns where ten are due", 1),
         (rows(0).replace("w1", ""), "an empty column where ten are due", 1),
         (rows(0).replace("\t", " "), "1 columns where ten are due", 1),
+        # what one row, or one arc, has too much does not stand in for what the next has too little
+        (rows(0, 1).replace("\n2", "\t2\n2").replace("2\tw2\t_", "2\tw2"), "11 columns where ten are due", 1),
+        (rows(0, 1).replace("\n2\tw2", "\t2\nw2"), "11 columns where ten are due", 1),
+        (rows(0, misc="Arcs=0:dep:0.1:2,0:0.3"), r"not in \[0, 1\]", 1),
+        (rows(0, misc="Arcs=0:dep:0.1:0.2,x:0.3"), "not an arc HEAD:LABEL:P: 'x:0.3'", 1),
+        (rows(0, misc="Arcs=0::0.3"), "not an arc HEAD:LABEL:P", 1),
+        (rows(0, misc="Arcs=0:dep:1_0"), r"not in \[0, 1\]", 1),
         ("1-2\tab" + "\t_" * 8 + "\n" + rows(0), "range 1-2 ends after the sentence", 1),
         (rows(0, 1).replace("2\tw2", "3-4\tx" + "\t_" * 8 + "\n2\tw2"), "does not begin with the next word, 2", 2),
         ("1-2\tab" + "\t_" * 8 + "\n1-2\tab" + "\t_" * 8 + "\n" + rows(0, 1), "does not begin", 2),
