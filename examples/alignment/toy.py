@@ -24,6 +24,7 @@ def main() -> None:
     register()
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     from fairseq_syntax.inference.alignment import agreement, read_gold
+    from fairseq_syntax.inference.alignment_head import AlignmentHead
     from fairseq_syntax.inference.translator import Translator
 
     def split(name: str) -> tuple:
@@ -45,7 +46,11 @@ def main() -> None:
         name, _, path = item.partition("=")
         translator = Translator.load(path, args.data, device="cpu", alignment_heads=None)
         best = translator.rank_heads(valid[0], valid[1])[0].head
-        heads = {"fairseq's": None, f"layer {best.layer}, head {best.head}, shift {best.shift}": [best]}
+        heads: dict[str, list[AlignmentHead] | None] = {"fairseq's": None}
+        if best.layer is None:  # of an LSTM
+            heads = {"its only one": None}
+        else:
+            heads[f"layer {best.layer}, head {best.head}, shift {best.shift}"] = [best]
         for label, chosen in heads.items():
             own = Translator(translator.models, translator.task, alignment_heads=chosen)
             rows.append((name, label, [a.links for a in own.align(test[0], test[1])]))

@@ -88,8 +88,8 @@ LASYN = "--criterion lasyn_em --observed-updates 300"
 # Positions in the tree are read by all heads of all layers, and soon.
 SHORTER = "--max-epoch 3 --total-num-update 660"
 
-# LSTMs learn more slowly than Transformers. Where to look is the last thing that DLAA learns. A block of ten words would
-# hold most of a toy sentence; one of three has the word, its parent and its first child.
+# LSTMs learn more slowly than Transformers, and where to look is the last thing that DLAA learns. A block of ten words
+# would hold most of a toy sentence; one of three has the word, its parent and its first child.
 LONGER = "--max-epoch 12 --total-num-update 2640"
 LONGEST = "--max-epoch 20 --total-num-update 4400"
 DLAA = f"{LONGEST} --dlaa-block-size 3"
