@@ -129,7 +129,10 @@ def test_the_notebook_runs(tutorial: tuple[Path, str], tmp_path: Path, monkeypat
     notebook = nbformat.read(ROOT / "examples/notebooks/first-steps.ipynb", as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells), "the notebook is kept without its outputs"
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    # at once: on a busy machine a kernel that is asked to end takes longer than nbclient waits, which is an error there
+    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources)
+    client.shutdown_kernel = "immediate"
+    client.execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     pages = [output["data"]["text/html"] for output in shown if "text/html" in output["data"]]
     assert len(pages) == 6 and "telescope  obl" in pages[0] and "telescope  nmod" in pages[3]
