@@ -127,6 +127,14 @@ def test_tokens_of_several_words():
     assert to_stored(line, inventory).deprel == [1, 2, 3]
 
 
+def test_an_arc_that_stands_twice_has_the_mass_of_both():
+    rows = "1\ta\t_\t_\t_\t_\t0\troot\t_\tArcs=0:root:0.5,2:dep:0.1,2:dep:0.25\n2\tb\t_\t_\t_\t_\t1\tdep\t_\t_\n\n"
+    (line,) = read_conllu(rows.splitlines())
+    labels = LabelInventory()
+    stored = to_stored(line, labels)
+    assert stored.arcs == [(0, 0, labels.id("deprel", "root"), 0.5), (0, 1, labels.id("deprel", "dep"), 0.35)]
+
+
 def test_the_stock_command_and_ours_agree(toy, tmp_path):
     """fairseq-syntax binarize, beside a token dataset without syntax, makes the same files byte for byte."""
     data = tmp_path / "data"

@@ -154,6 +154,24 @@ def test_a_parse_made_in_python_is_checked():
             check_parse(replace(line, **change))
 
 
+def test_a_comma_in_a_label():
+    assert read(rows(0, misc=r"Arcs=0:a\cb:0.5"))[0].arcs == [(0, 0, "a,b", 0.5)]
+
+
+def test_a_sentence_begins_with_its_first_row_where_a_comment_is_in_its_middle():
+    lines = read(rows(0) + rows(0, 1).replace("\n2", "\n# a remark\n2"))
+    assert [line.file_line for line in lines] == [1, 3]
+
+
+def test_what_is_no_conllu_is_refused_at_its_first_line():
+    def text():
+        yield "a man sees a girl\n"
+        raise AssertionError("a second line was read")
+
+    with pytest.raises(SyntaxDataError, match="1 columns where ten are due"):
+        list(read_conllu(text()))
+
+
 def test_a_row_of_an_iterable_holds_no_line_break():
     row = rows(0).splitlines()[0]
     with pytest.raises(SyntaxDataError, match="9 columns"):
@@ -203,7 +221,9 @@ def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
 
 
 def test_line_ends_and_the_byte_order_mark_do_not_matter():
-    assert read("\ufeff" + CAPTION.replace("\n", "\r\n"))[0].words == read(CAPTION)[0].words
+    assert read("\ufeff" + CAPTION.replace("\n", "\r\n")) == read(CAPTION)
+    last = rows(0, misc="SpaceAfter=No")
+    assert read(last.replace("\n", "\r\n")) == read(last)
     assert list(read_conllu(io.StringIO(CAPTION))) == read(CAPTION) == list(read_conllu(CAPTION.splitlines()))
 
 
