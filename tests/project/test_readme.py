@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TREES = ("bench", "docs", "examples", "fairseq_syntax", "preprocess", "tests", "tools")
 
 
 def blocks(language: str) -> list[str]:
@@ -39,3 +40,15 @@ def test_links() -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
     assert len(links) > 10
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.checkout
+def test_files_that_prose_names_are_there() -> None:
+    """In every page and docstring; the manual's own examples of what one may write are named after siblings."""
+    named = re.compile(rf"(?<![\w./-])((?:{'|'.join(TREES)})/[\w./-]+\.(?:md|py|sh|yaml))\b")
+    trees = [ROOT / tree for tree in TREES if tree != "tests"]
+    pages = [*ROOT.glob("*.md"), *(path for tree in trees for kind in ("md", "py") for path in tree.rglob(f"*.{kind}"))]
+    pages = [page for page in pages if "generated" not in page.parts]
+    found = {name for page in pages for name in named.findall(page.read_text("utf-8")) if "siblings" not in name}
+    assert len(found) > 50
+    assert sorted(name for name in found if not (ROOT / name).exists()) == []
