@@ -4,7 +4,8 @@
 #   DATA=multi30k PARSER=models/en examples/multi30k/run.sh [CONFIGURATION] [options of fairseq-syntax experiment]
 #
 # cpu (the default), lstm, field, field-lstm, without-parser: English→German, small models on CPUs; trained: for longer, and
-# on control parses too; without-parser-trained: after it, with its models; gpu: models of the papers' size; lasyn: German→English on CPUs
+# on control parses too; without-parser-trained: after it, with its models; gpu: models of the papers' size;
+# lasyn: German→English on CPUs
 # DATA    folder with train.en, val.en, test_2016_flickr.en, test_2017_flickr.en and the .de beside them, plain or .gz;
 #         with DOWNLOAD=1 they are fetched into it
 # PARSER  folder with Stanza's pos.pt and depparse.pt for English; Stanza's own resources where it is not set

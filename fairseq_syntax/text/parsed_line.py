@@ -70,6 +70,7 @@ def cycle_through(heads: Sequence[int]) -> int | None:
     Args:
         heads: 0-based; a root is its own head
     """
+    # Nearly all are trees, which is seen in a few steps; the walks below say where a cycle is.
     ancestors = list(heads)  # the parents, then those two, four, eight … steps up
     for _ in range(len(heads).bit_length()):
         further = [ancestors[ancestor] for ancestor in ancestors]
