@@ -5,7 +5,8 @@
 Each step is a command in a process of its own; its peak is that of the largest of its processes. The text has the
 length and the word frequencies of image captions; the parser is one that costs nothing (every word attaches to the one
 before), so that ``parse`` is what this project adds to a parser. Rows of other sizes stay in the table. Needs some
-4 kB of disk a pair.
+4 kB of disk a pair. Given again after it was stopped, it goes on with the step that it was at; a step's seconds are
+those of all its attempts.
 """
 
 from __future__ import annotations
@@ -112,45 +113,66 @@ def memory(root: int) -> tuple[float, float]:
     return peak, own
 
 
-def measured(command: list[str], log: Path) -> tuple[float, float, float]:
+def measured(command: list[str], log: Path, spent: Path) -> tuple[float, float, float]:
     """Seconds on the clock, the peak memory in MB of the largest process, and of that what is not of mapped files.
+
+    ``spent`` keeps these while the command runs, and a later attempt goes on counting from there.
 
     Raises:
         CalledProcessError: it failed
     """
     paths = [str(ROOT), str(ROOT / "tests" / "helpers"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    begin = time.perf_counter()
-    peak = own = 0.0
+    before, peak, own = json.loads(spent.read_text()) if spent.exists() else (0.0, 0.0, 0.0)
+    begin = kept = time.perf_counter()
     with open(log, "ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-        while process.poll() is None:
-            peak, own = (max(pair) for pair in zip((peak, own), memory(process.pid)))
-            time.sleep(0.1)
+        try:
+            while process.poll() is None:
+                peak, own = (max(pair) for pair in zip((peak, own), memory(process.pid)))
+                time.sleep(0.1)
+                now = time.perf_counter()
+                if now - kept > 5:
+                    kept = now
+                    with whole_file(spent) as file:
+                        json.dump((before + now - begin, peak, own), file)
+        finally:
+            process.terminate()  # where this program is interrupted
+            process.wait()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return time.perf_counter() - begin, peak, own
+    spent.unlink(missing_ok=True)
+    return before + time.perf_counter() - begin, peak, own
 
 
 def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
-    """A row for each step."""
+    """A row for each step; those of an earlier, stopped run are not repeated."""
     folder = work / str(pairs)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_text(folder, "train", pairs, 1)
-    write_text(folder, "valid", VALID, 2)
+    folder.mkdir(parents=True, exist_ok=True)
+    finished = folder / "finished"  # a step's name a line, once its row is kept
+    done = finished.read_text().splitlines() if finished.exists() else []
+    if "text" not in done:
+        write_text(folder, "train", pairs, 1)
+        write_text(folder, "valid", VALID, 2)
+        with open(finished, "a") as file:
+            file.write("text\n")
     ask = [sys.executable, "-c", "from bench.harness import device_name; print(device_name())"]
     device = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     about = {"cores": os.cpu_count(), "device": device, "python": platform.python_version()}
     for name, command in steps(folder, workers):
-        if name == "binarize":  # the tokens stay, the store of the source goes
-            (folder / "bin" / "train.en-de.en.syntax.arrow").unlink()
-        seconds, peak, own = measured(command, folder / "log")
+        title = name or "parse, the validation set"  # a few lines, which no row is made of
+        if title in done:
+            continue
+        if name == "binarize" and not (folder / "spent").exists():  # the tokens stay, the store of the source goes
+            (folder / "bin" / "train.en-de.en.syntax.arrow").unlink(missing_ok=True)
+        seconds, peak, own = measured(command, folder / "log", folder / "spent")
         if name:
             row = {"step": name, "pairs": pairs, "seconds": round(seconds, 1), "workers": workers}
             row |= {"mb": round(peak), "own_mb": round(own)}
             print(f"{pairs:10} {name:36} {seconds:8.1f} s {peak:7.0f} MB, {own:.0f} of its own", flush=True)
             yield row | about
+        with open(finished, "a") as file:
+            file.write(title + "\n")
     shutil.rmtree(folder, ignore_errors=True)
 
 

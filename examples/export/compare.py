@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # fairseq-generate in a process that cannot import this package.
@@ -55,12 +56,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
     parser.add_argument("--data", required=True, help="the binarized data")
-    parser.add_argument("--subset", default="test", help="of the binarized data (default: test)")
-    parser.add_argument("--text", required=True, type=Path, help="the subset's source as raw text")
-    parser.add_argument("--reference", required=True, type=Path, help="its reference")
+    parser.add_argument("--subset", nargs="+", default=["test"], help="of the binarized data (default: test)")
+    parser.add_argument("--text", nargs="+", required=True, type=Path, help="each subset's source as raw text")
+    parser.add_argument("--reference", nargs="+", required=True, type=Path, help="and its reference")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of a clean environment")
-    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--beam", nargs="+", type=int, default=[4], help="sizes of the beam (default: 4)")
     args = parser.parse_args()
+    if not len(args.subset) == len(args.text) == len(args.reference):
+        parser.error("--subset, --text and --reference take as many values each")
 
     import logging
 
@@ -74,51 +77,74 @@ def main() -> None:
     loaded = export.load(args.checkpoint, args.data)
     task = loaded.task
     source, target = task.cfg.source_lang, task.cfg.target_lang
-    task.load_dataset(args.subset)
-    tokens = task.dataset(args.subset).src
-    pieces = [task.source_dictionary.string(tokens[i]).split() for i in range(len(tokens))]
-    reference = args.reference.read_text(encoding="utf-8").splitlines()
-    search = ["-s", source, "-t", target, "--gen-subset", args.subset, "--beam", args.beam, "--nbest", args.beam]
-    search += ["--batch-size", 32, "--required-batch-size-multiple", 1, "--cpu"]
-
-    def clean(folder: Path, kind: str, lines: list[str], into: Path) -> tuple[Beams, float]:
-        into.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        found = json.loads(output([args.python, "-I", "-c", CLEAN, folder, source, kind, args.beam, into]))
-        return found["beams"], found["seconds"]
-
-    rows: list[tuple[str, Beams, float]] = []
+    print("# Exported models against fairseq-generate\n\nWritten by `examples/export/compare.py`.")
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
-        stock = place / "fairseq"
-        export.export(loaded, "fairseq", stock)
-        ours = [sys.executable, "-m", "fairseq_cli.generate", args.data, "--user-dir", user_dir()]
-        rows.append(("fairseq-generate, this package", *generated([*ours, "--task", "syntax_translation", *search,
-                     "--path", args.checkpoint])))  # fmt: skip
-        plain = [sys.executable, "-c", STOCK, os.path.abspath(args.data), *search, "--path", stock / "model.pt"]
-        rows.append(("fairseq-generate, stock fairseq", *generated(plain, place)))
-        for name, quantization in (("CTranslate2, float32", None), ("CTranslate2, int8", "int8")):
-            folder = place / (quantization or "float32")
+        for kind, to, quantization in (
+            ("fairseq", "fairseq", None),
+            ("float32", "ctranslate2", None),
+            ("int8", "ctranslate2", "int8"),
+        ):
             # Loaded again: the export may renumber the model's heads.
-            export.export(export.load(args.checkpoint, args.data), "ctranslate2", folder, quantization=quantization)
-            lines = [" ".join(p) for p in pieces]
-            rows.append((f"{name}, a clean environment", *clean(folder, "pieces", lines, place / "in")))
-        text = args.text.read_text(encoding="utf-8").splitlines()
-        name = "CTranslate2, float32, text by sentencepiece alone"
-        rows.append((name, *clean(place / "float32", "text", text, place / "in")))
+            model = export.load(args.checkpoint, args.data)
+            export.export(model, to, place / kind, quantization=quantization)
+        for subset, text, reference in zip(args.subset, args.text, args.reference):
+            task.load_dataset(subset)
+            tokens = task.dataset(subset).src
+            pieces = [task.source_dictionary.string(tokens[i]) for i in range(len(tokens))]
+            lines = text.read_text(encoding="utf-8").splitlines()
+            references = reference.read_text(encoding="utf-8").splitlines()
+            for beam in args.beam:
+                rows = searches(args, place, subset, beam, pieces, lines, source, target)
+                show(f"{reference.name}, beam {beam}", rows, task.target_segmenter.decode, references, corpus_bleu)
+    print("\nBatches of 32, one thread. Seconds of the search: of fairseq's rows with the start of the program, of\n"
+          "CTranslate2's without.")  # fmt: skip
 
-    decode = task.target_segmenter.decode
-    expected, first = rows[0][1], None
-    print("# Exported models against fairseq-generate\n\nWritten by `examples/export/compare.py`.\n")
+
+def searches(
+    args: argparse.Namespace,
+    place: Path,
+    subset: str,
+    beam: int,
+    pieces: list[str],
+    text: list[str],
+    source: str,
+    target: str,
+) -> Iterator[tuple[str, Beams, float]]:
+    """Name, hypotheses and seconds of each way to search."""
+
+    def clean(kind: str, form: str, lines: list[str]) -> tuple[Beams, float]:
+        into = place / "in"
+        into.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        found = json.loads(output([args.python, "-I", "-c", CLEAN, place / kind, source, form, beam, into]))
+        return found["beams"], found["seconds"]
+
+    search = ["-s", source, "-t", target, "--gen-subset", subset, "--beam", beam, "--nbest", beam]
+    search += ["--batch-size", 32, "--required-batch-size-multiple", 1, "--cpu"]
+    ours = [sys.executable, "-m", "fairseq_cli.generate", args.data, "--user-dir", user_dir()]
+    ours += ["--task", "syntax_translation", *search, "--path", args.checkpoint]
+    yield "fairseq-generate, this package", *generated(ours)
+    plain = [sys.executable, "-c", STOCK, os.path.abspath(args.data), *search]
+    yield "fairseq-generate, stock fairseq", *generated([*plain, "--path", place / "fairseq" / "model.pt"], place)
+    for kind in ("float32", "int8"):
+        yield f"CTranslate2, {kind}, a clean environment", *clean(kind, "pieces", pieces)
+    yield "CTranslate2, float32, text by sentencepiece alone", *clean("float32", "text", text)
+
+
+def show(title: str, rows: Iterable, decode: Callable, reference: list[str], corpus_bleu: Callable) -> None:
+    """A table of all searches, against the first."""
+    expected: Beams = []
+    first = 0.0
+    print(f"\n**{title}**, {len(reference)} sentences\n")
     print("| search | best translation identical | whole beam identical | BLEU | difference | seconds |")
     print("|---|--:|--:|--:|--:|--:|")
     for name, beams, seconds in rows:
         bleu = corpus_bleu([decode(beam[0]) for beam in beams], [reference]).score
-        first = bleu if first is None else first
+        if not expected:
+            expected, first = beams, bleu
         best = sum(a[0] == b[0] for a, b in zip(beams, expected, strict=True))
         whole = sum(a == b for a, b in zip(beams, expected, strict=True))
-        print(f"| {name} | {best} | {whole} | {bleu:.2f} | {bleu - first:+.2f} | {seconds:.1f} |")
-    print(f"\n{len(expected)} sentences, beam {args.beam}, batches of 32, one thread. Seconds of the search: of "
-          "fairseq's rows\nwith the start of the program, of CTranslate2's without.")  # fmt: skip
+        print(f"| {name} | {best} | {whole} | {bleu:.2f} | {bleu - first:+.2f} | {seconds:.1f} |", flush=True)
 
 
 def generated(command: list, folder: Path | None = None) -> tuple[Beams, float]:

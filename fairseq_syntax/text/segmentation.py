@@ -35,7 +35,9 @@ ESCAPE = "▂"
 JOINER = "￭"
 SEPARATOR = "@@"
 SPACE_MARK = "▁"
-CACHED_WORDS = 200_000  # some 60 MB; running text has most of its words in the most frequent thousands
+# Pieces, and not words, lest long words that nobody writes twice fill the memory of a server. Some 60 MB; running text
+# has most of its words in the most frequent thousands.
+CACHED_PIECES = 600_000
 RESERVED = frozenset({"<s>", "<pad>", "</s>", "<unk>"})
 
 _ESCAPES = {ESCAPE: "e", SPACE_MARK: "u", JOINER: "j", " ": "s"}
@@ -84,7 +86,7 @@ def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
 
 
 class Segmenter(ABC):
-    """A trained segmentation model. Deterministic; caches the pieces of the words it has seen, so many at most.
+    """A trained segmentation model. Deterministic; caches the pieces of the words it has seen, up to a bound.
 
     Attributes:
         kind: ``sentencepiece`` or ``subword_nmt``
@@ -100,6 +102,7 @@ class Segmenter(ABC):
         self.about = dict(about or {})
         self.altered: dict[str, str] = {}
         self._cache: dict[tuple[str, bool], list[str]] = {}
+        self._cached = self._altered = 0  # pieces of the words in the cache, and of those in ``altered``
 
     @property
     def fingerprint(self) -> str:
@@ -151,13 +154,17 @@ class Segmenter(ABC):
             text = single_spaced(word)
             if not text:
                 raise SyntaxDataError(f"a word is empty or white space only: {word!r}", hint="correct the parse")
-            if len(self._cache) >= CACHED_WORDS:
+            pieces = self._split_reserved(self._encode(text, space))
+            if self._cached + len(pieces) > CACHED_PIECES:
                 self._cache.clear()
-            pieces = self._cache[key] = self._split_reserved(self._encode(text, space))
+                self._cached = 0
+            self._cache[key] = pieces
+            self._cached += len(pieces)
             # The context word shows whether a space before this one survives as well.
             decoded = self.decode([*self._encode("x", True), *pieces])
-            if decoded != ("x " if space else "x") + text and len(self.altered) < CACHED_WORDS:
+            if decoded != ("x " if space else "x") + text and self._altered < CACHED_PIECES:
                 self.altered[word] = decoded.removeprefix("x").strip()
+                self._altered += len(pieces)
         return pieces
 
     @abstractmethod

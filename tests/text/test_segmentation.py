@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fairseq_syntax.cli import segment as segment_cli
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text import segmentation
 from fairseq_syntax.text.conllu import read_conllu, text_of
 from fairseq_syntax.text.segmentation import (
     JOINER,
@@ -193,6 +194,23 @@ def test_normalising_models_give_every_word_a_piece(normalising, words):
 @pytest.fixture(scope="module")
 def normalising():
     return SentencePieceSegmenter(foreign_sentencepiece(normalization_rule_name="nmt_nfkc_cf"))
+
+
+def test_the_cache_is_bounded_by_pieces_and_changes_nothing(corpus, monkeypatch):
+    # A server sees words that nobody writes twice, as long as it lets them be.
+    plain = train_segmenter("sentencepiece", [corpus], vocab_size=60)
+    normalising = foreign_sentencepiece(normalization_rule_name="nmt_nfkc_cf")
+    words = [f"{'GIRL' * (n % 7)}{n}" for n in range(300)]
+    expected = [SentencePieceSegmenter(plain.model).encode_words([word], [True]) for word in words]
+    monkeypatch.setattr(segmentation, "CACHED_PIECES", 200)
+    segmenter, losing = SentencePieceSegmenter(plain.model), SentencePieceSegmenter(normalising)
+    for _ in range(2):
+        for word, pieces in zip(words, expected):
+            assert segmenter.encode_words([word], [True]) == pieces
+            assert 0 < sum(map(len, segmenter._cache.values())) <= 200
+            losing.encode_words([word], [True])
+            assert 0 < sum(map(len, losing._cache.values())) <= 200
+    assert 0 < len(losing.altered) < 200
 
 
 def test_pieces_never_cross_words_in_training(tmp_path):
