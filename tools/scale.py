@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -220,6 +221,7 @@ def main() -> int:
     parser.add_argument("--note", default="", help="to be said below the table, such as what else the machine did")
     parser.add_argument("--table", type=Path, default=ROOT / "bench" / "scale.md", metavar="FILE")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the step that runs is to end too
     results = args.table.with_suffix(".jsonl")
     for pairs in args.pairs:
         for row in run(pairs, args.work, args.workers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,8 +33,29 @@ def test_memory_is_that_of_the_command(tmp_path):
     )
     child = [sys.executable, "-c", code, str(mapped)]
     parent = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:], check=True)", *child]
-    seconds, peak, own = scale.measured(parent, tmp_path / "log")
+    seconds, peak, own = scale.measured(parent, tmp_path / "log", tmp_path / "spent")
     assert seconds > 1 and 160 < peak < 220 and 100 < own < 130 and len(here) > peak * (1 << 20)
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    """The steps that were finished are not repeated, and the one that was cut counts all of its attempts."""
+    ran, spent = tmp_path / "ran", tmp_path / "10" / "spent"
+    fails = tmp_path / "fails"
+    fails.touch()
+    note = f"import sys; open({str(ran)!r}, 'a').write(sys.argv[1])"
+    fail = f"{note}; import os; sys.exit(os.path.exists({str(fails)!r}))"
+    steps = [("filter", note), ("", note), ("parse", fail), ("segment", note)]
+    commands = [(name, [sys.executable, "-c", code, name[:1] or "-"]) for name, code in steps]
+    monkeypatch.setattr(scale, "steps", lambda folder, workers: iter(commands))
+    rows = []
+    with pytest.raises(subprocess.CalledProcessError):
+        rows.extend(scale.run(10, tmp_path, 1))
+    spent.write_text("[100.0, 5000.0, 4000.0]")  # what a minute's count leaves behind
+    fails.unlink()
+    rows = list(scale.run(10, tmp_path, 1))
+    assert ran.read_text() == "f-pps" and [row["step"] for row in rows] == ["parse", "segment"]
+    assert 100 < rows[0]["seconds"] < 200 and (rows[0]["mb"], rows[0]["own_mb"]) == (5000, 4000)
+    assert rows[1]["seconds"] < 100 and not spent.parent.exists()
 
 
 def test_a_table_without_some_rows(tmp_path):
