@@ -102,10 +102,17 @@ class Grid:
         )
 
     def _kept_files(self, system: str, seed: int) -> list[tuple[Path, Path]]:
-        """The files to keep of a cell, each in the work directory and in the folder of those that are kept."""
+        """The files to keep of a cell, each in the work directory and in the folder of those that are kept.
+
+        Those of steps that are not for its system are none of its own.
+        """
         keep = self.experiment.keep
         assert keep is not None
-        names = [self.experiment.fill(file, self.experiment.variables(system, seed)) for file in keep.files]
+        made: dict[bool, set[str]] = {True: set(), False: set()}  # by steps for this system, and by others
+        for step in self.experiment.steps:
+            made[step.only is None or system in step.only].update(step.outputs)
+        files = [file for file in keep.files if file in made[True] or file not in made[False]]
+        names = [self.experiment.fill(file, self.experiment.variables(system, seed)) for file in files]
         return [(self.experiment.workdir / name, keep.folder / name) for name in names]
 
     def run(self, only: Collection[str] | None = None, jobs: int = 1) -> list[str]:

@@ -185,6 +185,30 @@ def test_a_grid_goes_on_where_its_work_directory_is_gone(recipe, capsys):
     assert ran(recipe) == ["base/1", "S/1"]
 
 
+def test_a_file_of_a_step_for_some_systems_is_kept_of_those(recipe, capsys):
+    more = """  - name: tags
+    run: cp {dir}/test.txt {dir}/tags.txt; echo tags >> ran.txt
+    outputs: ["{dir}/tags.txt"]
+    only: [S]
+results:"""
+    template = TEMPLATE.replace("results:", more).replace(
+        'files: ["{dir}/test.txt"]', 'files: ["{dir}/test.txt", "{dir}/tags.txt"]'
+    )
+    recipe.write_text(template)
+    assert run(recipe, "--only", "base/1", "S/1") == 0
+    kept = recipe.parent / "kept"
+    assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*.txt")) == [
+        "S/1/tags.txt", "S/1/test.txt", "base/1/test.txt"
+    ]  # fmt: skip
+    shutil.rmtree(recipe.parent / "work")
+    assert run(recipe, "--only", "base/1", "S/1") == 0
+    assert ran(recipe) == []
+    (kept / "S/1/tags.txt").unlink()
+    shutil.rmtree(recipe.parent / "work")
+    assert run(recipe, "--only", "base/1", "S/1") == 0
+    assert ran(recipe) == ["S/1", "tags"]
+
+
 def test_the_page_is_written_from_the_record_alone(recipe):
     assert run(recipe) == 0
     page = (recipe.parent / "VERDICT.md").read_text()
