@@ -282,7 +282,8 @@ def toy() -> Figure:
 
 # --- real text ---
 
-SCORE = re.compile(r"^\| ([^|]+?) \| ([\d.]+)(?: ± [\d.]+)? \| ([\d.]+)(?: ± [\d.]+)? \|$")
+# A system, the number of its seeds where any has several, BLEU and chrF with or without a standard deviation.
+SCORE = re.compile(r"^\| ([^|]+?) \| (?:\d+ \| )?(\d+\.\d+)(?: ± [\d.]+)? \| (\d+\.\d+)(?: ± [\d.]+)? \|$")
 
 
 def multi30k_scores(name: str) -> dict[str, dict[str, float]]:
