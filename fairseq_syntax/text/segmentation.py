@@ -162,7 +162,8 @@ class Segmenter(ABC):
             self._cached += len(pieces)
             # The context word shows whether a space before this one survives as well.
             decoded = self.decode([*self._encode("x", True), *pieces])
-            if decoded != ("x " if space else "x") + text and self._altered < CACHED_PIECES:
+            differs = decoded != ("x " if space else "x") + text
+            if differs and word not in self.altered and self._altered < CACHED_PIECES:
                 self.altered[word] = decoded.removeprefix("x").strip()
                 self._altered += len(pieces)
         return pieces

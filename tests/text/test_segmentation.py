@@ -211,6 +211,13 @@ def test_the_cache_is_bounded_by_pieces_and_changes_nothing(corpus, monkeypatch)
             losing.encode_words([word], [True])
             assert 0 < sum(map(len, losing._cache.values())) <= 200
     assert 0 < len(losing.altered) < 200
+    # A word that the cache forgot counts once.
+    monkeypatch.setattr(segmentation, "CACHED_PIECES", 40)
+    losing = SentencePieceSegmenter(normalising)
+    for n in range(300):
+        losing.encode_words(["GIRL", f"girl{n}"], [True, True])
+    losing.encode_words(["MAN"], [True])
+    assert losing.altered == {"GIRL": "girl", "MAN": "man"}
 
 
 def test_pieces_never_cross_words_in_training(tmp_path):
