@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import NamedTuple, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -33,8 +35,14 @@ class ConlluPart(NamedTuple):
 
 def declared_lines(path: str | os.PathLike[str]) -> int | None:
     """The N of ``# lines = N`` in the first row of a file; None where it does not begin so."""
-    first = next(iter(read_raw_lines(path)), b"").decode("ascii", "replace")
+    first = next(_rows(path), b"").decode("ascii", "replace")
     return declared_in(first.rstrip("\r\n"))
+
+
+def _rows(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """The lines of a file, without a byte order mark."""
+    rows = read_raw_lines(path)
+    return chain((row.removeprefix(codecs.BOM_UTF8) for row in islice(rows, 1)), rows)
 
 
 def count_lines(path: str | os.PathLike[str]) -> int | None:
@@ -72,7 +80,7 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
             start, before, rows = start + part_lines, at - len(sentence), []
         rows += sentence
 
-    for raw in read_raw_lines(path):
+    for raw in _rows(path):
         at += 1
         if raw[:1] in _DIGITS:  # nearly every row, so it comes first
             words = True

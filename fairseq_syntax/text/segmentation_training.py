@@ -7,10 +7,13 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import segmentation
-from fairseq_syntax.text.conllu import is_conllu, read_conllu
+from fairseq_syntax.text.conllu import ParsedLine, is_conllu, read_conllu
+from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.text.files import file_sha256, read_lines
 
 # Between words that no space separates, sentencepiece is told of the boundary by this private-use character.
@@ -19,13 +22,18 @@ _BOUNDARY = "\ue000"
 
 def read_words(path: str | os.PathLike[str]) -> Iterator[tuple[list[str], list[bool]]]:
     """Yields each line's words and whether a space precedes each: of a parse, or of plain text (split at spaces)."""
-    if is_conllu(path):
-        for line in read_conllu(path):
-            yield [token.form for token in line.tokens], segmentation.spaces_before(line.tokens)
-    else:
-        for text in read_lines(path):
-            words = text.split()
-            yield words, [True] * len(words)
+    return _words_of_parses(read_conllu(path)) if is_conllu(path) else _words_of_texts(read_lines(path))
+
+
+def _words_of_parses(lines: Iterable[ParsedLine]) -> Iterator[tuple[list[str], list[bool]]]:
+    for line in lines:
+        yield [token.form for token in line.tokens], segmentation.spaces_before(line.tokens)
+
+
+def _words_of_texts(lines: Iterable[str]) -> Iterator[tuple[list[str], list[bool]]]:
+    for text in lines:
+        words = text.split()
+        yield words, [True] * len(words)
 
 
 def train_segmenter(
@@ -56,9 +64,8 @@ def train_segmenter(
     """
     if kind not in segmentation.SEGMENTERS:
         raise SyntaxDataError(f"no segmentation of kind {kind!r}", hint=f"one of {', '.join(segmentation.SEGMENTERS)}")
-    lines: Iterable = (line for path in files for line in read_words(path) if line[0])
-    if max_lines:
-        lines = _sample(lines, max_lines, random.Random(seed))
+    lines: Iterable = _drawn(files, max_lines, seed) if max_lines else chain.from_iterable(map(read_words, files))
+    lines = (line for line in lines if line[0])
     options: dict = {"vocab_size": vocab_size, "max_lines": max_lines, "seed": seed}
     if kind == "sentencepiece":
         options |= {"model_type": model_type, "character_coverage": character_coverage, "threads": threads}
@@ -73,8 +80,27 @@ def fingerprints(files: Iterable[str | os.PathLike[str]]) -> list[list[str]]:
     return [[os.path.basename(path), file_sha256(path)] for path in files]
 
 
-def _sample(lines: Iterable, count: int, rng: random.Random) -> list:
-    kept: list = []
+def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> Iterator[tuple[list[str], list[bool]]]:
+    """So many lines with words, of all files; a parse that is not drawn is not read, which takes most of the time."""
+
+    def all_lines() -> Iterator[tuple[str, ConlluPart] | str]:
+        for path in files:
+            if is_conllu(path):
+                parts = conllu_parts(path, 1)
+                yield from ((os.fspath(path), part) for part in parts if any(row[:1].isdigit() for row in part.rows))
+            else:
+                yield from (text for text in read_lines(path) if text and not text.isspace())
+
+    for line in _sample(all_lines(), count, random.Random(seed)):
+        if isinstance(line, str):
+            yield from _words_of_texts([line])
+        else:
+            path, part = line
+            yield from _words_of_parses(part.read(path))
+
+
+def _sample(lines: Iterable[Any], count: int, rng: random.Random) -> list[Any]:
+    kept: list[Any] = []
     for index, line in enumerate(lines):
         if index < count:
             kept.append(line)

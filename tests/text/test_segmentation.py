@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import random
 import time
 from contextlib import suppress
 
@@ -25,7 +26,7 @@ from fairseq_syntax.text.segmentation import (
     single_spaced,
     spaces_before,
 )
-from fairseq_syntax.text.segmentation_training import read_words, train_segmenter
+from fairseq_syntax.text.segmentation_training import _drawn, read_words, train_segmenter
 
 TEXT = """A man sees the girl with the telescope.
 The girl does n't see the man @@ home.
@@ -236,6 +237,29 @@ def test_training_is_repeatable_and_samples(corpus):
         first = train_segmenter(kind, [corpus], 60, max_lines=30, seed=3)
         assert first.fingerprint == train_segmenter(kind, [corpus], 60, max_lines=30, seed=3).fingerprint
     assert sum(1 for _ in read_words(corpus)) == 80
+
+
+def test_drawn_lines_are_those_of_a_draw_from_all_that_was_read(corpus, tmp_path):
+    """Lines of several sentences, without any, with ranges and empty nodes, in a parse and in a text."""
+    word = "{0}\tw{1}\t_\tX\t_\t_\t{2}\troot\t_\t_\n".format
+    rows = ["# lines = 60\n"]
+    for line in range(1, 60, 2):
+        for part in range(1 + line % 3):
+            rows += [f"# line = {line}\n", "# newdoc\n", f"1-2\tr{line}\t" + "_\t" * 7 + "_\n"]
+            rows += [word(1, f"{line}a{part}", 0), word(2, line, 1), "2.1\te\t" + "_\t" * 7 + "_\n", "\n"]
+    parse, text = tmp_path / "a.conllu", tmp_path / "a.txt"
+    parse.write_text("\ufeff" + "".join(rows), encoding="utf-8")
+    text.write_text("one\n\n \ntwo words\nthree\n", encoding="utf-8")
+    files = [parse, text, corpus]
+    whole = [line for path in files for line in read_words(path) if line[0]]
+    assert [words for words, _ in whole[:2]] == [["r1", "r1"], ["r3"]] and len(whole) > 100
+    for count in (1, 7, 50, len(whole), 1000):
+        rng, expected = random.Random(5), whole[:count]
+        for seen in range(count, len(whole)):
+            place = rng.randrange(seen + 1)
+            if place < count:
+                expected[place] = whole[seen]
+        assert list(_drawn(files, count, 5)) == expected
 
 
 def test_save_and_load(segmenters, tmp_path):
