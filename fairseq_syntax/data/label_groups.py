@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from fairseq_syntax.data.labels import ROOT_LABEL
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.files import read_lines
 
 BUILT_IN = ("ud", "stanford")
 NO_GROUP = -1
@@ -143,14 +144,9 @@ def read_label_groups(name_or_path: str) -> LabelGroups:
     path = name_or_path
     if name_or_path in BUILT_IN:
         path = os.path.join(os.path.dirname(__file__), f"label_groups_{name_or_path}.txt")
-    try:
-        with open(path, encoding="utf-8") as f:
-            text = f.read()
-    except FileNotFoundError as e:
-        raise SyntaxDataError("no such file of label groups", path=path, hint=f"or {', '.join(BUILT_IN)}") from e
-    except (OSError, UnicodeDecodeError) as e:
-        raise SyntaxDataError(f"cannot read label groups: {e}", path=path) from e
-    return parse_label_groups(text, path)
+    if not os.path.exists(path):
+        raise SyntaxDataError("no such file of label groups", path=path, hint=f"or {', '.join(BUILT_IN)}")
+    return parse_label_groups("\n".join(read_lines(path)), path)
 
 
 def built_in_for(mass: Mapping[str, float]) -> tuple[str, LabelGroups]:

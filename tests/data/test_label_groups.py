@@ -48,6 +48,8 @@ def test_file(tmp_path):
     assert groups.table(["csubj", "obj:x", "obj:y", "det", "other"]) == [0, 1, 1, -1, -1]
     again = parse_label_groups(groups.to_text())
     assert (again.names, again.members, again.left_out) == (groups.names, groups.members, groups.left_out)
+    path.write_text("\ufeffsubject: nsubj\r\n", encoding="utf-8")
+    assert read_label_groups(str(path)).names == ("subject",)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_missing_file(tmp_path):
     with pytest.raises(SyntaxDataError, match="no such file"):
         read_label_groups(str(tmp_path / "none.txt"))
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    with pytest.raises(SyntaxDataError, match="cannot read"):
+    with pytest.raises(SyntaxDataError, match="bytes:1: not UTF-8"):
         read_label_groups(str(tmp_path / "bytes"))
 
 

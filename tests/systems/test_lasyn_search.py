@@ -298,8 +298,10 @@ def test_bad_templates(tmp_path):
     with pytest.raises(SyntaxDataError, match=r"tags:1: unknown tag '</s>'"):
         read_templates(path, names)
     path.write_bytes(b"N \xff\n")
-    with pytest.raises(SyntaxDataError, match=r"tags: not UTF-8 at byte 2"):
+    with pytest.raises(SyntaxDataError, match=r"tags:1: not UTF-8: byte 3"):
         read_templates(path, names)
+    path.write_text("\ufeffN V\r\nV _\r\n", encoding="utf-8")
+    assert read_templates(path, names) == [[1, 2], [2, OPEN]]
     with pytest.raises(SyntaxDataError, match=r"none: cannot be read"):
         read_templates(tmp_path / "none", names)
 

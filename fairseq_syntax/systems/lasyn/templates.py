@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.files import read_lines
 
 OPEN = -1  # a place of a template that has no tag: the tags are summed out there
 OPEN_TAG = "_"
@@ -40,16 +41,7 @@ def read_templates(path: str | os.PathLike[str], names: Sequence[str]) -> list[T
         SyntaxDataError: no such file, not UTF-8, or a bad line
     """
     path = os.fspath(path)
-    try:
-        with open(path, encoding="utf-8") as f:
-            lines = f.read().split("\n")
-    except OSError as e:
-        raise SyntaxDataError(f"cannot be read: {e.strerror}", path=path) from e
-    except UnicodeDecodeError as e:
-        raise SyntaxDataError(f"not UTF-8 at byte {e.start}", path=path) from e
-    if lines[-1] == "":
-        lines.pop()
-    return [parse_template(text, names, path=path, line=i) for i, text in enumerate(lines, 1)]
+    return [parse_template(text, names, path=path, line=number) for number, text in enumerate(read_lines(path), 1)]
 
 
 class FileTemplates:
