@@ -1,4 +1,4 @@
-"""The store: how fast a parse is binarized, by one process and by two, and what its checksums cost the loader."""
+"""The store: how fast parse and tokens are binarized, by one process and by two, and what checksums cost the loader."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
+from fairseq.data import Dictionary
+from fairseq.tokenizer import tokenize_line
 
 from bench import corpus
 from bench.harness import measure, record
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.tokens import binarize_tokens
 from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.text.conllu import ParsedLine, Token, write_conllu
 from fairseq_syntax.text.segmentation_training import train_segmenter
@@ -102,6 +106,37 @@ def binarizing() -> None:
         unit="speed of two processes over twice one's",
         detail={**detail, "seconds": [round(two[0], 2) for _, two in times]},
     )
+
+
+@measure("binarize/tokens", "binarize/tokens@2")
+def binarizing_tokens() -> None:
+    """The tokens of ``fairseq-preprocess`` in parts, against fairseq's own dataset of the same bytes."""
+    folder, dictionary = segmented(), Dictionary()
+    path = str(folder / "train.en")
+    Dictionary.add_file_to_dictionary(path, dictionary, tokenize_line, 1)
+    dictionary.finalize()
+    binarizer = VocabularyDatasetBinarizer(dictionary, append_eos=True)
+    for workers, name in ((1, "binarize/tokens"), (2, "binarize/tokens@2")):
+
+        def ours(workers: int = workers) -> float:
+            begin = time.perf_counter()
+            binarize_tokens(path, str(folder / "ours"), dictionary, made_from="bench", workers=workers)
+            return time.perf_counter() - begin
+
+        def theirs(workers: int = workers) -> float:
+            begin = time.perf_counter()
+            prefix = str(folder / "theirs")
+            FileBinarizer.multiprocess_dataset(path, "mmap", binarizer, prefix, len(dictionary), workers)
+            return time.perf_counter() - begin
+
+        ours()
+        times = [(ours(), theirs()) for _ in range(ROUNDS)]
+        record(
+            name,
+            [other / own for own, other in times],
+            unit=f"speed, over fairseq's with --workers {workers}",
+            detail={"lines": LINES, "seconds": [[round(value, 2) for value in pair] for pair in times]},
+        )
 
 
 @measure("store/checksums")

@@ -234,7 +234,7 @@ def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
 
 
 def _make_tokens(make, steps: dict[str, Step], vocab, input_prefix, output_prefix, lang, num_workers, args) -> None:
-    """fairseq's binarizing of one side of a split, unless it is done. The dictionaries are written by then."""
+    """The tokens of one side of a split, unless they are done. The dictionaries are written by then."""
     while steps:
         steps.popitem()[1].finish()
     base = os.path.join(args.destdir, f"{output_prefix}.{args.source_lang}-{args.target_lang}.{lang}")
@@ -245,7 +245,15 @@ def _make_tokens(make, steps: dict[str, Step], vocab, input_prefix, output_prefi
             logger.info("[%s] %s is up to date", lang, step.outputs[0])
             return
         step.begin()
-        make(vocab, input_prefix, output_prefix, lang, num_workers, args)
+        if args.dataset_impl == "mmap":
+            from fairseq_syntax.data.tokens import binarize_tokens  # loads fairseq, for which --help does not wait
+
+            logger.info("[%s] Dictionary: %d types", lang, len(vocab))
+            path = f"{input_prefix}.{lang}"
+            summary = binarize_tokens(path, base, vocab, made_from=made_from, workers=num_workers)
+            logger.info("[%s] %s: %s (by %s)", lang, path, summary, vocab.unk_word)
+        else:
+            make(vocab, input_prefix, output_prefix, lang, num_workers, args)
         step.finish()
 
 

@@ -18,7 +18,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore
 from fairseq_syntax.text import jobs
 from fairseq_syntax.text.conllu import read_conllu, write_conllu
-from fairseq_syntax.text.conllu_parts import conllu_parts
+from fairseq_syntax.text.conllu_parts import conllu_parts, declared_lines
 
 
 class Killed(BaseException):
@@ -140,8 +140,9 @@ def test_a_damaged_store_is_made_again(segmented, tmp_path):
     assert store_of(segmented, out) == whole
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("numbered", [True, False])
-def test_a_parse_cut_into_parts_is_the_parse(tmp_path, numbered):
+def test_a_parse_cut_into_parts_is_the_parse(tmp_path, numbered, mark):
     rng = random.Random(1)
     path = tmp_path / "t.conllu"
     numbers = sorted(rng.sample(range(40), 20)) if numbered else range(20)
@@ -151,6 +152,8 @@ def test_a_parse_cut_into_parts_is_the_parse(tmp_path, numbered):
             write_conllu(file, line)
     if not numbered:
         path.write_text("".join(r for r in path.open(encoding="utf-8") if not r.startswith("# line")), encoding="utf-8")
+    path.write_text(f"{mark}# lines = {number + 1}\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    assert declared_lines(path) == number + 1
     expected = list(read_conllu(path))
     for size in (1, 3, 7, 100):
         parts = list(conllu_parts(path, size))
@@ -160,6 +163,7 @@ def test_a_parse_cut_into_parts_is_the_parse(tmp_path, numbered):
             assert (a.words, a.heads, a.line_number, a.arcs) == (b.words, b.heads, b.line_number, b.arcs)
             assert a.file_line == b.file_line or not a.words
     if numbered:
+        path.write_text(path.read_text(encoding="utf-8").partition("\n")[2], encoding="utf-8")
         with pytest.raises(SyntaxDataError, match=r"t\.conllu:\d+: this sentence is of line \d+, but the text has 10"):
             list(conllu_parts(path, 5, n_lines=10))
         path.write_text(path.read_text(encoding="utf-8").replace("# line = ", "# line = 99999"), encoding="utf-8")

@@ -1,0 +1,104 @@
+"""The token dataset, made in parts, against the one that fairseq writes itself."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from fairseq_syntax.data import tokens
+from fairseq_syntax.data.tokens import binarize_tokens
+from fairseq_syntax.errors import SyntaxDataError
+
+WORDS = [
+    "a",
+    "▁the",
+    "<unk>",
+    "</s>",
+    "<pad>",
+    "unknown",
+    "ünknown",
+    "0",
+    "\u00a0",
+    "\u3000",
+    "\x85",
+    "\x1c",
+    "\u2028",
+    "  ",
+]
+
+
+def written(prefix: Path) -> tuple[bytes, bytes]:
+    return tuple(Path(f"{prefix}.{ending}").read_bytes() for ending in ("bin", "idx"))
+
+
+def dictionary(size: int) -> Dictionary:
+    found = Dictionary()
+    for word in ("a", "▁the", "0", *(f"w{number}" for number in range(size))):
+        found.add_symbol(word)
+    return found
+
+
+@pytest.fixture
+def text(tmp_path):
+    rng = random.Random(1)
+    lines = [" ".join(rng.choices([*WORDS, "w3", "w65600"], k=rng.randrange(12))) for _ in range(60)]
+    path = tmp_path / "t.en"
+    path.write_text("\n\n" + "\n".join(lines) + rng.choice(["\n", ""]), encoding="utf-8", newline="\n")
+    return path
+
+
+@pytest.mark.parametrize("size", [10, 70_000])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_bytes_and_the_summary_are_those_of_fairseq(text, tmp_path, monkeypatch, size, workers):
+    words = dictionary(size)
+    binarizer = VocabularyDatasetBinarizer(words, append_eos=True)
+    summary = FileBinarizer.multiprocess_dataset(str(text), "mmap", binarizer, str(tmp_path / "a"), len(words))
+    assert summary.num_replaced > 10
+    for part_lines in (7, 1000):
+        monkeypatch.setattr(tokens, "PART_LINES", part_lines)
+        found = binarize_tokens(text, str(tmp_path / "b"), words, made_from="x", workers=workers)
+        assert str(found) == str(summary)
+        assert written(tmp_path / "b") == written(tmp_path / "a")
+        assert not (tmp_path / "b.bin.parts").exists()
+    assert MMapIndexedDataset(str(tmp_path / "b"))._index.dtype == (np.uint16 if size == 10 else np.uint32)
+
+
+def test_a_run_that_was_killed_goes_on_and_damaged_parts_are_made_again(text, tmp_path, monkeypatch):
+    words, made = dictionary(10), []
+    monkeypatch.setattr(tokens, "PART_LINES", 7)
+    binarize_tokens(text, str(tmp_path / "a"), words, made_from="x")
+    work = tokens._work
+
+    def counting(task):
+        made.append(task[0])
+        if len(made) == 4:
+            raise KeyboardInterrupt
+        return work(task)
+
+    monkeypatch.setattr(tokens, "_work", counting)
+    with pytest.raises(KeyboardInterrupt):
+        binarize_tokens(text, str(tmp_path / "b"), words, made_from="x")
+    part = tmp_path / "b.bin.parts" / "000000000007-000000000014.tokens"
+    part.write_bytes(part.read_bytes()[:-1] + b"\xff")
+    binarize_tokens(text, str(tmp_path / "b"), words, made_from="x")
+    assert made[:6] == [0, 7, 14, 21, 7, 21] and made[6:] == list(range(28, 63, 7))
+    assert written(tmp_path / "b") == written(tmp_path / "a")
+
+
+def test_a_line_ends_where_its_parse_does(tmp_path):
+    """fairseq ends a line at a carriage return, too, and takes a byte order mark for a word."""
+    words = dictionary(10)
+    (tmp_path / "t.en").write_bytes("\ufeffw1 w2\r\nw3\rw4\n".encode())
+    binarize_tokens(tmp_path / "t.en", str(tmp_path / "t"), words, made_from="x")
+    found = MMapIndexedDataset(str(tmp_path / "t"))
+    assert [words.string(sentence) for sentence in found] == ["w1 w2", "w3 w4"]
+    (tmp_path / "u.en").write_bytes(b"w1\nw2 \xff\n")
+    with pytest.raises(SyntaxDataError, match=r"u\.en:2: not UTF-8: byte 4"):
+        binarize_tokens(tmp_path / "u.en", str(tmp_path / "u"), words, made_from="x")
+    assert not (tmp_path / "u.bin").exists() and not (tmp_path / "u.bin.parts").exists()
