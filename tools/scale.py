@@ -94,7 +94,7 @@ def steps(folder: Path, workers: int) -> Iterator[tuple[str, list[str]]]:
     yield "binarize", [*ours, "binarize", *common, "--only-source"]
     yield "inspect --check", [*ours, "inspect", "--check", str(folder / "bin")]
     doubled = ["--src", "en", "--tgt", "de", "--train", f"{pieces}/kept", "--outdir", str(folder / "multitask")]
-    yield "multitask", [*ours, "multitask", *doubled]
+    yield "multitask", [*ours, "multitask", *doubled, "--workers", str(workers)]
     yield "loader, to its 200th batch", [sys.executable, "-c", LOADER, str(folder / "bin")]
 
 

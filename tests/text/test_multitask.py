@@ -3,12 +3,14 @@
 import argparse
 import itertools
 import random
+import shutil
 
 import pytest
 from random_parses import random_tree
 
 from fairseq_syntax.cli import multitask
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text import multitask as doubling
 from fairseq_syntax.text.conllu import ParsedLine, Token, parse_conllu_block, write_conllu
 from fairseq_syntax.text.linearize import brackets, is_projective, linearize
 
@@ -141,6 +143,18 @@ def test_every_source_twice_in_one_order_for_a_seed(tmp_path):
     assert [t for s, t in pairs if s.startswith("<t")] != [f"satz {i}" for i in range(len(texts))]
     run(tmp_path, "--train", str(prefix), "--seed", "7")
     assert (tmp_path / "out" / "train.en").read_text().splitlines() == source
+
+
+def test_neither_parts_nor_workers_change_the_corpus(tmp_path, monkeypatch):
+    prefix, _ = corpus(tmp_path)
+    run(tmp_path, "--train", str(prefix))
+    whole = [(tmp_path / "out" / f"train.{lang}").read_bytes() for lang in ("en", "de")]
+    for part_lines, workers in ((3, 1), (7, 2), (20, 3)):
+        shutil.rmtree(tmp_path / "out")
+        monkeypatch.setattr(doubling, "PART_LINES", part_lines)
+        run(tmp_path, "--train", str(prefix), "--workers", str(workers))
+        assert [(tmp_path / "out" / f"train.{lang}").read_bytes() for lang in ("en", "de")] == whole
+        assert not list((tmp_path / "out").glob("*.parts"))
 
 
 def test_translation_only(tmp_path):
