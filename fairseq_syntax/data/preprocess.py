@@ -1,7 +1,8 @@
 """``fairseq-preprocess --task syntax_translation``: the stock command binarizes the syntax together with the tokens.
 
 fairseq gives a plugin no hook there, so two of its functions are wrapped: the one that adds the command's options,
-and the command's ``main``, which is looked up when it is called. Both do what they did for any other task.
+and the command's ``main``, which is looked up when it is called. Both do what they did for any other task. While
+``main`` runs for ours, dictionaries and token datasets are made in parts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +21,16 @@ from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, copy_segmentati
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import store_path
-from fairseq_syntax.text.files import file_sha256, fingerprint, locked, make_folder, read_lines, unwritable
+from fairseq_syntax.text.files import (
+    file_sha256,
+    fingerprint,
+    locked,
+    make_folder,
+    read_lines,
+    remove_folder,
+    unwritable,
+    whole_file,
+)
 from fairseq_syntax.text.jobs import Step, Workers, read_record
 
 TASK = "syntax_translation"
@@ -225,6 +236,8 @@ def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
     done = [lang for lang, step in steps.items() if step.record() is not None]
     if args.joined_dictionary and len(done) < len(langs):
         done = []  # the two are one, which is made anew
+    for lang in done:  # killed before it could
+        remove_folder(steps[lang].outputs[0].with_name(f"dict.{lang}.txt.parts"))
     for lang in done[:1] if args.joined_dictionary else done:
         setattr(args, options[lang], os.fspath(steps.pop(lang).outputs[0]))
     for step in steps.values():
@@ -233,10 +246,34 @@ def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
     return steps
 
 
-def _make_tokens(make, steps: dict[str, Step], vocab, input_prefix, output_prefix, lang, num_workers, args) -> None:
-    """The tokens of one side of a split, unless they are done. The dictionaries are written by then."""
-    while steps:
-        steps.popitem()[1].finish()
+def _make_dictionary(steps: dict[str, Step], filenames, task, args, src=False, tgt=False):
+    """The dictionary of one text, or of two: what fairseq's ``task.build_dictionary`` makes, saved at once."""
+    from fairseq.data import Dictionary
+
+    from fairseq_syntax.data.tokens import counted_words
+
+    dictionary, langs = Dictionary(), sorted(path[len(args.trainpref) + 1 :] for path in filenames)
+    with ExitStack() as stack:
+        for lang in langs:
+            path, output = f"{args.trainpref}.{lang}", steps[lang].outputs[0]
+            made_from = file_sha256(path)
+            words = stack.enter_context(counted_words(path, output, made_from=made_from, workers=args.workers))
+            for word, count in sorted(words.items()):
+                dictionary.add_symbol(word, count)
+        dictionary.finalize(
+            threshold=args.thresholdsrc if src else args.thresholdtgt,
+            nwords=args.nwordssrc if src else args.nwordstgt,
+            padding_factor=args.padding_factor,
+        )
+        for lang in langs:
+            with whole_file(steps[lang].outputs[0]) as file:
+                dictionary.save(file)
+            steps[lang].finish()
+    return dictionary
+
+
+def _make_tokens(make, vocab, input_prefix, output_prefix, lang, num_workers, args) -> None:
+    """The tokens of one side of a split, unless they are done."""
     base = os.path.join(args.destdir, f"{output_prefix}.{args.source_lang}-{args.target_lang}.{lang}")
     made_from = fingerprint("tokens", file_sha256(f"{input_prefix}.{lang}"), vocab.symbols, args.dataset_impl)
     step = Step((Path(base + ".bin"), Path(base + ".idx")), made_from)
@@ -261,7 +298,7 @@ def _wrap_main(module) -> None:
     original = module.main
     if getattr(original, "with_syntax", False):
         return
-    make_tokens = module._make_binary_dataset
+    make_dictionary, make_tokens = module._build_dictionary, module._make_binary_dataset
 
     @functools.wraps(original)
     def main(args):
@@ -272,13 +309,12 @@ def _wrap_main(module) -> None:
         make_folder(args.destdir)
         with locked(os.path.join(args.destdir, "preprocess")), unwritable(args.destdir):
             steps = _resume_dictionaries(args)
-            module._make_binary_dataset = functools.partial(_make_tokens, make_tokens, steps)
+            module._build_dictionary = functools.partial(_make_dictionary, steps)
+            module._make_binary_dataset = functools.partial(_make_tokens, make_tokens)
             try:
                 original(args)
             finally:
-                module._make_binary_dataset = make_tokens
-            for step in steps.values():  # with --dict-only, or --dataset-impl raw
-                step.finish()
+                module._build_dictionary, module._make_binary_dataset = make_dictionary, make_tokens
             if not args.dict_only:
                 binarize_syntax(args)
                 logger.info("%s: tokens and syntax; next: %s", args.destdir, train_command(args.destdir))

@@ -1,8 +1,9 @@
-"""The token dataset of one side of a split, as ``fairseq-preprocess`` writes it, made in parts.
+"""A text's dictionary and its token dataset, as ``fairseq-preprocess`` writes them, made in parts.
 
-The bytes are those of fairseq's own ``--dataset-impl mmap``. fairseq makes it in one piece: a kill costs all of it, two
-workers are no faster than one (the first waits for the others, and then begins), and the index is a list of Python
-numbers, hundreds of megabytes for ten million sentences.
+The bytes are those of fairseq's own files, for datasets of ``--dataset-impl mmap``. fairseq makes each in one piece: a
+kill costs all of it, and a worker that is killed leaves the others waiting. A dataset takes two workers as long as one
+(the first waits for the others, and then begins), and its index is a list of Python numbers, hundreds of megabytes for
+ten million sentences.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,34 @@ from fairseq.tokenizer import tokenize_line
 
 from fairseq_syntax.console import progress
 from fairseq_syntax.text.files import decode_line, fingerprint, read_raw_lines, whole_binary
-from fairseq_syntax.text.jobs import Parts, in_workers
+from fairseq_syntax.text.jobs import Parts, in_workers, part_spans
 
 PART_LINES = 50_000
+
+
+@contextmanager
+def counted_words(
+    path: str | os.PathLike[str], dictionary_path: Path, *, made_from: str, workers: int = 1
+) -> Iterator[Counter[str]]:
+    """The words of a text and how often each is in it. A run that was killed continues with the parts that are missing.
+
+    The parts lie beside the dictionary that is made of the counts, and are removed at the end of the ``with`` block.
+
+    Args:
+        path: text, whose words are separated by white space; only ``\\n`` ends a line
+        dictionary_path: of the dictionary
+        made_from: a fingerprint of the text
+        workers: processes
+
+    Raises:
+        SyntaxDataError: the text cannot be read, or a file cannot be written
+    """
+    parts = Parts(dictionary_path.absolute(), fingerprint("words", made_from, PART_LINES), ".words")
+    with parts.being_made():
+        counts: Counter[str] = Counter()
+        for span in _make_parts(parts, path, workers, _count, ()):
+            counts.update(json.loads(parts.body(span)))
+        yield counts
 
 
 def binarize_tokens(
@@ -47,27 +74,9 @@ def binarize_tokens(
         SyntaxDataError: the text cannot be read, or a file cannot be written
     """
     parts = Parts(Path(data_file_path(prefix)).absolute(), fingerprint(made_from, PART_LINES), ".tokens")
-    n_lines = sum(1 for _ in read_raw_lines(path))
     dtype = best_fitting_int_dtype(len(dictionary))
-    spans: list[tuple[int, int]] = []
-
-    def missing() -> Iterator[tuple[int, list[bytes]]]:
-        lines, start = read_raw_lines(path), 0
-        while rows := list(islice(lines, PART_LINES)):
-            spans.append((start, start + len(rows)))
-            if parts.is_whole(spans[-1]):
-                bar.update(len(rows))
-            else:
-                yield start, rows
-            start += len(rows)
-
     with parts.being_made():
-        with progress(total=n_lines, of=parts.output.name) as bar:
-            count = min(workers, -(-n_lines // PART_LINES))
-            for lines in in_workers(
-                _work, missing(), workers=count, start=_start, arguments=(parts, os.fspath(path), dictionary, dtype)
-            ):
-                bar.update(lines)
+        spans = _make_parts(parts, path, workers, _binarize, (dictionary, dtype))
         lengths, replaced = [], 0
         with whole_binary(parts.output) as file:
             for span in spans:
@@ -76,6 +85,7 @@ def binarize_tokens(
                 replaced += json.loads(head)["replaced"]
                 lengths.append(np.frombuffer(body[:size], np.int32))
                 file.write(body[size:])
+        n_lines = spans[-1][1] if spans else 0
         total = 0
         with MMapIndexedDataset.Index.writer(index_file_path(prefix), dtype) as index:
             # What its ``write`` does, which makes a list of Python numbers and three copies of it.
@@ -89,30 +99,70 @@ def binarize_tokens(
     return BinarizeSummary(n_lines, Counter({dictionary.unk_word: replaced}), total)
 
 
-_worker: tuple[Any, ...] | None = None
+def _make_parts(
+    parts: Parts,
+    path: str | os.PathLike[str],
+    workers: int,
+    make: Callable[..., bytes],
+    arguments: tuple[Any, ...],
+) -> list[tuple[int, int]]:
+    """Makes the parts of a text that are missing; returns the spans of all, in lines.
+
+    ``make(sentences, *arguments)`` returns the content of a part; a sentence is its words.
+    """
+    n_lines = sum(1 for _ in read_raw_lines(path))
+    spans = part_spans(n_lines, PART_LINES)
+
+    def missing() -> Iterator[tuple[tuple[int, int], list[bytes]]]:
+        lines = read_raw_lines(path)
+        for span in spans:
+            rows = list(islice(lines, PART_LINES))
+            if parts.is_whole(span):
+                bar.update(len(rows))
+            else:
+                yield span, rows
+
+    with progress(total=n_lines, of=parts.output.name) as bar:
+        given = (parts, os.fspath(path), make, arguments)
+        for lines in in_workers(_work, missing(), workers=min(workers, len(spans)), start=_start, arguments=given):
+            bar.update(lines)
+    return spans
 
 
-def _start(parts: Parts, path: str, dictionary: Any, dtype: type) -> None:
+_worker: tuple[Parts, str, Callable[..., bytes], tuple[Any, ...]] | None = None
+
+
+def _start(parts: Parts, path: str, make: Callable[..., bytes], arguments: tuple[Any, ...]) -> None:
     global _worker
     parts.check_folder()
-    _worker = parts, path, dictionary.indices, dictionary.unk_index, dictionary.eos_index, dtype
+    _worker = parts, path, make, arguments
 
 
-def _work(task: tuple[int, list[bytes]]) -> int:
-    """Makes a part: a line of JSON, the sentences' lengths as int32, and their ids."""
+def _work(task: tuple[tuple[int, int], list[bytes]]) -> int:
     assert _worker is not None
-    parts, path, indices, unknown, end, dtype = _worker
-    start, rows = task
+    parts, path, make, arguments = _worker
+    span, rows = task
+    sentences = (tokenize_line(decode_line(row, path, span[0] + place)) for place, row in enumerate(rows, start=1))
+    parts.commit(span, make(sentences, *arguments))
+    return len(rows)
+
+
+def _count(sentences: Iterable[list[str]]) -> bytes:
+    """A line of JSON: how often each word is there."""
+    return json.dumps(Counter(chain.from_iterable(sentences))).encode()
+
+
+def _binarize(sentences: Iterable[list[str]], dictionary: Any, dtype: type) -> bytes:
+    """A line of JSON, the sentences' lengths as int32, and their ids."""
+    indices, end = dictionary.indices, dictionary.eos_index
     ids: list[int] = []
-    lengths = np.empty(len(rows), np.int32)
-    for place, row in enumerate(rows):
-        words = tokenize_line(decode_line(row, path, start + place + 1))
+    lengths: list[int] = []
+    for words in sentences:
         ids += [indices.get(word, -1) for word in words]  # the unknown word itself is not replaced
         ids.append(end)
-        lengths[place] = len(words) + 1
+        lengths.append(len(words) + 1)
     found = np.array(ids, np.int64)
     replaced = found < 0
-    found[replaced] = unknown
+    found[replaced] = dictionary.unk_index
     head = json.dumps({"replaced": int(replaced.sum())}).encode() + b"\n"
-    parts.commit((start, start + len(rows)), head + lengths.tobytes() + found.astype(dtype).tobytes())
-    return len(rows)
+    return head + np.array(lengths, np.int32).tobytes() + found.astype(dtype).tobytes()

@@ -66,10 +66,11 @@ def test_killed_after_any_file_and_given_again(segmented, tmp_path, monkeypatch,
             break
         except Killed:
             monkeypatch.setattr(jobs, "write_json", counted)
-        for path in list(data.glob("*.bin"))[:1] + list(data.glob("dict.*"))[stop % 2 :][:1]:
+        for path in list(data.glob("*.bin"))[:1] + list(data.glob("dict.*.txt"))[stop % 2 :][:1]:
             path.write_bytes(path.read_bytes()[:-3])  # it was being written
         run(segmented, data, *more)
         assert content(data) == whole
+        assert not list(data.glob("*.parts"))
         shutil.rmtree(data)
     assert stop > 8, "dictionaries and tokens were noted, begun and done"
 

@@ -1,8 +1,9 @@
-"""The token dataset, made in parts, against the one that fairseq writes itself."""
+"""Dictionaries and token datasets, made in parts, against those that fairseq writes itself."""
 
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.tasks.translation import TranslationTask
 
 from fairseq_syntax.data import tokens
-from fairseq_syntax.data.tokens import binarize_tokens
+from fairseq_syntax.data.tokens import binarize_tokens, counted_words
 from fairseq_syntax.errors import SyntaxDataError
 
 WORDS = [
@@ -53,6 +55,19 @@ def text(tmp_path):
     return path
 
 
+def interrupted(at: int, made: list[int]):
+    """``tokens._work``, which notes the first lines of the parts that it makes, and is interrupted once."""
+    work = tokens._work
+
+    def counting(task):
+        made.append(task[0][0])
+        if len(made) == at:
+            raise KeyboardInterrupt
+        return work(task)
+
+    return counting
+
+
 @pytest.mark.parametrize("size", [10, 70_000])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_bytes_and_the_summary_are_those_of_fairseq(text, tmp_path, monkeypatch, size, workers):
@@ -73,15 +88,7 @@ def test_a_run_that_was_killed_goes_on_and_damaged_parts_are_made_again(text, tm
     words, made = dictionary(10), []
     monkeypatch.setattr(tokens, "PART_LINES", 7)
     binarize_tokens(text, str(tmp_path / "a"), words, made_from="x")
-    work = tokens._work
-
-    def counting(task):
-        made.append(task[0])
-        if len(made) == 4:
-            raise KeyboardInterrupt
-        return work(task)
-
-    monkeypatch.setattr(tokens, "_work", counting)
+    monkeypatch.setattr(tokens, "_work", interrupted(4, made))
     with pytest.raises(KeyboardInterrupt):
         binarize_tokens(text, str(tmp_path / "b"), words, made_from="x")
     part = tmp_path / "b.bin.parts" / "000000000007-000000000014.tokens"
@@ -102,3 +109,31 @@ def test_a_line_ends_where_its_parse_does(tmp_path):
     with pytest.raises(SyntaxDataError, match=r"u\.en:2: not UTF-8: byte 4"):
         binarize_tokens(tmp_path / "u.en", str(tmp_path / "u"), words, made_from="x")
     assert not (tmp_path / "u.bin").exists() and not (tmp_path / "u.bin.parts").exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"threshold": 20}, {"nwords": 9, "padding_factor": 1}])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dictionary_of_counted_words_is_that_of_fairseq(text, tmp_path, monkeypatch, workers, options):
+    monkeypatch.setattr(tokens, "PART_LINES", 7)
+    theirs = TranslationTask.build_dictionary([str(text)], **options)
+    with counted_words(text, tmp_path / "dict.txt", made_from="x", workers=workers) as words:
+        found = Dictionary()
+        for word, count in words.items():
+            found.add_symbol(word, count)
+        assert list(tmp_path.glob("dict.txt.parts/*.words"))
+    found.finalize(**{"padding_factor": 8, **options})
+    assert found.symbols == theirs.symbols
+    assert found.count[found.nspecial :] == theirs.count[theirs.nspecial :]
+    assert not (tmp_path / "dict.txt.parts").exists()
+
+
+def test_counting_goes_on_where_it_was_killed(text, tmp_path, monkeypatch):
+    made: list[int] = []
+    monkeypatch.setattr(tokens, "PART_LINES", 7)
+    with counted_words(text, tmp_path / "a.txt", made_from="x") as whole:
+        pass
+    monkeypatch.setattr(tokens, "_work", interrupted(4, made))
+    for _ in range(2):
+        with suppress(KeyboardInterrupt), counted_words(text, tmp_path / "b.txt", made_from="x") as words:
+            assert words == whole
+    assert made == [0, 7, 14, 21, 21, *range(28, 63, 7)]
