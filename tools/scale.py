@@ -178,8 +178,7 @@ def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
 
 
 def _cell(row: dict) -> str:
-    needed = f"{row['mb']} MB ({row['own_mb']})" if "own_mb" in row else f"at most {row['mb']} MB"
-    return f"{row['seconds']:.0f} s, {needed}"
+    return f"{row['seconds']:.0f} s, {row['mb']} MB ({row['own_mb']})"
 
 
 def table(rows: list[dict]) -> str:
@@ -193,7 +192,7 @@ def table(rows: list[dict]) -> str:
         "Seconds and the peak memory of the largest process, for each step on synthetic corpora of 13 words a line.",
         "The parser costs nothing, so that `parse` is what is added to one. Where a step imports PyTorch and fairseq,",
         "that is 350 to 400 MB of it. In brackets: without the pages of mapped files, which workers share and the",
-        "system takes back when it needs memory. At most: the measuring program itself takes as much.",
+        "system takes back when it needs memory.",
         "`python tools/scale.py --pairs … --work DIR` writes this table.",
         "",
         "| step | " + " | ".join(f"{size:,} pairs" for size in sizes) + " |",
