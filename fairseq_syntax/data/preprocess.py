@@ -252,10 +252,10 @@ def _make_dictionary(steps: dict[str, Step], filenames, task, args, src=False, t
 
     from fairseq_syntax.data.tokens import counted_words
 
-    dictionary, langs = Dictionary(), sorted(path[len(args.trainpref) + 1 :] for path in filenames)
+    dictionary = Dictionary()
     with ExitStack() as stack:
-        for lang in langs:
-            path, output = f"{args.trainpref}.{lang}", steps[lang].outputs[0]
+        for path in sorted(filenames):
+            output = Path(args.destdir, f"dict.{path[len(args.trainpref) + 1 :]}.txt")
             made_from = file_sha256(path)
             words = stack.enter_context(counted_words(path, output, made_from=made_from, workers=args.workers))
             for word, count in sorted(words.items()):
@@ -265,10 +265,11 @@ def _make_dictionary(steps: dict[str, Step], filenames, task, args, src=False, t
             nwords=args.nwordssrc if src else args.nwordstgt,
             padding_factor=args.padding_factor,
         )
-        for lang in langs:
-            with whole_file(steps[lang].outputs[0]) as file:
+        own = args.source_lang if src else args.target_lang
+        for step in steps.values() if args.joined_dictionary else [steps[own]]:
+            with whole_file(step.outputs[0]) as file:
                 dictionary.save(file)
-            steps[lang].finish()
+            step.finish()
     return dictionary
 
 

@@ -75,6 +75,13 @@ def test_killed_after_any_file_and_given_again(segmented, tmp_path, monkeypatch,
     assert stop > 8, "dictionaries and tokens were noted, begun and done"
 
 
+def test_a_joined_dictionary_of_the_source_alone_is_that_of_both_texts(segmented, tmp_path):
+    for name, more in (("both", []), ("source", ["--only-source"])):
+        run(segmented, tmp_path / name, "--joined-dictionary", "--dict-only", *more)
+    found = [(tmp_path / name / "dict.en.txt").read_bytes() for name in ("both", "source")]
+    assert found[0] == found[1] and not (tmp_path / "source" / "dict.de.txt").exists()
+
+
 def test_given_again_nothing_is_made_and_another_text_is_refused(segmented, tmp_path):
     data = tmp_path / "data"
     run(segmented, data)
