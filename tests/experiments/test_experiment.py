@@ -347,8 +347,14 @@ def test_a_file_extends_another(recipe):
         load(bigger)
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "lasyn", "lstm"])
-def test_the_grids_of_multi30k_can_be_read(name):
-    found = load(Path(__file__).parents[2] / f"examples/multi30k/{name}.yaml")
+MULTI30K = Path(__file__).parents[2] / "examples/multi30k"
+
+
+@pytest.mark.parametrize("path", sorted(MULTI30K.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_grids_of_multi30k_can_be_read(path):
+    found = load(path)
     assert len(found.systems) > 1
     assert all(found.cell_tasks(*cell) for cell in found.cells())
+    script = (MULTI30K / "run.sh").read_text("utf-8")
+    taken = [word for line in script.splitlines() if ") data=" in line for word in line.partition(")")[0].split(" | ")]
+    assert path.stem in [word.strip() for word in taken]

@@ -91,6 +91,29 @@ def test_every_piece_has_its_words_tag_and_the_end_its_own():
     assert xpos.target_values(pad(lines, False), flat(lines)).tolist()[0] == [1, 1, 1, 0]
 
 
+def test_tags_are_observed_for_so_many_updates_of_training():
+    """Then P(y, z) of each word and its tag is the loss, and after that minus the log of its sum over the tags."""
+    model, lines = tiny_model("lasyn_transformer").double(), some_lines()
+    sample, decoder = batch(lines), model.decoder
+    given = criterion(tag_weight=0.5, smoothing=0.0, observed_updates=2)
+    hidden = model(**sample["net_input"], features_only=True)[0]
+    tags = decoder.target_values(sample["target"], sample["tgt_syntax"])
+    marginal = observed = tag_loss = 0.0
+    for b, line in enumerate(lines):
+        for j, word in enumerate(line.tokens):
+            prior = torch.log_softmax(decoder.tag_projection.weight @ hidden[b, j], dim=0)
+            embedded = hidden[b, j] + decoder.tag_embedding.weight  # one row per value
+            joint = prior + torch.log_softmax(embedded @ decoder.output_projection.weight.t(), dim=1)[:, word]
+            tag = int(tags[b, j])
+            marginal -= joint.logsumexp(dim=0)
+            observed -= joint[tag] if tag != UNKNOWN else joint.logsumexp(dim=0)
+            tag_loss -= prior[tag] if tag != UNKNOWN else 0.0
+    for training, updates, words in ((True, 1, observed), (True, 2, marginal), (False, 1, marginal)):
+        given.train(training)
+        model.set_num_updates(updates)
+        torch.testing.assert_close(given(model, sample)[0], words + 0.5 * tag_loss)
+
+
 def test_without_tags_no_parse_is_asked_for():
     model, sample = tiny_model("lasyn_transformer", latent_values=7), batch(some_lines())
     del sample["tgt_syntax"]
