@@ -5,7 +5,7 @@
 #
 # cpu (the default), lstm, field, field-lstm, without-parser: English→German, small models on CPUs; trained: for longer, and
 # on control parses too; without-parser-trained: after it, with its models; gpu: models of the papers' size;
-# lasyn: German→English on CPUs
+# lasyn: German→English on CPUs; lasyn-trained: for longer, as many updates for every row
 # DATA    folder with train.en, val.en, test_2016_flickr.en, test_2017_flickr.en and the .de beside them, plain or .gz;
 #         with DOWNLOAD=1 they are fetched into it
 # PARSER  folder with Stanza's pos.pt and depparse.pt for English; Stanza's own resources where it is not set
@@ -20,9 +20,9 @@ root=$(cd "$here/../.." && pwd)
 config=${1:-cpu}
 shift || true
 case $config in
-  cpu | field | field-lstm | lasyn | lstm | trained | without-parser | without-parser-trained) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
+  cpu | field | field-lstm | lasyn | lasyn-trained | lstm | trained | without-parser | without-parser-trained) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
   gpu) data=$root/runs/multi30k/data-gpu; options=(--vocab-size 10000 --joint --device cuda) ;;
-  *) echo "configurations: cpu, field, field-lstm, gpu, lasyn, lstm, trained, without-parser, without-parser-trained" >&2; exit 2 ;;
+  *) echo "configurations: cpu, field, field-lstm, gpu, lasyn, lasyn-trained, lstm, trained, without-parser, without-parser-trained" >&2; exit 2 ;;
 esac
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -d "$root/.venv" ] && PATH=$root/.venv/bin:$PATH
