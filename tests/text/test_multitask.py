@@ -129,9 +129,10 @@ def corpus(tmp_path, n=20):
     return prefix, texts
 
 
-def test_every_source_twice_in_one_order_for_a_seed(tmp_path):
+def test_every_source_twice_in_one_order_for_a_seed(tmp_path, capsys):
     prefix, texts = corpus(tmp_path)
     run(tmp_path, "--train", str(prefix), "--seed", "7")
+    assert f"{len(texts)} translations and {len(texts) - 1} parses" in capsys.readouterr().out
     source, target = ((tmp_path / "out" / f"train.{lang}").read_text().splitlines() for lang in ("en", "de"))
     pairs = list(zip(source, target))
     assert len(source) == len(target) == 2 * len(texts) - 1  # the empty line has no parse
