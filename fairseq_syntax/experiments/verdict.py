@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment
-from fairseq_syntax.experiments.shares import Estimate, percent, share_table
+from fairseq_syntax.experiments.shares import Estimate, share_table
 from fairseq_syntax.scoring.tables import Table
 
 _HOW_TO_READ = """\
@@ -72,28 +72,29 @@ def _progress(experiment: Experiment, latest: Mapping[str, Mapping[str, Any]]) -
 
 
 def _words(experiment: Experiment, latest: Mapping[str, Mapping[str, Any]]) -> str:
-    """One paragraph a system: does it gain, and what of the gain each control keeps, in each test and metric."""
+    """One paragraph a system: does it gain, what of the gain does each control keep, and is any of it syntax?"""
     shares = experiment.shares
     assert shares is not None
-    found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    found: dict[str, list[tuple[Measure, Mapping[str, Any]]]] = {}
     for test, entry in latest.items():
         for metric, rows in entry["metrics"].items():
             for row in rows:
-                found.setdefault(row["system"], []).append((f"{metric} on {test}", row))
+                found.setdefault(row["system"], []).append((Measure(metric, test), row))
     paragraphs = []
     for system in [name for name in experiment.systems if name in found]:
         rows_of = found[system]
-        lines = [_gain_in_words(system, shares.baseline, [(where, row["gain"]) for where, row in rows_of])]
+        gains = {where: Estimate(*row["gain"]) for where, row in rows_of}
+        lines = [f"**{system}** against {shares.baseline}: {_told(gains)}."]
+        of_syntax: dict[str, dict[Measure, Estimate]] = {}
         for control in shares.controls:
             with_it = [(where, row["controls"][control]) for where, row in rows_of if control in row["controls"]]
             if with_it:
-                lines.append(_control_in_words(control, with_it))
-            elif f"{system}.{control}" in experiment.systems:
-                lines.append(f"The control *{control}* is not finished: what of this is syntax is open.")
-        if not any(f"{system}.{control}" in experiment.systems for control in shares.controls):
-            lines.append("No control is planned for it.")
-        seeds = min(row["seeds"] for _, row in rows_of)
-        if seeds == 1:
+                of_syntax[control] = {where: Estimate(*row["syntax"]) for where, row in with_it}
+                lines.append(_control_in_words(control, of_syntax[control], [row["kept"] for _, row in with_it]))
+        planned = [control for control in shares.controls if f"{system}.{control}" in experiment.systems]
+        lines.append(_conclusion(gains, of_syntax, [c for c in planned if c not in of_syntax]))
+        seeds = [one["seeds"] for _, row in rows_of for one in (row, *row["controls"].values())]
+        if min(seeds) == 1:
             lines.append("One seed: this is said of these runs, and not of how others would come out.")
         paragraphs.append(" ".join(lines))
     if not paragraphs:
@@ -101,27 +102,66 @@ def _words(experiment: Experiment, latest: Mapping[str, Mapping[str, Any]]) -> s
     return "\n\n".join(paragraphs)
 
 
-def _gain_in_words(system: str, baseline: str, gains: Sequence[tuple[str, Sequence[float]]]) -> str:
-    return (
-        f"**{system}** against {baseline}: "
-        + "; ".join(
-            f"{Estimate(*figures)} {where}, {_sign(Estimate(*figures), 'a gain', 'a loss')}" for where, figures in gains
-        )
-        + "."
-    )
+class Measure(NamedTuple):
+    """What a figure was measured in."""
+
+    metric: str
+    test: str
+
+    def __str__(self) -> str:
+        return f"{self.metric} on {self.test}"
 
 
-def _control_in_words(control: str, found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    told = []
-    for where, row in found:
-        syntax = Estimate(*row["syntax"])
-        text = f"{syntax} {where}, {_sign(syntax, 'the syntax helps', 'the control does better')}"
-        if row["kept"] is not None:
-            text += f", and the control keeps {percent(row['kept'])} of the gain"
-        told.append(text)
-    return f"The parse against the control *{control}*: " + "; ".join(told) + "."
+def _told(figures: Mapping[Measure, Estimate]) -> str:
+    """The figures, and of which of them their intervals say that they are no chance."""
+    tests: dict[str, list[str]] = {}
+    for where, figure in figures.items():
+        tests.setdefault(where.test, []).append(f"{figure.value:+.2f} {where.metric}")
+    values = "; ".join(f"{enumerated(of_test)} on {test}" for test, of_test in tests.items())
+    above = [str(where) for where, figure in figures.items() if figure.low > 0]
+    below = [str(where) for where, figure in figures.items() if figure.high < 0]
+    if len(above) == len(figures):
+        return f"{values}: more than chance"
+    if len(below) == len(figures):
+        return f"{values}: a loss that is more than chance"
+    if not above and not below:
+        return f"{values}: may be chance"
+    said = [f"more than chance in {enumerated(above)}"] if above else []
+    said += [f"a loss that is more than chance in {enumerated(below)}"] if below else []
+    rest = "" if len(above) + len(below) == len(figures) else "; the rest may be chance"
+    return f"{values}: {', '.join(said)}{rest}"
 
 
-def _sign(estimate: Estimate, above: str, below: str) -> str:
-    """What an interval says: that the figure is above 0, below it, or neither."""
-    return above if estimate.low > 0 else below if estimate.high < 0 else "which may be chance"
+def _control_in_words(
+    control: str, of_syntax: Mapping[Measure, Estimate], kept: Sequence[Sequence[float] | None]
+) -> str:
+    shares = sorted(round(100 * share[0]) for share in kept if share is not None)
+    text = f"The parse against the control *{control}*: {_told(of_syntax)}"
+    if shares:
+        between = f"{shares[0]} %" if shares[0] == shares[-1] else f"{shares[0]} to {shares[-1]} %"
+        text += f"; with *{control}* it keeps {between} of its gain"
+    return text + "."
+
+
+def _conclusion(
+    gains: Mapping[Measure, Estimate], of_syntax: Mapping[str, Mapping[Measure, Estimate]], unfinished: Sequence[str]
+) -> str:
+    """What the intervals say of the question itself: how much of a gain is syntax."""
+    gained = [where for where, gain in gains.items() if gain.above_zero]
+    lines = [] if gained else ["No gain is shown, of which a part could be syntax."]
+    if gained and not of_syntax and not unfinished:
+        lines.append("No control is planned for it: what of its gain is syntax is open.")
+    for control, found in of_syntax.items() if gained else ():
+        measures = [str(where) for where in gained if found[where].above_zero]
+        if measures:
+            lines.append(f"Part of the gain is syntax that *{control}* parses lack, in {enumerated(measures)}.")
+        else:
+            lines.append(f"No part of the gain is shown to need more than what *{control}* parses have.")
+    lines += [f"The control *{control}* is not finished." for control in unfinished]
+    return " ".join(lines)
+
+
+def enumerated(parts: Iterable[str]) -> str:
+    """``a, b and c``."""
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last

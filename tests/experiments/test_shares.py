@@ -13,6 +13,7 @@ from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan_file import load
 from fairseq_syntax.experiments.shares import Estimate, Resampled, by_table, measure, measure_by
+from fairseq_syntax.experiments.verdict import verdict_page
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property
 
@@ -212,7 +213,7 @@ results:"""
 def test_the_page_is_written_from_the_record_alone(recipe):
     assert run(recipe) == 0
     page = (recipe.parent / "VERDICT.md").read_text()
-    assert "**S** against base" in page and "No control is planned for it." in page and "| T | 1, 2 | none |" in page
+    assert "**S** against base: -" in page and "a loss that is more" in page and "| T | 1, 2 | none |" in page
     assert "The parse against the control *linear*" in page and "*linear*, a chain" in page
     assert "are in [TOY.md](TOY.md)" in page
     table = (recipe.parent / "TOY.md").read_text()
@@ -224,6 +225,56 @@ def test_the_page_is_written_from_the_record_alone(recipe):
     (recipe.parent / "VERDICT.md").unlink()
     assert run(recipe, "--table") == 0
     assert (recipe.parent / "VERDICT.md").read_text() == page
+
+
+def words(recipe, bleu: dict, chrf: dict) -> str:
+    """What the page says of a system S, given its rows in two scores."""
+    metrics = {"BLEU": [{"system": "S", **bleu}], "chrF": [{"system": "S", **chrf}]}
+    entry = {"kind": "shares", "test": "test", "draws": 10, "seeds": {"S": [1, 2]}, "metrics": metrics}
+    page = verdict_page(load(recipe), [entry])
+    return page[page.index("**S**") : page.index("## test")]
+
+
+def row(gain: float, syntax: float | None = None, *, width: float = 1.0, seeds: int = 2, twins: int = 2) -> dict:
+    """A system's figures whose intervals reach so far to either side, without its control or with it."""
+
+    def around(value: float) -> list[float]:
+        return [value, value - width, value + width]
+
+    found: dict = {"gain": around(gain), "seeds": seeds, "controls": {}}
+    if syntax is not None:
+        kept = around(1 - syntax / gain) if gain > width else None
+        left = {"gain": around(gain - syntax), "syntax": around(syntax), "kept": kept, "seeds": twins}
+        found["controls"]["linear"] = left
+    return found
+
+
+def test_the_words_are_those_of_the_intervals(recipe):
+    both = words(recipe, row(3, 2), row(2, 0.5))
+    assert "against base: +3.00 BLEU and +2.00 chrF on test: more than chance." in both
+    assert "*linear*: +2.00 BLEU and +0.50 chrF on test: more than chance in BLEU on test; the rest" in both
+    assert "with *linear* it keeps 33 to 75 % of its gain." in both
+    assert "Part of the gain is syntax that *linear* parses lack, in BLEU on test." in both and "One seed" not in both
+    neither = words(recipe, row(3, 0.5), row(2, 0.5))
+    assert "No part of the gain is shown to need more than what *linear* parses have." in neither
+    one = words(recipe, row(3, 2), row(0.5, 2))
+    assert "against base: +3.00 BLEU and +0.50 chrF on test: more than chance in BLEU on test; the rest may be" in one
+    assert "it keeps 33 % of its gain." in one
+    assert "lack, in BLEU on test." in one, "in chrF there is no gain of which syntax could be a part"
+    nothing = words(recipe, row(0.5, 2), row(-3, 0))
+    assert "a loss that is more than chance in chrF on test; the rest may be chance." in nothing
+    assert "No gain is shown" in nothing and "Part of the gain" not in nothing and "keeps" not in nothing
+    worse = words(recipe, row(3, -2), row(3, -2))
+    assert "*linear*: -2.00 BLEU and -2.00 chrF on test: a loss that is more than chance" in worse
+    assert "No part of the gain" in worse
+
+
+def test_the_words_say_what_is_not_known_yet(recipe):
+    assert "The control *linear* is not finished." in words(recipe, row(3), row(3))
+    assert "One seed" in words(recipe, row(3, 2, seeds=1), row(3, 2, seeds=1))
+    assert "One seed" in words(recipe, row(3, 2, twins=1), row(3, 2, twins=1)), "of the control"
+    recipe.write_text(TEMPLATE.replace("  S.linear: {share: 2}", "  T.linear: {share: 2}"))
+    assert "No control is planned for it: what of its gain is syntax is open." in words(recipe, row(3), row(3))
 
 
 @pytest.mark.parametrize(
