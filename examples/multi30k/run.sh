@@ -46,4 +46,6 @@ if [ "$config" = trained ]; then
     touch "$out/.done"
   done
 fi
+# Training on CPUs is faster where freed memory is kept: docs/how-to.md.
+export MALLOC_MMAP_MAX_=${MALLOC_MMAP_MAX_-0} MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_-2147483647}
 exec python -m fairseq_syntax experiment "$here/$config.yaml" "$@"
