@@ -17,7 +17,7 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,21 +302,57 @@ def multi30k_scores(name: str) -> dict[str, dict[str, float]]:
 def multi30k() -> Figure:
     """BLEU of each system less the Transformer's, in the two test sets of the table of one CPU."""
     scores = multi30k_scores("CPU.md")
-    tests = list(scores)
-    names = [name for name in scores[tests[0]] if name not in ("transformer", "multitask")]
-    figure, axes = one_panel(7, 0.9 + 0.33 * len(names))
+    names = [name for name in next(iter(scores.values())) if name not in ("transformer", "multitask")]
+    differences = {
+        test: [of_test[name] - of_test["transformer"] for name in names] for test, of_test in scores.items()
+    }
+    bars = {test: [(value, 0.0, value) for value in values] for test, values in differences.items()}
+    return _of_two_tests(names, bars, "BLEU, difference from the Transformer of the same table")
+
+
+def _of_two_tests(
+    names: Sequence[str], figures: Mapping[str, Sequence[tuple[float, float, float]]], label: str
+) -> Figure:
+    """A row for each name: in each of two tests a mark, and a line from one place to another."""
+    figure, axes = one_panel(7, 0.9 + 0.35 * len(names))
     axes.grid(axis="y", visible=False)
-    for number, (test, mark, color) in enumerate(zip(tests, "os", (BLUE, RED))):
-        differences = [scores[test][name] - scores[test]["transformer"] for name in names]
+    for number, (test, mark, color) in enumerate(zip(figures, "os", (BLUE, RED))):
+        values, begins, ends = zip(*figures[test])
         places = [y + 0.14 * (2 * number - 1) for y in range(len(names))]
-        axes.hlines(places, 0, differences, color=color, linewidth=1.2, linestyle="-" if number == 0 else "--")
-        axes.plot(differences, places, mark, color=color, markersize=6, label=test.replace("_", " "))
+        axes.hlines(places, begins, ends, color=color, linewidth=1.2, linestyle="-" if number == 0 else "--")
+        axes.plot(values, places, mark, color=color, markersize=6, label=test.replace("_", " "))
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlabel("BLEU, difference from the Transformer of the same table")
+    axes.set_xlabel(label)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
+
+
+def gains() -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Test -> "SYSTEM, PARSE" -> BLEU gained over the Transformer with that parse, and the ends of its interval.
+
+    From the record of the grid that is trained out; the parse is the real one or a control.
+    """
+    lines = (ROOT / "examples/multi30k/trained.jsonl").read_text("utf-8").splitlines()
+    entries = [entry for entry in map(json.loads, lines) if entry["kind"] == "shares"]
+    found: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for entry in entries:
+        of_test = found[entry["test"]] = {}
+        for row in entry["metrics"]["BLEU"]:
+            of_test[f"{row['system']}, the parse"] = tuple(row["gain"])
+            for control, twin in row["controls"].items():
+                of_test[f"{row['system']}, {control}"] = tuple(twin["gain"])
+    return found
+
+
+@any_script()
+def shares() -> Figure:
+    """What the systems that are trained out gain with the parse and with control parses."""
+    found = gains()
+    names = list(next(iter(found.values())))
+    figures = {test: [of_test[name] for name in names] for test, of_test in found.items()}
+    return _of_two_tests(names, figures, "BLEU, gain over the Transformer, with 95 % intervals")
 
 
 DATA = ROOT / "docs" / "data"
@@ -423,7 +459,7 @@ def house() -> Figure:
 def site(out: Path) -> None:
     """Draw the site's pictures into a directory."""
     out.mkdir(parents=True, exist_ok=True)
-    for draw in (speed, toy, multi30k, by_dependency, reliability, curves, house):
+    for draw in (speed, toy, multi30k, shares, by_dependency, reliability, curves, house):
         save(draw(), out / f"{draw.__name__}.svg")
     terms.save_all(out / "terms")
     save(terms.bench_bars(lasyn_ratios()), out / "terms" / "lasyn.svg")

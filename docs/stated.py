@@ -40,8 +40,9 @@ def stated() -> dict[str, list[str]]:
         f" {exact(unsure)} % | **{exact('UDD (0.8)')} %** |",
         f"| {bleu(trained, 'transformer')} | **{bleu(trained, 'PSH')}** |",
         f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PSH.linear')} | what is above this may be chance |",
-        f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PASCAL')}, {bleu(trained, 'PASCAL.linear')} |"
-        " may be chance, none of it shown to be syntax |",
+        f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PSH.random')} | what is above this is not chance |",
+        f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PASCAL')}, {bleu(trained, 'PASCAL.linear')}, "
+        f"{bleu(trained, 'PASCAL.random')} | may be chance, none of it shown to be syntax |",
         f"| {bleu(cpu, 'transformer')} | {bleu(cpu, 'pascal')}, {bleu(cpu, 'LDD')} |",
         f"| {bleu(field, 'transformer')} | {bleu(field, 'PASCAL.no-parser')}, {bleu(field, 'LDD.no-parser')} |",
         f"| 1 | {speed['train/pascal_transformer']}, {speed['train/ldd_transformer']}, "
@@ -56,18 +57,23 @@ def stated() -> dict[str, list[str]]:
     newer = _bootstrap("FIELD.md")
     first = [p for name, p in newer[: len(newer) // 2] if name.endswith(".no-parser")]
     assert first and all(p.endswith("*") for p in first), "README.md: significant on 2016"
-    for system in ("PASCAL", "PSH"):
-        of_syntax = _syntax(system)
-        assert all(low < 0 < high for low, high in of_syntax), f"README.md: {system}: may be chance"
-    gains = {system: _syntax(system, "gain") for system in ("PASCAL", "PSH")}
+    gains = {system: _intervals(system) for system in ("PASCAL", "PSH")}
     assert all(low > 0 for low, _ in gains["PSH"]), "docs/results.md: supervised heads keep their distance"
     assert all(low < 0 for low, _ in gains["PASCAL"]), "README.md: PASCAL's gain may be chance"
+    for system in gains:
+        above = _intervals(system, "syntax", "linear")
+        assert all(low < 0 < high for low, high in above), f"README.md: {system} above linear trees may be chance"
     for of_test in trained.values():
         plain_score = of_test["transformer"]
         kept = {name: (of_test[f"{name}.linear"] - plain_score) / (of_test[name] - plain_score) for name in gains}
         assert 0.62 < kept["PSH"] < 0.71, "docs/results.md: linear trees keep two thirds of the gain"
         assert 0.5 < kept["PASCAL"] < 1, "docs/results.md: linear trees give more than half of PASCAL's gain"
-    assert all(low > 0 for low, _ in _syntax("PSH", "control")), "docs/results.md: what linear trees keep is no chance"
+        assert of_test["PASCAL.random"] < of_test["PASCAL.linear"], "docs/results.md: random trees give less"
+        kept_at_random = (of_test["PSH.random"] - plain_score) / (of_test["PSH"] - plain_score)
+        assert kept_at_random <= 1 / 3, "docs/results.md: random trees keep a third of the gain at most"
+    assert all(low > 0 for low, _ in _intervals("PSH", "gain", "linear")), "docs/results.md: more than chance"
+    assert all(low > 0 for low, _ in _intervals("PSH", "syntax", "random")), "README.md: above random trees"
+    assert all(low < 0 for low, _ in _intervals("PSH", "gain", "random")), "docs/results.md: may be nothing"
     read_all = ("SDRNMT-1", "SDRNMT-2", "SE-NMT")
     assert all(exact(name) == "100.0" for name in read_all), "which-system.md: these read every attachment"
     nearly = ("Tree2Seq", "GCN (LSTM)", "GCN (LSTM, emb)")
@@ -124,14 +130,23 @@ def _bootstrap(name: str) -> list[tuple[str, str]]:
     return re.findall(rf"^\| (?!multitask)(\S+) \| BLEU \| [+-][\d.]+ \|{detectable} (\S+) \|", text, re.M)
 
 
-def _syntax(system: str, which: str = "syntax") -> list[tuple[float, float]]:
-    """The intervals of a system's ``gain``, of its ``control``'s, or of the difference, over tests and scores."""
-    text = (ROOT / "examples/multi30k/VERDICT.md").read_text("utf-8")
-    interval = r"\S+ \((\S+) to (\S+)\)"
-    before = {"gain": "", "control": r"[^|]*\| linear \| ", "syntax": r"[^|]*\| linear \| [^|]*\| "}[which]
-    found = re.findall(rf"^\| {system} \| {before}{interval} \|", text, re.M)
+def _intervals(system: str, which: str = "gain", control: str = "") -> list[tuple[float, float]]:
+    """The intervals of a system's ``gain``, of its gain with a control or of the ``syntax`` above that control.
+
+    Over tests and scores, from VERDICT.md, where a system's rows follow each other, one for each control.
+    """
+    found, of = [], ""
+    for line in (ROOT / "examples/multi30k/VERDICT.md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != 6:
+            continue
+        of = cells[0] or of
+        if of == system and (cells[2] == control if control else cells[0]):
+            cell = cells[{"syntax": 4, "gain": 3 if control else 1}[which]]
+            low, high = re.search(r"\((\S+) to (\S+)\)", cell).groups()  # type: ignore[union-attr]
+            found.append((float(low), float(high)))
     assert len(found) == 4, f"VERDICT.md: {system} has {len(found)} rows of two tests and two scores"
-    return [(float(low), float(high)) for low, high in found]
+    return found
 
 
 def _uas(name: str) -> list[float]:

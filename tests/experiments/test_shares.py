@@ -275,6 +275,7 @@ def test_the_words_say_what_is_not_known_yet(recipe):
     assert "One seed" in words(recipe, row(3, 2, twins=1), row(3, 2, twins=1)), "of the control"
     recipe.write_text(TEMPLATE.replace("  S.linear: {share: 2}", "  T.linear: {share: 2}"))
     assert "No control is planned for it: what of its gain is syntax is open." in words(recipe, row(3), row(3))
+    assert "No control" not in words(recipe, row(0.5), row(0.5)), "there is nothing to ask it of"
 
 
 @pytest.mark.parametrize(
