@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def keeps_memory() -> None:
     detail = {
         "ours_seconds": statistics.median(kept for kept, _ in times),
         "plain_seconds": statistics.median(given for _, given in times),
-        "libc": " ".join(os.confstr("CS_GNU_LIBC_VERSION").split()) if hasattr(os, "confstr") else "",
+        "libc": " ".join(platform.libc_ver()),
     }
     ratios = [given / kept for kept, given in times]
     record("allocator/keeps-memory", ratios, unit="speed, memory kept over given back", detail=detail)

@@ -303,9 +303,7 @@ def multi30k() -> Figure:
     """BLEU of each system less the Transformer's, in the two test sets of the table of one CPU."""
     scores = multi30k_scores("CPU.md")
     names = [name for name in next(iter(scores.values())) if name not in ("transformer", "multitask")]
-    differences = {
-        test: [of_test[name] - of_test["transformer"] for name in names] for test, of_test in scores.items()
-    }
+    differences = {test: [of_test[name] - of_test["transformer"] for name in names] for test, of_test in scores.items()}
     bars = {test: [(value, 0.0, value) for value in values] for test, values in differences.items()}
     return _of_two_tests(names, bars, "BLEU, difference from the Transformer of the same table")
 
