@@ -92,7 +92,8 @@ def _words(experiment: Experiment, latest: Mapping[str, Mapping[str, Any]]) -> s
                 of_syntax[control] = {where: Estimate(*row["syntax"]) for where, row in with_it}
                 lines.append(_control_in_words(control, of_syntax[control], [row["kept"] for _, row in with_it]))
         planned = [control for control in shares.controls if f"{system}.{control}" in experiment.systems]
-        lines.append(_conclusion(gains, of_syntax, [c for c in planned if c not in of_syntax]))
+        unfinished = [control for control in planned if len(of_syntax.get(control, ())) < len(gains)]
+        lines.append(_conclusion(gains, of_syntax, unfinished))
         seeds = [one["seeds"] for _, row in rows_of for one in (row, *row["controls"].values())]
         if min(seeds) == 1:
             lines.append("One seed: this is said of these runs, and not of how others would come out.")
@@ -118,7 +119,7 @@ def _told(figures: Mapping[Measure, Estimate]) -> str:
     for where, figure in figures.items():
         tests.setdefault(where.test, []).append(f"{figure.value:+.2f} {where.metric}")
     values = "; ".join(f"{enumerated(of_test)} on {test}" for test, of_test in tests.items())
-    above = [str(where) for where, figure in figures.items() if figure.low > 0]
+    above = [str(where) for where, figure in figures.items() if figure.above_zero]
     below = [str(where) for where, figure in figures.items() if figure.high < 0]
     if len(above) == len(figures):
         return f"{values}: more than chance"
@@ -152,7 +153,7 @@ def _conclusion(
     if gained and not of_syntax and not unfinished:
         lines.append("No control is planned for it: what of its gain is syntax is open.")
     for control, found in of_syntax.items() if gained else ():
-        measures = [str(where) for where in gained if found[where].above_zero]
+        measures = [str(where) for where in gained if where in found and found[where].above_zero]
         if measures:
             lines.append(f"Part of the gain is syntax that *{control}* parses lack, in {enumerated(measures)}.")
         else:

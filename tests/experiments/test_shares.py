@@ -278,6 +278,17 @@ def test_the_words_say_what_is_not_known_yet(recipe):
     assert "No control" not in words(recipe, row(0.5), row(0.5)), "there is nothing to ask it of"
 
 
+def test_a_control_that_one_test_has_and_another_has_not_yet(recipe):
+    """A run that was interrupted between two tests has written the control's figures for the first alone."""
+    entries = []
+    for test, found in (("one", row(3, 2)), ("two", row(3))):
+        metrics = {"BLEU": [{"system": "S", **found}]}
+        entries.append({"kind": "shares", "test": test, "draws": 10, "seeds": {"S": [1, 2]}, "metrics": metrics})
+    page = verdict_page(load(recipe), entries)
+    assert "*linear*: +2.00 BLEU on one: more than chance" in page
+    assert "syntax that *linear* parses lack, in BLEU on one. The control *linear* is not finished." in page
+
+
 @pytest.mark.parametrize(
     "old, new, message",
     [
