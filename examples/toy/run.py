@@ -15,12 +15,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import os
 import re
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import threading
@@ -33,9 +31,10 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout that is not installed too
 
 from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
+from table import Table, over_seeds, table
 
 from fairseq_syntax.console import progress, say
-from fairseq_syntax.text.files import whole_file, write_json
+from fairseq_syntax.text.files import file_sha256, fingerprint, write_json
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "valid", "test")
@@ -111,7 +110,7 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     stamp = root / "prepared.json"
     sources = b"".join((HERE / file).read_bytes() for file in ("grammar.py", "generate.py"))
     original, control = CONTROLS.get(name, (name, None))
-    key = [CORPORA[original], control, seed, PIECES, hashlib.sha256(sources).hexdigest()]
+    key = [PIECES, CORPORA[original], control, seed, hashlib.sha256(sources).hexdigest()]
     if done_before(stamp, key):
         return root
     shutil.rmtree(root / "bin", ignore_errors=True)  # fairseq-preprocess does not replace dictionaries
@@ -138,7 +137,8 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     binarize = [*tool("fairseq-preprocess"), "--user-dir", user_dir(), "--task", "syntax_translation"]
     binarize += ["-s", "src", "-t", "tgt", *prefixes, "--destdir", str(root / "bin")]
     runner.run(binarize, logs / "preprocess.log")
-    write_json(stamp, {"key": key})
+    made = [[str(file.relative_to(corpus)), file_sha256(file)] for file in sorted(corpus.rglob("*")) if file.is_file()]
+    write_json(stamp, {"key": key, "corpus": fingerprint(made, PIECES)})
     return root
 
 
@@ -177,26 +177,39 @@ def training_bar(cells: list[tuple[System, int]], roots: dict[str, Path]) -> Ite
                 watcher.join()
 
 
+def commands_of(system: System) -> tuple[list[str], list[str]]:
+    """The options of a system for training, but for the seed, and for translation."""
+    train = ["--arch", system.arch, *shlex.split(options_of(system))]
+    return train, shlex.split(f"{GENERATION} {system.generation}")
+
+
+def key_of(system: System, corpus: Path) -> str:
+    """Of what a result hangs on: the files of the corpus, and all options, with the bytes of the files they name."""
+    made = json.loads((corpus / "prepared.json").read_text(encoding="utf-8"))["corpus"]
+    options = [[file_sha256(o) if os.path.isfile(o) else o for o in command] for command in commands_of(system)]
+    return fingerprint(made, options, system.knows, system.tree, system.heads)
+
+
 def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int) -> dict:
     """What one seed gives of a row of the table: the system's scores and seconds."""
     out = corpus / folder_name(system) / str(seed)
     stamp = out / "result.json"
-    prepared = json.loads((corpus / "prepared.json").read_text(encoding="utf-8"))["key"]
-    train = ["--arch", system.arch, "--seed", str(seed), *shlex.split(options_of(system))]
-    translate = shlex.split(f"{GENERATION} {system.generation}")
-    key = [prepared, train, translate]
+    key = key_of(system, corpus)
     if done_before(stamp, key):
         return json.loads(stamp.read_text(encoding="utf-8"))["row"]
+    train, translate = commands_of(system)
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("*.pt"):  # of a run with other options, which fairseq-train would go on with
         old.unlink()
     common = [corpus / "bin", "--user-dir", user_dir(), "--task", "syntax_translation"]
     quiet = ["--no-progress-bar", "--no-epoch-checkpoints", "--save-dir", out]
-    seconds = runner.run([*tool("fairseq-train"), *common, *train, *quiet], out / "train.log")
+    options = [*train, "--seed", str(seed)]
+    seconds = runner.run([*tool("fairseq-train"), *common, *options, *quiet], out / "train.log")
     runner.say(f"{system.name}, seed {seed}: trained in {seconds:.0f} s")
     results = ["--path", out / "checkpoint_last.pt", "--results-path", out, "--gen-subset", "test"]
     more = runner.run([*tool("fairseq-generate"), *common, *results, *translate], out / "generate.log")
     row = {**score(out / "generate-test.txt", corpus / "corpus", system), "train_s": seconds, "translate_s": more}
+    row |= {"seed": seed, "key": key}
     if system.tree:
         row["uas"] = attachment_score(runner, out, corpus / "corpus")
     if system.heads:
@@ -204,24 +217,6 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
     write_json(stamp, {"key": key, "row": row})
     runner.say(f"{system.name}, seed {seed}: {row['exact']:.1f} % of {row['ambiguous']} ambiguous sentences exact")
     return row
-
-
-def over_seeds(rows: list[dict]) -> dict:
-    """One row of the table from those of its seeds: means, and the standard error of the exact match.
-
-    The test sentences are a sample, and so are the seeds: the error adds the variance of the mean over the sentences,
-    each with its mean over the seeds, and that of the mean over the seeds.
-    """
-    right = [statistics.fmean(of_seeds) for of_seeds in zip(*(row["right"] for row in rows))]
-    variance = statistics.variance(right) / len(right) if len(right) > 1 else 0.0
-    if len(rows) > 1:
-        variance += statistics.variance([row["exact"] / 100 for row in rows]) / len(rows)
-    merged = {name: value for name, value in rows[0].items() if name != "right"}
-    for name in ("exact", "unambiguous", "bleu", "train_s", "translate_s", *(["uas"] if "uas" in merged else [])):
-        merged[name] = statistics.fmean(row[name] for row in rows)
-    if "heads" in merged:
-        merged["heads"] = [statistics.fmean(of_head) for of_head in zip(*(row["heads"] for row in rows))]
-    return {**merged, "exact_error": 100 * math.sqrt(variance), "seeds": len(rows)}
 
 
 def attachment_score(runner: Runner, out: Path, corpus: Path) -> float:
@@ -270,48 +265,15 @@ def score(output: Path, corpus: Path, system: System) -> dict:
         "possible": 100 * best["accuracy"],
         "error": 100 * best["error"],
         "exact": 100 * sum(right) / count,
-        "right": [int(one) for one in right],
+        "right": "".join(str(int(one)) for one in right),
         "ambiguous": count,
         "unambiguous": 100 * sum(right for right, o in zip(exact, ambiguous) if not o) / max(len(exact) - count, 1),
         "bleu": corpus_bleu(hypotheses, [references]).score,
     }
 
 
-def table(rows: list[dict]) -> str:
-    """The rows as aligned text; a last column with the number of each row's run where there are several."""
-    head = ["system", "corpus", "knows", "seeds", "possible", "exact match", "unambiguous", "BLEU", "UAS", "training"]
-    runs = list(dict.fromkeys(row.get("run") for row in rows))
-    body: list[list[str]] = [
-        [
-            row["system"],
-            row["corpus"],
-            row["knows"],
-            str(row["seeds"]),
-            f"{row['possible']:.1f} % ± {2 * row['error']:.1f}",
-            f"{row['exact']:.1f} % ± {2 * row['exact_error']:.1f}",
-            f"{row['unambiguous']:.1f} %",
-            f"{row['bleu']:.1f}",
-            " / ".join(f"{uas:.1f}" for uas in row.get("heads", [row["uas"]] if "uas" in row else [])),
-            f"{row['train_s']:.0f} s",
-        ]
-        for row in rows
-    ]
-    if len(runs) > 1:
-        head.append("run")
-        for line, row in zip(body, rows):
-            line.append(str(1 + runs.index(row.get("run"))))
-    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i < 3 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))
-        )
-        for line in [head, *body]
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
-
-
 def described(args: argparse.Namespace) -> str:
-    """How and where the rows of this run are made."""
+    """How and where the results of this run are made."""
     from importlib.metadata import version
 
     from sacrebleu.metrics import BLEU
@@ -320,31 +282,8 @@ def described(args: argparse.Namespace) -> str:
     metric.corpus_score(["a"], [["a"]])
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "fairseq-fixed", "sacrebleu"))
     return (
-        f"corpora of seed {args.seed}, training with {', '.join(map(str, args.seeds))}; {args.threads} thread a "
-        f"system, {args.jobs} at a time, {os.cpu_count()} CPUs, no GPU; {versions}; BLEU {metric.get_signature()}"
-    )
-
-
-def kept_rows(path: Path, rows: list[dict]) -> list[dict]:
-    """The rows of a table with those of this run in place of older ones, in the order of ``SYSTEMS``; others go."""
-    known = {}
-    if path.exists():
-        known = {row["system"]: row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
-    known |= {row["system"]: row for row in rows}
-    return [known[system.name] for system in SYSTEMS if system.name in known]
-
-
-def page(rows: list[dict]) -> str:
-    """The table as Markdown, with how and where its rows were made."""
-    runs = list(dict.fromkeys(row["run"] for row in rows))
-    return (
-        "# The toy table\n\nWritten by `examples/toy/run.py --table`. Exact match on the ambiguous test sentences, "
-        "and the best\nthat is possible with what a system knows, both ± two standard errors: of what chance decides "
-        "in the test\nsentences, and of the measurement, over sentences and over seeds where there are several. UAS is "
-        "that of the\nparent head's trees; of DBSA's two heads, encoder / decoder, over the given text.\n\n"
-        f"```\n{table(rows)}\n```\n\n"
-        + "".join(f"{number}. {run[0].upper()}{run[1:]}.\n" for number, run in enumerate(runs, start=1))
-        + "\nThe options of each row: `systems.py`.\n"
+        f"corpora of seed {args.seed}; {args.threads} thread a system, {args.jobs} at a time, {os.cpu_count()} CPUs, "
+        f"no GPU; {versions}; BLEU {metric.get_signature()}"
     )
 
 
@@ -377,7 +316,8 @@ def main() -> int:
         "--table",
         type=Path,
         metavar="FILE",
-        help="put the rows into this table, as Markdown; all its rows are kept beside it (.jsonl)",
+        help="put each result into this table, as Markdown, as soon as it is there; all are kept beside it (.jsonl), "
+        "and what is kept is not made again",
     )
     args = parser.parse_args()
     args.seeds = list(dict.fromkeys(args.seeds or [args.seed]))
@@ -390,8 +330,21 @@ def main() -> int:
             roots = dict(zip(corpora, pool.map(lambda name: prepare(runner, name, args.seed), corpora)))
             runner.say(f"training {len(systems)} systems, {args.jobs} at a time, on {args.threads} thread each")
             cells = [(system, seed) for seed in args.seeds for system in systems]
+            kept, run = (Table(args.table), described(args)) if args.table else (None, "")
+
+            def result(cell: tuple[System, int]) -> dict:
+                system, seed = cell
+                corpus = roots[system.corpus]
+                if kept and (old := kept.known(system.name, seed, key_of(system, corpus))):
+                    runner.say(f"{system.name}, seed {seed}: {old['exact']:.1f} % exact, as {args.table} has it")
+                    return old
+                new = train_and_translate(runner, system, corpus, seed)
+                if kept:
+                    kept.add({**new, "run": run})
+                return new
+
             with training_bar(cells, roots):
-                found = list(pool.map(lambda c: train_and_translate(runner, c[0], roots[c[0].corpus], c[1]), cells))
+                found = list(pool.map(result, cells))
             rows = [over_seeds([row for (s, _), row in zip(cells, found) if s is system]) for system in systems]
     except StepError as error:
         print(error, file=sys.stderr)
@@ -399,16 +352,9 @@ def main() -> int:
     (args.out / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print("\nExact match on the ambiguous test sentences, and the best that is possible with what a system knows:\n")
     print(table(rows))
-    print(
-        f"\n{args.out / 'results.json'}: the rows of this table\nnext: {next_command(args.out, systems, args.seeds[0])}"
-    )
-    if args.table:
-        records = args.table.with_suffix(".jsonl")
-        kept = kept_rows(records, [{**row, "run": described(args)} for row in rows])
-        with whole_file(records) as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
-        with whole_file(args.table) as file:
-            file.write(page(kept))
+    print(f"\n{args.out / 'results.json'}: the rows of this table")
+    if not args.table:  # whose results may be kept without the models
+        print(f"next: {next_command(args.out, systems, args.seeds[0])}")
     return 0
 
 
