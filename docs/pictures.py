@@ -330,7 +330,7 @@ def _of_two_tests(
 def gains() -> dict[str, dict[str, tuple[float, float, float]]]:
     """Test -> "SYSTEM, PARSE" -> BLEU gained over the Transformer with that parse, and the ends of its interval.
 
-    From the record of the grid that is trained out; the parse is the real one or a control.
+    From the record of the grid `trained`; the parse is the real one or a control.
     """
     lines = (ROOT / "examples/multi30k/trained.jsonl").read_text("utf-8").splitlines()
     entries = [entry for entry in map(json.loads, lines) if entry["kind"] == "shares"]
@@ -346,7 +346,7 @@ def gains() -> dict[str, dict[str, tuple[float, float, float]]]:
 
 @any_script()
 def shares() -> Figure:
-    """What the systems that are trained out gain with the parse and with control parses."""
+    """What the systems of the grid `trained` gain with the parse and with control parses."""
     found = gains()
     names = list(next(iter(found.values())))
     figures = {test: [of_test[name] for name in names] for test, of_test in found.items()}

@@ -4,7 +4,8 @@
 #   DATA=multi30k PARSER=models/en examples/multi30k/run.sh [CONFIGURATION] [options of fairseq-syntax experiment]
 #
 # cpu (the default), lstm, field, field-lstm, without-parser: English→German, small models on CPUs; trained: for longer, and
-# on control parses too; without-parser-trained: after it, with its models; gpu: models of the papers' size;
+# on control parses too; trained-longer: twice as long; without-parser-trained: after trained, with its models; gpu: models of
+# the papers' size;
 # lasyn: German→English on CPUs; lasyn-trained: for longer, as many updates for every row
 # DATA    folder with train.en, val.en, test_2016_flickr.en, test_2017_flickr.en and the .de beside them, plain or .gz;
 #         with DOWNLOAD=1 they are fetched into it
@@ -20,9 +21,9 @@ root=$(cd "$here/../.." && pwd)
 config=${1:-cpu}
 shift || true
 case $config in
-  cpu | field | field-lstm | lasyn | lasyn-trained | lstm | trained | without-parser | without-parser-trained) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
+  cpu | field | field-lstm | lasyn | lasyn-trained | lstm | trained | trained-longer | without-parser | without-parser-trained) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
   gpu) data=$root/runs/multi30k/data-gpu; options=(--vocab-size 10000 --joint --device cuda) ;;
-  *) echo "configurations: cpu, field, field-lstm, gpu, lasyn, lasyn-trained, lstm, trained, without-parser, without-parser-trained" >&2; exit 2 ;;
+  *) echo "configurations: cpu, field, field-lstm, gpu, lasyn, lasyn-trained, lstm, trained, trained-longer, without-parser, without-parser-trained" >&2; exit 2 ;;
 esac
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -d "$root/.venv" ] && PATH=$root/.venv/bin:$PATH
@@ -30,7 +31,7 @@ export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -n "${DOWNLOAD:-}" ] && options+=(--download)
 
 python "$root/preprocess/multi30k.py" --data "$DATA" --out "$data" --distributions --workers "${WORKERS:-2}" "${options[@]}"
-if [ "$config" = trained ]; then
+if [[ "$config" == trained || "$config" == trained-longer ]]; then
   # The same pieces with control parses, once each; the tokens are those of the real data.
   for control in linear random; do
     out=$(dirname "$data")/controls/$control

@@ -21,7 +21,7 @@ Intervals hold 95 % of {draws} bootstrap draws, each of which takes other senten
 where a system has several seeds, other seeds. An interval from one seed says nothing of how another seed would come
 out. *May be chance* means that the interval has 0 in it: the figures do not tell, and more seeds or more sentences
 might. No correction is made for the number of comparisons, and all of them share the runs of {baseline}. What holds
-for this corpus, this parser and models of this size need not hold for others."""
+for this corpus, this parser and models of this size, trained for this long, need not hold for others."""
 
 
 def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> str:
