@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 TOY = Path(__file__).parent / "examples" / "toy"
-FILES = ("generate.py", "grammar.py", "run.py", "systems.py", "label_groups.txt")
+FILES = ("*.py", "*.txt")  # the programs and what they read; not the results beside them
 
 
 class BuildWithToy(build_py):
@@ -18,8 +18,8 @@ class BuildWithToy(build_py):
         if not self.editable_mode:
             folder = Path(self.build_lib) / "fairseq_syntax" / "toy"
             folder.mkdir(parents=True, exist_ok=True)
-            for name in FILES:
-                copyfile(TOY / name, folder / name)
+            for path in (path for pattern in FILES for path in TOY.glob(pattern)):
+                copyfile(path, folder / path.name)
 
 
 setup(cmdclass={"build_py": BuildWithToy})
