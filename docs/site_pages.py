@@ -135,32 +135,35 @@ def without_section(text: str, title: str) -> str:
     return re.sub(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", "", text, flags=re.M | re.S)
 
 
-def write(page: Path, text: str) -> None:
+def write(page: Path, text: str) -> Path:
     """Write a page, unless it stands there: Sphinx builds again what is newer."""
     page.parent.mkdir(parents=True, exist_ok=True)
     if not page.exists() or page.read_text("utf-8") != text:
         page.write_text(text, encoding="utf-8")
+    return page
 
 
 def write_pages() -> None:
-    """Every page of :func:`pages`, and those that programs make."""
+    """Every page of :func:`pages`, and those that programs make; pages of files that are gone, go."""
     formulas, shown = equations(), pages()
+    written = set()
     for source, page in shown.items():
         text = relink(source.read_text("utf-8"), source, page)
         if page.parent.name == "systems":
             text = with_equation(text, formulas[page.stem] + picture_of(page.stem))
         if page.parent.name == "results":
             text = without_section(text, "Commands")
-        write(page, text)
-    write(OUT / "speed.md", speed_table())
-    write(OUT / "commands.md", commands())
-    write(OUT / "options.md", options())
+        written.add(write(page, text))
+    for name, made in (("speed", speed_table), ("commands", commands), ("options", options)):
+        written.add(write(OUT / f"{name}.md", made()))
     for folder, title in (("systems", "The systems"), ("examples", "Examples"), ("results", "All tables")):
         names = [f"{folder}/{page.stem}" for page in shown.values() if page.parent.name == folder]
         if folder == "systems":
             names.sort(key=lambda name: list(formulas).index(Path(name).stem))
         names += {"examples": ["corpora"], "results": ["speed"]}.get(folder, [])
-        write(OUT / f"{folder}.md", "\n".join([f"# {title}", "", *_toctree(names), ""]))
+        written.add(write(OUT / f"{folder}.md", "\n".join([f"# {title}", "", *_toctree(names), ""])))
+    for page in {*OUT.rglob("*.md")} - written:
+        page.unlink()
 
 
 def _toctree(names: Iterable[str]) -> list[str]:

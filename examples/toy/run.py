@@ -34,6 +34,7 @@ from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEM
 from table import Table, over_seeds, table
 
 from fairseq_syntax.console import progress, say
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import file_sha256, fingerprint, write_json
 
 HERE = Path(__file__).resolve().parent
@@ -184,9 +185,9 @@ def commands_of(system: System) -> tuple[list[str], list[str]]:
 
 
 def key_of(system: System, corpus: Path) -> str:
-    """Of what a result hangs on: the files of the corpus, and all options, with the bytes of the files they name."""
+    """What a result depends on: the files of the corpus, and all options, with the bytes of the files they name."""
     made = json.loads((corpus / "prepared.json").read_text(encoding="utf-8"))["corpus"]
-    options = [[file_sha256(o) if os.path.isfile(o) else o for o in command] for command in commands_of(system)]
+    options = [[file_sha256(o) if os.path.isabs(o) else o for o in command] for command in commands_of(system)]
     return fingerprint(made, options, system.knows, system.tree, system.heads)
 
 
@@ -324,13 +325,13 @@ def main() -> int:
     systems = SYSTEMS if args.all else [s for s in SYSTEMS if s.name in args.only] if args.only else DEMO
     runner = Runner(args.out, args.threads)
     try:
+        kept, run = (Table(args.table), described(args)) if args.table else (None, "")
         with ThreadPoolExecutor(args.jobs) as pool:
             corpora = list(dict.fromkeys(system.corpus for system in systems))
             runner.say(f"making the corpus: {', '.join(corpora)}")
             roots = dict(zip(corpora, pool.map(lambda name: prepare(runner, name, args.seed), corpora)))
             runner.say(f"training {len(systems)} systems, {args.jobs} at a time, on {args.threads} thread each")
             cells = [(system, seed) for seed in args.seeds for system in systems]
-            kept, run = (Table(args.table), described(args)) if args.table else (None, "")
 
             def result(cell: tuple[System, int]) -> dict:
                 system, seed = cell
@@ -346,7 +347,7 @@ def main() -> int:
             with training_bar(cells, roots):
                 found = list(pool.map(result, cells))
             rows = [over_seeds([row for (s, _), row in zip(cells, found) if s is system]) for system in systems]
-    except StepError as error:
+    except (StepError, SyntaxDataError) as error:
         print(error, file=sys.stderr)
         return 1
     (args.out / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

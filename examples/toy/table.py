@@ -9,7 +9,8 @@ from pathlib import Path
 
 from systems import SYSTEMS
 
-from fairseq_syntax.text.files import locked, whole_file
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.files import check_folder, locked, read_lines, whole_file
 
 # Of a row of several seeds, what is the mean of theirs.
 MEANS = ("exact", "unambiguous", "bleu", "train_s", "translate_s")
@@ -21,16 +22,30 @@ class Table:
     A line of that file is what one seed gave of a system: its scores, ``seed``, ``right`` (a digit for each ambiguous
     test sentence, 1 for an exact match), ``key`` (of the corpus and all options) and ``run`` (how and where). A line
     without a ``seed`` is a whole row, of a run that kept no more than that.
+
+    Raises:
+        SyntaxDataError: the page cannot be written, or the file of results cannot be read
     """
 
     def __init__(self, page: Path) -> None:
         self.page = page
         self.lines = page.with_suffix(".jsonl")
+        check_folder(page)
+        if page == self.lines:
+            raise SyntaxDataError("is the name of the results' file", path=page, hint="name the page: TABLE.md")
+        self.read()
 
     def read(self) -> list[dict]:
-        if not self.lines.exists():
-            return []
-        return [json.loads(line) for line in self.lines.read_text(encoding="utf-8").splitlines()]
+        found = []
+        for number, text in enumerate(read_lines(self.lines) if self.lines.exists() else (), start=1):
+            try:
+                line = json.loads(text)
+                identity(line), line["key"]
+            except (ValueError, TypeError, KeyError, AttributeError):
+                hint = "tables of earlier versions have no keys: begin another one"
+                raise SyntaxDataError("is no result with its key", path=self.lines, line=number, hint=hint) from None
+            found.append(line)
+        return found
 
     def known(self, system: str, seed: int, key: str) -> dict | None:
         """What a seed gave of a system with the same corpus and options, where that is kept; not how and where."""

@@ -1,0 +1,13 @@
+"""The scripts of examples/toy as modules."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+TOY = Path(__file__).resolve().parents[2] / "examples" / "toy"
+
+sys.path.insert(0, str(TOY))
+try:
+    grammar, generate, systems, table, run = map(import_module, ("grammar", "generate", "systems", "table", "run"))
+finally:
+    sys.path.remove(str(TOY))
