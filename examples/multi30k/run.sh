@@ -3,10 +3,11 @@
 #
 #   DATA=multi30k PARSER=models/en examples/multi30k/run.sh [CONFIGURATION] [options of fairseq-syntax experiment]
 #
-# cpu (the default), lstm, field, field-lstm, without-parser: English→German, small models on CPUs; trained: for longer, and
-# on control parses too; trained-longer: twice as long; without-parser-trained: after trained, with its models; gpu: models of
-# the papers' size;
-# lasyn: German→English on CPUs; lasyn-trained: for longer, as many updates for every row
+# CONFIGURATION  a file of this folder without its .yaml; what it is for stands at its top
+#   English→German, small models on CPUs: cpu (the default), lstm, field, field-lstm, without-parser; trained: for longer,
+#   and on control parses too; trained-longer: twice as long; without-parser-trained: after trained, with its models
+#   of the papers' size: gpu
+#   German→English on CPUs: lasyn; lasyn-trained: for longer, as many updates for every row
 # DATA    folder with train.en, val.en, test_2016_flickr.en, test_2017_flickr.en and the .de beside them, plain or .gz;
 #         with DOWNLOAD=1 they are fetched into it
 # PARSER  folder with Stanza's pos.pt and depparse.pt for English; Stanza's own resources where it is not set
@@ -20,10 +21,13 @@ root=$(cd "$here/../.." && pwd)
 : "${DATA:?the folder with the files of Multi30k}"
 config=${1:-cpu}
 shift || true
+if [ ! -e "$here/$config.yaml" ]; then
+  echo "no configuration $config; there are:" "$(cd "$here" && printf '%s ' *.yaml | sed 's/\.yaml / /g; s/ $//')" >&2
+  exit 2
+fi
 case $config in
-  cpu | field | field-lstm | lasyn | lasyn-trained | lstm | trained | trained-longer | without-parser | without-parser-trained) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
   gpu) data=$root/runs/multi30k/data-gpu; options=(--vocab-size 10000 --joint --device cuda) ;;
-  *) echo "configurations: cpu, field, field-lstm, gpu, lasyn, lasyn-trained, lstm, trained, trained-longer, without-parser, without-parser-trained" >&2; exit 2 ;;
+  *) data=$root/runs/multi30k/data; options=(--vocab-size 4000) ;;
 esac
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -d "$root/.venv" ] && PATH=$root/.venv/bin:$PATH

@@ -47,8 +47,9 @@
         linear: each word attaches to the one before it
       by: [longest-dependency]    # also in the intervals of these properties of the parse
 
-``extends: OTHER.yaml`` takes over what another file of the same folder says: a key given here replaces the other's, and
-``env`` and ``vars`` are merged.
+``extends: OTHER.yaml`` takes over what another file of the same folder says: a key given here replaces the other's, but
+``env``, ``vars``, ``keep`` and ``shares`` are merged. Where the other writes (its ``workdir``, ``record`` and
+``table``, the ``folder`` of ``keep``, the ``page`` of ``shares``) is not taken over: it is to be given anew.
 
 ``{name}`` stands for a variable; ``{{`` and ``}}`` for braces; ``${NAME}`` is the shell's. Besides ``vars`` there are
 ``{root}``, the folder of the YAML file as seen from the work directory, and in all but ``prepare``, ``ref`` and ``src``
@@ -77,6 +78,8 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import RESERVED, Experiment, Keep, Shares, Step, Test, Value
 
 _NAME = re.compile(r"[\w][\w.+-]*")
+# Where an experiment writes: the part of the file, and the key in it.
+_PLACES = (("", "workdir"), ("", "record"), ("", "table"), ("keep", "folder"), ("shares", "page"))
 
 
 def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = None) -> Experiment:
@@ -168,10 +171,19 @@ def _parse(path: Path, extending: tuple[Path, ...] = ()):
     if base in (*extending, path):
         raise SyntaxDataError(f"extends {base.name}, which extends it", path=path)
     inherited = _parse(base, (*extending, path))
-    for key in ("env", "vars"):
+    if not isinstance(inherited, dict):
+        return raw
+    for key in ("env", "vars", "keep", "shares"):
         if isinstance(raw.get(key), dict) and isinstance(inherited.get(key), dict):
             raw[key] = {**inherited[key], **raw[key]}
-    return {**inherited, **raw}
+    merged = {**inherited, **raw}
+    for part, key in _PLACES:
+        mine, other = ((of.get(part) or {}) if part else of for of in (merged, inherited))
+        if isinstance(mine, dict) and isinstance(other, dict) and key in mine and mine[key] == other.get(key):
+            where = f"{part}.{key}" if part else key
+            message = f"{where} is that of {base.name}, whose results would be replaced: {mine[key]}"
+            raise SyntaxDataError(message, path=path, hint=f"give this file a {where} of its own")
+    return merged
 
 
 def _number(value) -> bool:

@@ -337,14 +337,40 @@ def test_published_figures_stand_beside_the_measured_ones(recipe):
 
 
 def test_a_file_extends_another(recipe):
+    kept = "keep: {folder: kept, files: ['{out}']}\n"
+    recipe.write_text(TEMPLATE + kept)
     bigger = recipe.with_name("bigger.yaml")
-    bigger.write_text("extends: toy.yaml\nname: bigger\nvars: {words: g h}\nseeds: [3]\n")
+    own = "extends: toy.yaml\nname: bigger\nworkdir: bigger\nvars: {words: g h}\nseeds: [3]\n"
+    bigger.write_text(own + "keep: {folder: kept-bigger}\n")
     base, found = load(recipe), load(bigger)
     assert found.name == "bigger" and found.seeds == [3] and found.systems == base.systems
     assert found.vars == {**base.vars, "words": "g h"}
+    assert found.keep.files == base.keep.files and found.keep.folder.name == "kept-bigger"
+    bigger.write_text(own + "keep: null\n")
+    assert load(bigger).keep is None
     recipe.write_text("extends: bigger.yaml\n" + TEMPLATE)
     with pytest.raises(SyntaxDataError, match="which extends it"):
         load(bigger)
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("workdir", "workdir: work"),
+        ("record", "record: toy.jsonl"),
+        ("table", "table: TOY.md"),
+        ("keep.folder", "keep: {folder: kept, files: ['{out}']}"),
+        ("shares.page", "shares: {page: PAGE.md, baseline: base, controls: {}}"),
+    ],
+)
+def test_a_file_that_extends_another_does_not_write_where_that_one_writes(recipe, place, line):
+    """A changed command removes what the old one made, and the record would have two experiments' figures in it."""
+    recipe.write_text("\n".join(x for x in TEMPLATE.splitlines() if not x.startswith("workdir")) + f"\n{line}\n")
+    bigger = recipe.with_name("bigger.yaml")
+    for repeated in ("", line):
+        bigger.write_text(f"extends: toy.yaml\nname: bigger\n{repeated}\n")
+        with pytest.raises(SyntaxDataError, match=rf"bigger.yaml: {re.escape(place)} is that of toy.yaml"):
+            load(bigger)
 
 
 MULTI30K = Path(__file__).parents[2] / "examples/multi30k"
@@ -355,6 +381,13 @@ def test_the_grids_of_multi30k_can_be_read(path):
     found = load(path)
     assert len(found.systems) > 1
     assert all(found.cell_tasks(*cell) for cell in found.cells())
-    script = (MULTI30K / "run.sh").read_text("utf-8")
-    taken = [word for line in script.splitlines() if ") data=" in line for word in line.partition(")")[0].split(" | ")]
-    assert path.stem in [word.strip() for word in taken]
+    header = (MULTI30K / "run.sh").read_text("utf-8").partition("\nset -")[0]
+    assert re.search(rf"(?<![\w-]){path.stem}(?![\w-])", header), "run.sh says what each is for"
+
+
+def test_run_sh_says_which_configurations_there_are():
+    command = ["bash", str(MULTI30K / "run.sh"), "trainde"]
+    done = subprocess.run(command, env={**os.environ, "DATA": "x"}, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    names = done.stderr.strip().partition("; there are: ")[2].split(" ")
+    assert sorted(names) == sorted(path.stem for path in MULTI30K.glob("*.yaml"))
