@@ -140,6 +140,7 @@ def test_a_table_holds_what_each_seed_gave_and_adds_the_next(tmp_path):
     assert kept.known("PASCAL", 2, "k")["exact"] == 100 and kept.known("PASCAL", 3, "k") is None
     # Once more, with the same options and then with others: what the others gave goes.
     kept.add(of_seed("PASCAL", 2, "00", heads=[97.0, 98.25]))
+    assert [table.identity(line) for line in kept.read()] == [("PASCAL", 1), ("PASCAL", 2), ("SE-NMT", 1)]
     assert kept.known("PASCAL", 2, "k")["exact"] == 0 and kept.known("PASCAL", 2, "another key") is None
     kept.add(of_seed("PASCAL", 3, key="another key"))
     assert [table.identity(line) for line in kept.read()] == [("PASCAL", 3), ("SE-NMT", 1)]
