@@ -327,12 +327,12 @@ def _of_two_tests(
     return figure
 
 
-def gains() -> dict[str, dict[str, tuple[float, float, float]]]:
+def gains(grid: str) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Test -> "SYSTEM, PARSE" -> BLEU gained over the Transformer with that parse, and the ends of its interval.
 
-    From the record of the grid `trained`; the parse is the real one or a control.
+    From the record of a grid, ``trained`` or ``trained-longer``; the parse is the real one or a control.
     """
-    lines = (ROOT / "examples/multi30k/trained.jsonl").read_text("utf-8").splitlines()
+    lines = (ROOT / f"examples/multi30k/{grid}.jsonl").read_text("utf-8").splitlines()
     entries = [entry for entry in map(json.loads, lines) if entry["kind"] == "shares"]
     found: dict[str, dict[str, tuple[float, float, float]]] = {}
     for entry in entries:
@@ -346,11 +346,14 @@ def gains() -> dict[str, dict[str, tuple[float, float, float]]]:
 
 @any_script()
 def shares() -> Figure:
-    """What the systems of the grid `trained` gain with the parse and with control parses."""
-    found = gains()
-    names = list(next(iter(found.values())))
-    figures = {test: [of_test[name] for name in names] for test, of_test in found.items()}
-    return _of_two_tests(names, figures, "BLEU, gain over the Transformer, with 95 % intervals")
+    """What systems gain with the parse and with control parses, after 4,000 updates and after twice as many."""
+    figures: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for grid, updates in (("trained", "4,000"), ("trained-longer", "8,000")):
+        for test, of_test in gains(grid).items():
+            figures.setdefault(test, {}).update({f"{name}; {updates}": gain for name, gain in of_test.items()})
+    names = list(next(iter(figures.values())))
+    places = {test: [of_test[name] for name in names] for test, of_test in figures.items()}
+    return _of_two_tests(names, places, "BLEU, gain over the Transformer, with 95 % intervals")
 
 
 DATA = ROOT / "docs" / "data"
@@ -394,7 +397,7 @@ def curves() -> Figure:
     """Training curves of Multi30k, from what :func:`keep_curves` kept."""
     from fairseq_syntax.figures.plot import training_curves
 
-    return training_curves(json.loads(CURVES.read_text("utf-8")), ["nll_loss"])
+    return training_curves(json.loads(CURVES.read_text("utf-8")), ["nll_loss"], since=1500)
 
 
 # --- a trained model's attention ---

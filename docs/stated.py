@@ -45,7 +45,7 @@ def stated() -> dict[str, list[str]]:
         f"{bleu(trained, 'PASCAL.random')} | may be chance, none of it shown to be syntax |",
         f"| {bleu(trained, 'transformer')} | {bleu(trained, 'LDD')}, {bleu(trained, 'CSH+PSH')} | no control "
         "finished |",
-        f"| the plain Transformer after 8,000 updates, one seed | {bleu(longer, 'transformer')} | not run yet |",
+        f"| {bleu(longer, 'transformer')} | {bleu(longer, 'PSH')}, {bleu(longer, 'PSH.linear')} | part of the gain",
         f"| {bleu(cpu, 'transformer')} | {bleu(cpu, 'pascal')}, {bleu(cpu, 'LDD')} |",
         f"| {bleu(field, 'transformer')} | {bleu(field, 'PASCAL.no-parser')}, {bleu(field, 'LDD.no-parser')} |",
         f"| 1 | {speed['train/pascal_transformer']}, {speed['train/ldd_transformer']}, "
@@ -60,6 +60,66 @@ def stated() -> dict[str, list[str]]:
     newer = _bootstrap("FIELD.md")
     first = [p for name, p in newer[: len(newer) // 2] if name.endswith(".no-parser")]
     assert first and all(p.endswith("*") for p in first), "README.md: significant on 2016"
+    _check_grids(trained, longer)
+    read_all = ("SDRNMT-1", "SDRNMT-2", "SE-NMT")
+    assert all(exact(name) == "100.0" for name in read_all), "which-system.md: these read every attachment"
+    nearly = ("Tree2Seq", "GCN (LSTM)", "GCN (LSTM, emb)")
+    assert all(float(exact(name)) >= 99 for name in nearly), "which-system.md: these read nearly every one"
+    guided = [of_test["dlaa-guided"] - of_test["lstm"] for of_test in field_lstm.values()]
+    assert min(guided) >= -0.5, "which-system.md: DLAA is level with the plain LSTM if it starts guided"
+    lstm = pictures.multi30k_scores("LSTM.md")["test_2016"]
+    gcn = " and ".join(f"{of_test['gcn'] - of_test['lstm']:.1f}" for of_test in field_lstm.values())
+    ahead = [f"{gain:.2f}" for gain in _gains("PSH", page="VERDICT-LONGER.md")]
+    guide = [
+        f"it reads every attachment ({exact('PASCAL', 0)} %)",
+        f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % right, where PASCAL has "
+        f"{exact('PASCAL (0.8)', 0)} %",
+        f"about {min(_uas('CPU.md')) * 100:.0f} % of words have the parser's head on Multi30k",
+        f"with labels alone {best('label embeddings (S&H)')} % is the best on the toy corpus, and it has "
+        f"{exact('label embeddings (S&H)', 0)} %",
+        f"GCN reads {exact('GCN')} % of them",
+        f"and {lstm['lstm'] - lstm['dlaa']:.0f} BLEU behind if not",
+        f"the GCN is ahead of the plain LSTM by {gcn} BLEU",
+        *(
+            f"| {accuracy} % | {best(unsure)} | {best(f'UDP ({p})')} | {exact(f'UDP ({p})')} | {best(f'UDD ({p})')} | "
+            f"{exact(f'UDD ({p})')} |"
+            for accuracy, p in ((60, "0.6"), (80, "0.8"), (95, "0.95"))
+        ),
+        f"ahead of it again, by {ahead[0]} and {ahead[2]} BLEU",
+        "At 60 % a parse is worth next to nothing",
+        "At 95 % there is little left to choose",
+        f"runs at {speed['train/pascal_transformer']} (PASCAL), {speed['train/ldd_transformer']} (LDD) and "
+        f"{speed['train/supervised_head_transformer']} (supervised heads) of the plain Transformer's speed, LaSyn at "
+        f"{speed['train/lasyn_transformer@K1']} with K = 1 and {speed['train/lasyn_transformer@K5']} with K = 5",
+        f"by {low:.1f} to {high:.1f} BLEU on the test set of 2016 and by {low_2:.1f} to +{high_2:.1f} on that of 2017"
+        .replace("-", "−"),
+        f"Of these {len(tests)} differences {significant} are significant by the bootstrap after Holm's correction",
+    ]  # fmt: skip
+    behind = " and ".join(f"{of_test['multitask'] - of_test['transformer']:.1f}" for of_test in cpu.values())
+    gained = {
+        system: " / ".join(f"{of_test[system] - of_test['transformer']:.2f}" for of_test in trained.values())
+        for system in ("CSH+PSH", "LDD")
+    }
+    validation = {name: _loss(name, "valid") for name in ("transformer", "PSH", "PSH.linear")}
+    below = {name: validation["transformer"] - loss for name, loss in validation.items()}
+    gained["PSH"] = " / ".join(f"{gain:.2f}" for gain in _gains("PSH", page="VERDICT.md")[::2])
+    results = [
+        f"it gains {gained['CSH+PSH']} BLEU",
+        f"**LDD** gains {gained['LDD']}, which",
+        f"The multi-task system ({behind}, undertrained)".replace("-", "−"),
+        f"the plain Transformer has {bleu(longer, 'transformer')} BLEU on the two tests",
+        f"PSH has {bleu(longer, 'PSH')}: a gain of {ahead[0]} / {ahead[2]}, and of {ahead[1]} / {ahead[3]} chrF, where "
+        f"4,000 updates gave {gained['PSH']} BLEU",
+        f"With linear trees it has {bleu(longer, 'PSH.linear')}, and",
+        f"PSH ends {below['PSH']:.2f} below the Transformer in validation",
+        f"it ends {below['PSH.linear']:.2f} below",
+    ]
+    results[2] = results[2].replace("multi−task", "multi-task")
+    return {"README.md": readme, "docs/which-system.md": guide, "docs/results.md": results}
+
+
+def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[str, float]]) -> None:
+    """What the prose says in words of the grids with 4,000 and 8,000 updates holds of their tables."""
     gains = {system: _intervals(system) for system in ("PASCAL", "PSH")}
     assert all(low > 0 for low, _ in gains["PSH"]), "docs/results.md: supervised heads keep their distance"
     assert all(low < 0 for low, _ in gains["PASCAL"]), "README.md: PASCAL's gain may be chance"
@@ -82,52 +142,19 @@ def stated() -> dict[str, list[str]]:
     assert not any(name.startswith(("LDD.", "CSH+PSH.")) for name in trained["test_2016"]), "README.md: no control"
     for test, of_test in longer.items():
         assert of_test["transformer"] > max(trained[test].values()), "docs/results.md: more than any system here"
-        assert len(of_test) == 1, "README.md, docs/results.md: no other has been trained for as long"
-    read_all = ("SDRNMT-1", "SDRNMT-2", "SE-NMT")
-    assert all(exact(name) == "100.0" for name in read_all), "which-system.md: these read every attachment"
-    nearly = ("Tree2Seq", "GCN (LSTM)", "GCN (LSTM, emb)")
-    assert all(float(exact(name)) >= 99 for name in nearly), "which-system.md: these read nearly every one"
-    guided = [of_test["dlaa-guided"] - of_test["lstm"] for of_test in field_lstm.values()]
-    assert min(guided) >= -0.5, "which-system.md: DLAA is level with the plain LSTM if it starts guided"
-    lstm = pictures.multi30k_scores("LSTM.md")["test_2016"]
-    gcn = " and ".join(f"{of_test['gcn'] - of_test['lstm']:.1f}" for of_test in field_lstm.values())
-    guide = [
-        f"it reads every attachment ({exact('PASCAL', 0)} %)",
-        f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % right, where PASCAL has "
-        f"{exact('PASCAL (0.8)', 0)} %",
-        f"about {min(_uas('CPU.md')) * 100:.0f} % of words have the parser's head on Multi30k",
-        f"with labels alone {best('label embeddings (S&H)')} % is the best on the toy corpus, and it has "
-        f"{exact('label embeddings (S&H)', 0)} %",
-        f"GCN reads {exact('GCN')} % of them",
-        f"and {lstm['lstm'] - lstm['dlaa']:.0f} BLEU behind if not",
-        f"the GCN is ahead of the plain LSTM by {gcn} BLEU",
-        *(
-            f"| {accuracy} % | {best(unsure)} | {best(f'UDP ({p})')} | {exact(f'UDP ({p})')} | {best(f'UDD ({p})')} | "
-            f"{exact(f'UDD ({p})')} |"
-            for accuracy, p in ((60, "0.6"), (80, "0.8"), (95, "0.95"))
-        ),
-        "At 60 % a parse is worth next to nothing",
-        "At 95 % there is little left to choose",
-        f"runs at {speed['train/pascal_transformer']} (PASCAL), {speed['train/ldd_transformer']} (LDD) and "
-        f"{speed['train/supervised_head_transformer']} (supervised heads) of the plain Transformer's speed, LaSyn at "
-        f"{speed['train/lasyn_transformer@K1']} with K = 1 and {speed['train/lasyn_transformer@K5']} with K = 5",
-        f"by {low:.1f} to {high:.1f} BLEU on the test set of 2016 and by {low_2:.1f} to +{high_2:.1f} on that of 2017"
-        .replace("-", "−"),
-        f"Of these {len(tests)} differences {significant} are significant by the bootstrap after Holm's correction",
-    ]  # fmt: skip
-    behind = " and ".join(f"{of_test['multitask'] - of_test['transformer']:.1f}" for of_test in cpu.values())
-    gained = {
-        system: " / ".join(f"{of_test[system] - of_test['transformer']:.2f}" for of_test in trained.values())
-        for system in ("CSH+PSH", "LDD")
-    }
-    results = [
-        f"it gains {gained['CSH+PSH']} BLEU",
-        f"**LDD** gains {gained['LDD']}, which",
-        f"The multi-task system ({behind}, undertrained)".replace("-", "−"),
-        f"twice as many updates has {bleu(longer, 'transformer')} BLEU",
-    ]
-    results[2] = results[2].replace("multi−task", "multi-task")
-    return {"README.md": readme, "docs/which-system.md": guide, "docs/results.md": results}
+        assert set(of_test) == {"transformer", "PSH", "PSH.linear"}, "docs/results.md: no other trained for as long"
+    records = map(json.loads, (ROOT / "examples/multi30k/trained-longer.jsonl").read_text("utf-8").splitlines())
+    seeds = [seed for record in records for of_system in record.get("seeds", {}).values() for seed in of_system]
+    assert set(seeds) == {1}, "README.md, docs: one seed after 8,000 updates"
+    longer_gains = _intervals("PSH", page="VERDICT-LONGER.md")
+    assert [low > 0 for low, _ in longer_gains] == [False, True, True, True], "docs/results.md: all but BLEU on 2016"
+    above = _intervals("PSH", "syntax", "linear", page="VERDICT-LONGER.md")
+    assert all(low < 0 < high for low, high in above), (
+        "docs/results.md: what the parse has above linear trees may be chance"
+    )
+    assert _loss("PSH", "train") >= _loss("transformer", "train"), (
+        "docs/results.md: below in validation, not in training"
+    )
 
 
 def bench() -> dict[str, str]:
@@ -148,23 +175,40 @@ def _bootstrap(name: str) -> list[tuple[str, str]]:
     return re.findall(rf"^\| (?!multitask)(\S+) \| BLEU \| [+-][\d.]+ \|{detectable} (\S+) \|", text, re.M)
 
 
-def _intervals(system: str, which: str = "gain", control: str = "") -> list[tuple[float, float]]:
+def _intervals(
+    system: str, which: str = "gain", control: str = "", page: str = "VERDICT.md"
+) -> list[tuple[float, float]]:
     """The intervals of a system's ``gain``, of its gain with a control or of the ``syntax`` above that control.
 
-    Over tests and scores, from VERDICT.md, where a system's rows follow each other, one for each control.
+    Over tests and scores, BLEU before chrF.
     """
+    cells = _of_verdict(system, which, control, page)
+    return [(float(low), float(high)) for low, high in re.findall(r"\((\S+) to (\S+)\)", " ".join(cells))]
+
+
+def _gains(system: str, page: str) -> list[float]:
+    """What a system gains, over tests and scores, BLEU before chrF."""
+    return [float(cell.split()[0]) for cell in _of_verdict(system, "gain", "", page)]
+
+
+def _of_verdict(system: str, which: str, control: str, page: str) -> list[str]:
+    """Cells of a verdict's page, where a system's rows follow each other, one for each control."""
     found, of = [], ""
-    for line in (ROOT / "examples/multi30k/VERDICT.md").read_text("utf-8").splitlines():
+    for line in (ROOT / "examples/multi30k" / page).read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) != 6:
             continue
         of = cells[0] or of
         if of == system and (cells[2] == control if control else cells[0]):
-            cell = cells[{"syntax": 4, "gain": 3 if control else 1}[which]]
-            low, high = re.search(r"\((\S+) to (\S+)\)", cell).groups()  # type: ignore[union-attr]
-            found.append((float(low), float(high)))
-    assert len(found) == 4, f"VERDICT.md: {system} has {len(found)} rows of two tests and two scores"
+            found.append(cells[{"syntax": 4, "gain": 3 if control else 1}[which]])
+    assert len(found) == 4, f"{page}: {system} has {len(found)} rows of two tests and two scores"
     return found
+
+
+def _loss(run: str, kind: str) -> float:
+    """The translation loss of a run's last whole epoch, ``train`` or ``valid``, as docs/data keeps it."""
+    losses = dict(map(tuple, json.loads(pictures.CURVES.read_text("utf-8"))[run][kind]["nll_loss"]))
+    return losses[7986]
 
 
 def _uas(name: str) -> list[float]:

@@ -36,6 +36,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     curves = figures.add_parser("curves", help="training curves from fairseq's logs")
     curves.add_argument("logs", nargs="+", metavar="[NAME=]LOG", help="json, simple or tqdm logs of fairseq-train")
     curves.add_argument("--metrics", nargs="+", action="extend", metavar="NAME", help="one panel each (default: loss)")
+    curves.add_argument("--since", type=positive, default=1, metavar="N", help="leave out what was before update N")
 
     reliability = figures.add_parser("reliability", help="reliability diagram of a parser's probabilities")
     reliability.add_argument("files", nargs="+", metavar="[NAME=]FILE", help="--output of fairseq-syntax calibrate")
@@ -104,7 +105,8 @@ def _curves(args):
     from fairseq_syntax.figures.plot import training_curves
     from fairseq_syntax.scoring.logs import read_curves
 
-    return training_curves({name: read_curves(path) for name, path in map(_named, args.logs)}, args.metrics or ["loss"])
+    runs = {name: read_curves(path) for name, path in map(_named, args.logs)}
+    return training_curves(runs, args.metrics or ["loss"], args.since)
 
 
 def _reliability(args):

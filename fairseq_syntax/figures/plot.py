@@ -17,6 +17,7 @@ from fairseq_syntax.scoring.logs import Curves
 from fairseq_syntax.scoring.properties import interval_label
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
 __all__ = ["bleu_by_length", "box_plot", "reliability_diagram", "save", "score_by_property", "training_curves"]
@@ -80,7 +81,7 @@ def bleu_by_length(table: Mapping) -> Figure:
     axes.set_ylabel("BLEU")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    _legend(figure)
     return figure
 
 
@@ -115,18 +116,21 @@ def score_by_property(found: Mapping, metric: str) -> Figure:
     axes.set_xlabel(f"{found['property']}; sentences below")
     axes.set_ylabel(metric)
     axes.grid(axis="y", alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    _legend(figure)
     return figure
 
 
 @any_script()
-def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str]) -> Figure:
+def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: int = 0) -> Figure:
     """One panel per metric, over updates: validation as a solid line, training epochs as a dashed one.
 
     Where an epoch's mean is missing, the means within it (``train_inner``) are drawn.
 
+    Args:
+        since: the update from which on is drawn: the first ones are so far off that they flatten all others
+
     Raises:
-        SyntaxDataError: no run has logged one of the metrics
+        SyntaxDataError: no run has logged one of the metrics, or none from that update on
     """
     from matplotlib.lines import Line2D
 
@@ -135,7 +139,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str]) -> Figur
         drawn = False
         for (_, curves), color, mark in zip(runs.items(), _colors(len(runs)), _marks(len(runs))):
             train = "train" if metric in curves.get("train", {}) else "train_inner"
-            for kind, points in ((kind, curves[kind].get(metric)) for kind in curves):
+            for kind in curves:
+                points = [point for point in curves[kind].get(metric, ()) if point[0] >= since]
                 if points and (kind == train or not kind.startswith("train")):
                     x, y = zip(*points)
                     style = "--" if kind == train else "-"
@@ -143,6 +148,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str]) -> Figur
                     drawn = True
         if not drawn:
             known = sorted({name for curves in runs.values() for names in curves.values() for name in names})
+            if metric in known:
+                raise SyntaxDataError(f"no log has {metric} from update {since:,} on")
             raise SyntaxDataError(f"no log has {metric}", hint=f"there are {', '.join(known)}")
         axes.set_xlabel("updates")
         axes.set_ylabel(metric)
@@ -151,7 +158,7 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str]) -> Figur
     handles = [Line2D([], [], color=color, marker=mark, markersize=4, label=name) for name, color, mark in looks]
     handles.append(Line2D([], [], color="gray", linestyle="-", label="validation"))
     handles.append(Line2D([], [], color="gray", linestyle="--", label="training"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    _legend(figure, handles)
     return figure
 
 
@@ -211,6 +218,16 @@ def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: 
     for one in np.atleast_1d(axes).flat:
         one.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
+    """The legend above all panels, in as many columns, four at most, as the figure has room for."""
+    for columns in (4, 3, 2, 1):
+        entries = {} if handles is None else {"handles": handles}
+        legend = figure.legend(**entries, loc="outside upper center", ncols=columns, frameon=False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def _colors(n: int) -> list[str]:

@@ -99,6 +99,20 @@ def test_curves_are_drawn_per_run_and_kind(tmp_path):
     ]
     with pytest.raises(SyntaxDataError, match=r"no log has bleu.*loss"):
         plot.training_curves(runs, ["bleu"])
+    later = plot.training_curves(runs, ["loss"], since=6).axes[0]
+    assert [line.get_xdata().tolist() for line in later.lines] == [[6, 12], [6, 12]]
+    with pytest.raises(SyntaxDataError, match="no log has loss from update 13 on"):
+        plot.training_curves(runs, ["loss"], since=13)
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], [f"a system with a long name {n}" for n in range(8)]])
+def test_the_legend_fits_the_picture(names):
+    figure = plot.training_curves({name: {"valid": {"loss": [(1, 2.0), (2, 1.0)]}} for name in names}, ["loss"])
+    (legend,) = figure.legends
+    figure.canvas.draw()
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width and len(legend.get_texts()) == len(names) + 2
+    assert figure.axes[0].get_window_extent().y1 <= box.y0
 
 
 def test_a_box_plot_shows_quartiles_and_mean():
