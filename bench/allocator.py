@@ -8,17 +8,19 @@ import statistics
 import subprocess
 import sys
 
+from bench import corpus
 from bench.harness import device, measure, record
 
 # The variables of docs/how-to.md.
 KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
 
 STEPS = """
+import sys
 import time
 import fairseq_syntax
 from bench.pascal import train_epoch
 
-run, tokens = train_epoch("transformer", batches=6)
+run, tokens = train_epoch("transformer", batches=6, directory=sys.argv[1])
 run()
 begin = time.perf_counter()
 run()
@@ -35,7 +37,7 @@ def keeps_memory() -> None:
 
     def seconds(variables: dict[str, str]) -> float:
         environment = {name: value for name, value in os.environ.items() if name not in KEEPS_MEMORY} | variables
-        command = [sys.executable, "-c", STEPS]
+        command = [sys.executable, "-c", STEPS, corpus.corpus()]
         done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, encoding="utf-8")
         return float(done.stdout.splitlines()[-1])
 

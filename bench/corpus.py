@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
 from argparse import Namespace
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,6 +12,7 @@ import torch
 from fairseq import options, tasks
 from fairseq.data import Dictionary
 
+from bench.harness import temporary_folder
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.store import StoredSentence, SyntaxStoreWriter, store_path
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
@@ -32,7 +32,7 @@ def corpus(
     """Write a binarized corpus with trees and distributions into a temporary directory; returns its path."""
     from fairseq.data import indexed_dataset
 
-    directory = tempfile.mkdtemp(prefix="bench-")
+    directory = str(temporary_folder())
     rng = random.Random(1)
     dictionary = Dictionary()
     for i in range(vocabulary):

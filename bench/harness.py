@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import platform
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +29,13 @@ def measure(*names: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
         return function
 
     return register
+
+
+def temporary_folder() -> Path:
+    """A new folder that goes with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def device() -> str:

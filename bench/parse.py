@@ -6,12 +6,9 @@ for a few steps.
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -19,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from bench.harness import measure, record
+from bench.harness import measure, record, temporary_folder
 
 PAIRS = 5
 LINES = 1500
@@ -29,8 +26,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))  # whose p
 @lru_cache
 def _folder() -> Path:
     """A temporary folder with the text to parse, which outlives no run."""
-    folder = Path(tempfile.mkdtemp(prefix="bench-parse-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = temporary_folder()
     from parse_models import sentences
 
     (folder / "text.en").write_text("".join(f"{line}\n" for line in sentences(LINES, seed=1)), encoding="utf-8")

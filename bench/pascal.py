@@ -17,9 +17,9 @@ SIZE = ["--encoder-embed-dim", "256", "--encoder-ffn-embed-dim", "1024", "--enco
 SIZE += ["--encoder-attention-heads", "4", "--decoder-layers", "3", "--decoder-attention-heads", "4"]
 
 
-def train_epoch(arch: str, *arguments: str, criterion=None, batches: int = 4):
-    """A function that trains one model on the first batches of the corpus, and the number of target tokens in them."""
-    task = corpus.task()
+def train_epoch(arch: str, *arguments: str, batches: int = 4, directory: str | None = None):
+    """A function that trains one model on the first batches of a corpus, and the number of target tokens in them."""
+    task = corpus.task(directory)
     model, _ = corpus.model(task, arch, *SIZE, *arguments)
     model = model.to(device()).train()
     task.load_dataset("train")

@@ -11,13 +11,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ from typing import Any
 import torch
 
 from bench.corpus import LABELS, model, task
-from bench.harness import measure, record
+from bench.harness import measure, record, temporary_folder
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.text.conllu import ParsedLine, Token, format_conllu
 
@@ -128,7 +126,7 @@ def _untrained() -> str:
     sizes = [f"--{side}-{name}" for side in ("encoder", "decoder") for name in ("embed-dim=256", "ffn-embed-dim=1024")]
     layers = ["--encoder-layers=3", "--decoder-layers=3", "--max-target-positions=30"]
     built, args = model(task(), "pascal_transformer", *sizes, *layers)
-    path = os.path.join(tempfile.mkdtemp(prefix="bench-"), "model.pt")
+    path = str(temporary_folder() / "model.pt")
     history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
     extra = {"epoch": 1, "train_iterator": {"epoch": 1, "iterations_in_epoch": 0}}
     state = {"args": args, "model": built.state_dict(), "optimizer_history": [history], "extra_state": extra}

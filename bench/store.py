@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import random
-import shutil
-import tempfile
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.tokenizer import tokenize_line
 
 from bench import corpus
-from bench.harness import measure, record
+from bench.harness import measure, record, temporary_folder
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.tokens import binarize_tokens
@@ -31,8 +28,7 @@ ROUNDS = 3
 @lru_cache
 def segmented(lines: int = LINES, arcs: bool = True) -> Path:
     """A temporary folder with ``train.en``, its parse and its segmentation: as long as captions, as ambiguous."""
-    folder = Path(tempfile.mkdtemp(prefix="bench-store-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = temporary_folder()
     rng = random.Random(1)
     # 12,000 words, as frequent as Zipf's law has it
     words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(2, 9))) for _ in range(12_000)]
