@@ -37,9 +37,10 @@ export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 python "$root/preprocess/multi30k.py" --data "$DATA" --out "$data" --distributions --workers "${WORKERS:-2}" "${options[@]}"
 if [[ "$config" == trained || "$config" == trained-longer ]]; then
   # The same pieces with control parses, once each; the tokens are those of the real data.
+  made_of=$(cat "$data"/pieces/*.conllu "$data"/bin/{dict,segmentation}.* | sha256sum)
   for control in linear random; do
     out=$(dirname "$data")/controls/$control
-    [ -e "$out/.done" ] && continue
+    [ "$(cat "$out/.done" 2> /dev/null)" = "$made_of" ] && continue
     mkdir -p "$out" "$out-parses"
     for split in train valid test test1; do
       python -m fairseq_syntax control "$control" --input "$data/pieces/$split.en.conllu" --output "$out-parses/$split.en.conllu"
@@ -48,7 +49,7 @@ if [[ "$config" == trained || "$config" == trained-longer ]]; then
     cp "$data"/bin/dict.* "$data"/bin/segmentation.* "$data"/bin/*.bin "$data"/bin/*.idx "$out"
     python -m fairseq_syntax binarize --destdir "$out" -s en -t de --only-source --trainpref "$out-parses/train" \
       --validpref "$out-parses/valid" --testpref "$out-parses/test,$out-parses/test1"
-    touch "$out/.done"
+    echo "$made_of" > "$out/.done"
   done
 fi
 # Training on CPUs is faster where freed memory is kept: docs/how-to.md.

@@ -60,14 +60,12 @@ def main(args: argparse.Namespace) -> int:
         with chosen_workers(args, count=args.jobs) as workers:
             grid.cluster = workers if isinstance(workers, RayWorkers) else None
             failed = grid.run(args.only, args.jobs)
-        grid.exchange_kept()
         complete = [cell for cell in experiment.cells() if grid.is_complete(*cell)]
         results.collect(experiment, complete)
     entries = results.read(experiment.record)
     if not entries:
         raise SyntaxDataError("there are no results yet", path=experiment.record, hint="run it without --table")
-    table = results.results_table(entries, experiment.name, list(experiment.systems), experiment.planned())
-    results.write_whole(experiment.table, table)
+    results.write_whole(experiment.table, results.results_table(experiment, entries))
     finished(experiment.table, "the table")
     if experiment.shares is not None:
         results.write_whole(experiment.shares.page, verdict_page(experiment, entries))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from fairseq_syntax.cli.options import positive
 
@@ -60,22 +59,9 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.scoring.outputs import check_parallel, read_text
     from fairseq_syntax.scoring.properties import Property
     from fairseq_syntax.scoring.report import Options, evaluate, read_parses, read_system, tables
-    from fairseq_syntax.text.files import check_folder
+    from fairseq_syntax.text.files import check_folder, whole_file
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    _check_tokenizer(args.tokenize, SyntaxDataError)
-    if bool(args.by) != bool(args.conllu):
-        raise SyntaxDataError("--by and --conllu belong together", hint="give both")
-    check_folder(args.json)
-    by = [Property.of(text) for text in args.by or ()]
-    references = [read_text(path) for path in args.ref]
-    sources = read_text(args.src) if args.src else None
-    systems = [read_system(text) for text in args.sys]
-    # here with the files' names, which the library does not know
-    named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
-    named += [(args.src, len(sources))] if sources is not None else []
-    check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
-    parses = read_parses(args.conllu, len(systems[0].runs[0])) if args.conllu else None
     options = Options(
         metrics=args.metrics or _METRICS,
         tokenize=args.tokenize,
@@ -84,23 +70,28 @@ def main(args: argparse.Namespace) -> int:
         trials=args.trials,
         by_length=args.by_length,
         beer=args.beer,
-        by=by,
+        by=[Property.of(text) for text in args.by or ()],
     )
+    if bool(args.by) != bool(args.conllu):
+        raise SyntaxDataError("--by and --conllu belong together", hint="give both")
+    check_folder(args.json)
+    references = [read_text(path) for path in args.ref]
+    sources = read_text(args.src) if args.src else None
+    systems = [read_system(text) for text in args.sys]
+    # here with the files' names, which the library does not know
+    named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
+    named += [(args.src, len(sources))] if sources is not None else []
+    check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
+    parses = read_parses(args.conllu, len(systems[0].runs[0])) if args.conllu else None
     report = evaluate(systems, references, options, baseline=args.baseline, sources=sources, parses=parses)
     text = json.dumps(report, indent=1, ensure_ascii=False)
     if args.json == "-":
         print(text)
         return 0
     if args.json:
-        Path(args.json).write_text(text + "\n", encoding="utf-8")
+        with whole_file(args.json) as file:
+            file.write(text + "\n")
     print("\n\n".join(table.render(args.format) for table in tables(report)))
     if args.json:
         finished(args.json, "the report", file=sys.stderr)
     return 0
-
-
-def _check_tokenizer(name: str, error: type) -> None:
-    from sacrebleu.metrics import BLEU
-
-    if name not in BLEU.TOKENIZERS:
-        raise error(f"sacrebleu has no tokenizer {name}", hint=f"one of {', '.join(BLEU.TOKENIZERS)}")

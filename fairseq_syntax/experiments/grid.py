@@ -23,7 +23,7 @@ from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Task
 from fairseq_syntax.experiments.results import append, read, record_environment, write_whole
-from fairseq_syntax.text.files import file_sha256, fingerprint
+from fairseq_syntax.text.files import file_sha256, fingerprint, make_folder, whole_binary
 from fairseq_syntax.text.ray_workers import RayWorkers
 
 _SHELL = ("bash", "-euo", "pipefail", "-c")
@@ -74,20 +74,27 @@ class Grid:
         return self._is_done_here(system, seed) or self._is_kept(system, seed)
 
     def exchange_kept(self) -> None:
-        """Keep the files of finished cells, and put those of kept cells back where the work directory lacks them."""
+        """Keep the files of finished cells, and put those of kept cells back where the work directory lacks them.
+
+        Raises:
+            SyntaxDataError: a file to keep is none, or cannot be written
+        """
+        for cell in self.experiment.cells():
+            self._exchange_kept(*cell)
+
+    def _exchange_kept(self, system: str, seed: int) -> None:
         if self.experiment.keep is None:
             return
-        for cell in self.experiment.cells():
-            if self._is_done_here(*cell):
-                for ours, kept in self._kept_files(*cell):
-                    if not kept.exists() or kept.read_bytes() != ours.read_bytes():
-                        kept.parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copyfile(ours, kept)
-            elif self._is_kept(*cell):
-                for ours, kept in self._kept_files(*cell):
-                    if not ours.exists():
-                        ours.parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copyfile(kept, ours)
+        if self._is_done_here(system, seed):
+            for ours, kept in self._kept_files(system, seed):
+                if not ours.is_file():
+                    raise SyntaxDataError("keep.files: not a file that can be kept", path=ours)
+                if not kept.exists() or kept.read_bytes() != ours.read_bytes():
+                    _copy(ours, kept)
+        elif self._is_kept(system, seed):
+            for ours, kept in self._kept_files(system, seed):
+                if not ours.exists():
+                    _copy(kept, ours)
 
     def _is_done_here(self, system: str, seed: int) -> bool:
         tasks = self.experiment.prepare_tasks() + self.experiment.cell_tasks(system, seed)
@@ -96,10 +103,12 @@ class Grid:
     def _is_kept(self, system: str, seed: int) -> bool:
         if self.experiment.keep is None or not all(kept.exists() for _, kept in self._kept_files(system, seed)):
             return False
-        steps = {(e["cell"], e["step"]): e["fingerprint"] for e in read(self.experiment.record) if e["kind"] == "step"}
-        return all(
-            steps.get((task.cell, task.step)) == task.fingerprint for task in self.experiment.cell_tasks(system, seed)
-        )
+        steps = {(e["cell"], e["step"]): e for e in read(self.experiment.record) if e["kind"] == "step"}
+        done = [steps.get((task.cell, task.step), {}) for task in self.experiment.cell_tasks(system, seed)]
+        if self.check_code and any(entry.get("code") != code_fingerprint() for entry in done):
+            return False
+        wanted = [task.fingerprint for task in self.experiment.cell_tasks(system, seed)]
+        return [entry.get("fingerprint") for entry in done] == wanted
 
     def _kept_files(self, system: str, seed: int) -> list[tuple[Path, Path]]:
         """The files to keep of a cell, each in the work directory and in the folder of those that are kept.
@@ -171,8 +180,14 @@ class Grid:
             elif not self._run_task(task, lock):
                 return task.step
             step()
-        with self._guard:
-            self.exchange_kept()
+        system, _, seed = tasks[0].cell.partition("/") if tasks else ("", "", "")
+        if seed:
+            try:
+                with self._guard:
+                    self._exchange_kept(system, int(seed))
+            except SyntaxDataError as error:
+                self.say(f"{tasks[0].cell}: FAILED to keep its files: {error}")
+                return "keep"
         return None
 
     def _run_task(self, task: Task, lock: int) -> bool:
@@ -352,6 +367,13 @@ def code_fingerprint() -> str:
     """Of all modules of this package."""
     package = Path(fairseq_syntax.__file__).parent
     return fingerprint(*((os.fspath(f.relative_to(package)), file_sha256(f)) for f in sorted(package.rglob("*.py"))))
+
+
+def _copy(source: Path, target: Path) -> None:
+    """A copy that is there whole or not at all."""
+    make_folder(target.parent)
+    with source.open("rb") as file, whole_binary(target) as copy:
+        shutil.copyfileobj(file, copy)
 
 
 def _chosen(system: str, seed: int, only: Collection[str] | None) -> bool:

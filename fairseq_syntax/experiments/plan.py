@@ -158,13 +158,13 @@ class Experiment:
             command = self.fill(step.run, variables)
             outputs = tuple(self.fill(path, variables) for path in step.outputs)
             parts = [fingerprint, command, *outputs, *(f"{k}={v}" for k, v in sorted(self.env.items()))]
-            parts += [self._content(self.fill(path, variables)) for path in step.inputs]
+            parts += [self.content(self.fill(path, variables)) for path in step.inputs]
             fingerprint = hashlib.sha256("\0".join(parts).encode()).hexdigest()
             tasks.append(Task(cell, step.name, command, outputs, fingerprint))
         return tasks
 
-    def _content(self, name: str) -> str:
-        """SHA-256 of an input, or of all files below a folder; "missing" where there is none (yet)."""
+    def content(self, name: str) -> str:
+        """SHA-256 of a file of the work directory, or of all below a folder; "missing" where there is none (yet)."""
         path = self.workdir / name
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file())

@@ -71,6 +71,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -78,8 +79,6 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import RESERVED, Experiment, Keep, Shares, Step, Test, Value
 
 _NAME = re.compile(r"[\w][\w.+-]*")
-# Where an experiment writes: the part of the file, and the key in it.
-_PLACES = (("", "workdir"), ("", "record"), ("", "table"), ("keep", "folder"), ("shares", "page"))
 
 
 def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = None) -> Experiment:
@@ -97,7 +96,7 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         "workdir", "record", "table", "env", "vars", "seeds", "prepare", "results", "values", "keep", "shares",
     })  # fmt: skip
     name = reader.name(raw["name"], "name")
-    workdir = (path.parent / str(raw.get("workdir", f"runs/{name}"))).resolve()
+    places = _places(raw, path.parent)
     systems = {
         reader.name(system, "systems"): reader.strings(variables or {}, f"systems.{system}")
         for system, variables in reader.mapping(raw["systems"], "systems").items()
@@ -117,26 +116,33 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
     experiment = Experiment(
         path=path,
         name=name,
-        workdir=workdir,
-        record=path.parent / raw["record"] if "record" in raw else workdir / "results.jsonl",
-        table=path.parent / raw["table"] if "table" in raw else workdir / "results.md",
+        workdir=places["workdir"],
+        record=places["record"],
+        table=places["table"],
         env=reader.strings(raw.get("env") or {}, "env"),
         vars=variables,
         seeds=seeds,
         systems=systems,
         prepare=reader.steps(raw.get("prepare") or [], "prepare", systems),
         steps=reader.steps(raw["steps"], "steps", systems),
-        tests=reader.tests(raw.get("results") or {}, systems),
+        tests=(tests := reader.tests(raw.get("results") or {}, systems)),
         values=reader.values(raw.get("values") or {}, systems),
         keep=reader.keep(raw.get("keep")),
-        shares=reader.shares(raw.get("shares"), systems),
+        shares=reader.shares(raw.get("shares"), systems, tests),
     )
     for system, seed in experiment.cells():
         experiment.cell_tasks(system, seed)
         cell = experiment.variables(system, seed)
         texts = [t.sys for t in experiment.tests] + [v.file for v in experiment.values if not v.published]
-        for text in texts + list(experiment.keep.files if experiment.keep else ()):
+        for text in texts:
             experiment.fill(text, cell)
+    made = {
+        output.rstrip("/") for cell in experiment.cells() for t in experiment.cell_tasks(*cell) for output in t.outputs
+    }
+    for file in experiment.keep.files if experiment.keep else ():
+        names = [Path(experiment.fill(file, experiment.variables(*cell))) for cell in experiment.cells()]
+        if not any({str(name), *map(str, name.parents)} & made for name in names):
+            raise reader.fail(f"keep.files: {file} is no output of a step, and in none")
     for test in experiment.tests:
         if test.parse is None and (test.options.get("by") or (experiment.shares and experiment.shares.by)):
             raise reader.fail(f"results.{test.name} has no parse, and is to be told apart by properties of the parse")
@@ -177,13 +183,24 @@ def _parse(path: Path, extending: tuple[Path, ...] = ()):
         if isinstance(raw.get(key), dict) and isinstance(inherited.get(key), dict):
             raw[key] = {**inherited[key], **raw[key]}
     merged = {**inherited, **raw}
-    for part, key in _PLACES:
-        mine, other = ((of.get(part) or {}) if part else of for of in (merged, inherited))
-        if isinstance(mine, dict) and isinstance(other, dict) and key in mine and mine[key] == other.get(key):
-            where = f"{part}.{key}" if part else key
-            message = f"{where} is that of {base.name}, whose results would be replaced: {mine[key]}"
+    others = _places(inherited, base.parent)
+    for where, place in _places(merged, path.parent).items():
+        if others.get(where) == place:
+            message = f"{where} is that of {base.name}, whose results would be replaced"
             raise SyntaxDataError(message, path=path, hint=f"give this file a {where} of its own")
     return merged
+
+
+def _places(raw: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+    """Where an experiment writes, by the key that says it, also where it is the key's default."""
+    workdir = folder / str(raw.get("workdir", f"runs/{raw.get('name')}"))
+    found = {"workdir": workdir}
+    for key, default in (("record", "results.jsonl"), ("table", "results.md")):
+        found[key] = folder / str(raw[key]) if key in raw else workdir / default
+    for part, key in (("keep", "folder"), ("shares", "page")):
+        if isinstance(raw.get(part), dict) and key in raw[part]:
+            found[f"{part}.{key}"] = folder / str(raw[part][key])
+    return {where: path.resolve() for where, path in found.items()}
 
 
 def _number(value) -> bool:
@@ -268,6 +285,10 @@ class _Reader:
             chosen = {key: item for key, item in raw.items() if key in options}
             if "by" in chosen:
                 chosen["by"] = self.properties(chosen["by"], f"{where}.by")
+            try:
+                Options(**chosen)
+            except SyntaxDataError as error:
+                raise self.fail(f"{where}.{error.message}", error.hint) from None
             ref = self.texts(raw["ref"], f"{where}.ref")
             sys, src, parse = str(raw["sys"]), raw.get("src"), raw.get("parse")
             tests.append(Test(str(name), ref, sys, src, parse, only, baseline, chosen))
@@ -300,9 +321,14 @@ class _Reader:
             raise self.fail("keep.files is empty")
         return Keep(self.path.parent / str(raw["folder"]), files)
 
-    def shares(self, value, systems) -> Shares | None:
+    def shares(self, value, systems, tests: list[Test]) -> Shares | None:
+        from fairseq_syntax.scoring.metrics import MORE_IS_BETTER
+
         if value is None:
             return None
+        scores = [key for test in tests for key in test.options.get("metrics", MORE_IS_BETTER)]
+        if not set(scores) & set(MORE_IS_BETTER):
+            raise self.fail("shares: no test has a score of which more is better", ", ".join(MORE_IS_BETTER))
         raw = self.mapping(value, "shares", {"page", "baseline", "controls"}, {"by"})
         if raw["baseline"] not in systems:
             raise self.fail(f"shares.baseline: no system is called {raw['baseline']}", ", ".join(systems))

@@ -4,10 +4,12 @@
 
 - ``{"kind": "environment", …}``: hardware, threads and versions, at each start
 - ``{"kind": "step", "cell", "step", "command", "seconds", "attempts", "fingerprint"}``: a step that succeeded
-- ``{"kind": "value", "cell", "name", "value", "digits"}``: a number out of a step's JSON file
-- ``{"kind": "test", "test", "seeds", "fingerprint", "report"}``: what ``fairseq-syntax score`` says of a test set
-- ``{"kind": "shares", "test", "seeds", "fingerprint", "draws", "metrics", "by"}``: what :func:`.shares.measure` and
-  :func:`.shares.measure_by` say of a test set, by metric
+- ``{"kind": "value", "cell", "name", "value", "digits", "fingerprint"}``: a number out of a step's JSON file, and the
+  fingerprint of the cell's last step
+- ``{"kind": "test", "test", "seeds", "fingerprint", "files", "report"}``: what ``fairseq-syntax score`` says of a test
+  set, and the SHA-256 of each file that it has read
+- ``{"kind": "shares", "test", "seeds", "fingerprint", "files", "draws", "baseline", "metrics", "by"}``: what
+  :func:`.shares.measure` and :func:`.shares.measure_by` say of a test set, by metric
 """
 
 from __future__ import annotations
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
              "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
-Planned = Mapping[str, Mapping[str, Sequence[int]]]
 DRAWS = 1000  # of the bootstrap behind the shares
 
 
@@ -112,7 +113,7 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
                 entry = _value(experiment, value, system, seed)
                 if entry not in [{k: v for k, v in e.items() if k != "time"} for e in entries]:
                     append(experiment.record, entry)
-    last = {(entry["kind"], entry["test"]): entry["fingerprint"] for entry in entries if "test" in entry}
+    last = {(entry["kind"], entry["test"]): entry for entry in entries if "test" in entry}
     for test in experiment.tests:
         seeds = {
             system: [seed for name, seed in complete if name == system]
@@ -121,20 +122,18 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
         }
         seeds = {system: mine for system, mine in seeds.items() if mine}
         if seeds:
-            fingerprint = _fingerprint(experiment, test, seeds)
-            if last.get(("test", test.name)) != fingerprint:
+            fingerprint, files = _fingerprint(experiment, test, seeds), _files(experiment, test, seeds)
+            entry = {"test": test.name, "seeds": seeds, "files": files}
+            if not _is_scored(last.get(("test", test.name), {}), fingerprint, files):
                 report = _report(experiment, test, seeds)
-                entry = {"kind": "test", "test": test.name, "seeds": seeds, "fingerprint": fingerprint}
-                append(experiment.record, {**entry, "report": report})
+                append(experiment.record, {"kind": "test", **entry, "fingerprint": fingerprint, "report": report})
             shares = experiment.shares
             if shares is not None and shares.baseline in seeds:
-                fingerprint = hashlib.sha256(
-                    f"{fingerprint}{DRAWS}{list(shares.controls)}{shares.by}".encode()
-                ).hexdigest()
-                if last.get(("shares", test.name)) != fingerprint:
-                    entry = {"kind": "shares", "test": test.name, "seeds": seeds, "fingerprint": fingerprint}
-                    entry |= {"draws": DRAWS, **_shares(experiment, shares, test, seeds)}
-                    append(experiment.record, entry)
+                asked = f"{fingerprint}{DRAWS}{shares.baseline}{list(shares.controls)}{shares.by}"
+                fingerprint = hashlib.sha256(asked.encode()).hexdigest()
+                if not _is_scored(last.get(("shares", test.name), {}), fingerprint, files):
+                    entry |= {"fingerprint": fingerprint, "draws": DRAWS, "baseline": shares.baseline}
+                    append(experiment.record, {"kind": "shares", **entry, **_shares(experiment, shares, test, seeds)})
 
 
 def _value(experiment: Experiment, value: Value, system: str, seed: int) -> dict:
@@ -142,8 +141,14 @@ def _value(experiment: Experiment, value: Value, system: str, seed: int) -> dict
         found = float(value.published[system])
     else:
         found = _measured(experiment, value, system, seed)
-    cell = f"{system}/{seed}"
-    return {"kind": "value", "cell": cell, "name": value.name, "value": found, "digits": value.digits}
+    entry = {"kind": "value", "cell": f"{system}/{seed}", "name": value.name, "value": found, "digits": value.digits}
+    return {**entry, "fingerprint": _of_cell(experiment, system, seed)}
+
+
+def _of_cell(experiment: Experiment, system: str, seed: int) -> str | None:
+    """The fingerprint of a cell's last step, which holds those of all before it."""
+    tasks = experiment.cell_tasks(system, seed)
+    return tasks[-1].fingerprint if tasks else None
 
 
 def _measured(experiment: Experiment, value: Value, system: str, seed: int) -> float:
@@ -160,12 +165,28 @@ def _measured(experiment: Experiment, value: Value, system: str, seed: int) -> f
 
 
 def _fingerprint(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> str:
-    """Of all that the test's scores depend on: the commands behind its files, and how they are scored."""
+    """Of what the test's scores depend on besides its files: the commands behind them, and how they are scored."""
     parts = [repr(test)]
     for system, mine in seeds.items():
         for seed in mine:
             parts += [f"{system}/{seed}", *(task.fingerprint for task in experiment.cell_tasks(system, seed))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _files(experiment: Experiment, test: Test, seeds: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """SHA-256 of each file that is read to score a test, by its name in the work directory."""
+    shared = [text for text in (*test.ref, test.src, test.parse) if text is not None]
+    names = [experiment.fill(text, experiment.variables()) for text in shared]
+    for system, mine in seeds.items():
+        names += [experiment.fill(test.sys, experiment.variables(system, seed)) for seed in mine]
+    return {name: experiment.content(name) for name in names}
+
+
+def _is_scored(last: Mapping[str, Any], fingerprint: str, files: Mapping[str, str]) -> bool:
+    """Whether a record is of this fingerprint and these files. Of a file that is gone, what was recorded counts."""
+    known = last.get("files", {})
+    same = all(sha256 in ("missing", known.get(name)) for name, sha256 in files.items())
+    return last.get("fingerprint") == fingerprint and same
 
 
 def _texts(experiment: Experiment, files: Sequence[str]) -> list[list[str]]:
@@ -241,35 +262,63 @@ def _unfinished(seeds: Mapping[str, Sequence[int]], planned: Mapping[str, Sequen
     return f" Not finished: {cells}." if cells else ""
 
 
-def results_table(entries: list[dict], title: str, systems: Sequence[str], planned: Planned | None = None) -> str:
-    """The whole of a results file as Markdown: scores and tests, values, times, commands, environments.
+def current(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of what a record says, the latest of each kind that holds of the experiment as it is now.
+
+    What is left out: systems, seeds, steps, tests and values that it had once, what other commands gave in the place
+    of those that it has now, and gains over another baseline.
+    """
+    latest: dict[tuple, Mapping[str, Any]] = {}
+    for entry in entries:
+        latest[tuple(entry.get(key) for key in ("kind", "cell", "step", "test", "name"))] = entry
+    tasks = [
+        *experiment.prepare_tasks(),
+        *(task for cell in experiment.cells() for task in experiment.cell_tasks(*cell)),
+    ]
+    commands = {(task.cell, task.step): task.fingerprint for task in tasks}
+    cells = {f"{system}/{seed}": _of_cell(experiment, system, seed) for system, seed in experiment.cells()}
+    tests, values = [test.name for test in experiment.tests], [value.name for value in experiment.values]
+    baseline = experiment.shares.baseline if experiment.shares is not None else None
+
+    def holds(entry: Mapping[str, Any]) -> bool:
+        if entry["kind"] == "step":
+            return commands.get((entry["cell"], entry["step"])) == entry.get("fingerprint")
+        if entry["kind"] == "value":
+            if entry["cell"] not in cells or entry["name"] not in values:
+                return False
+            fingerprint = cells[entry["cell"]]
+            return entry.get("fingerprint", fingerprint) == fingerprint  # records of earlier versions have none
+        if entry["kind"] == "shares":
+            return baseline is not None and entry["test"] in tests and entry.get("baseline", baseline) == baseline
+        return entry["kind"] != "test" or entry["test"] in tests
+
+    return [entry for entry in latest.values() if holds(entry)]
+
+
+def results_table(experiment: Experiment, entries: list[dict]) -> str:
+    """The results of an experiment as Markdown: scores and tests, values, times, commands, environments.
 
     Args:
-        entries: as :func:`read` gives them
-        title: of the page
-        systems: those of the experiment, in its order; the record of others, which it had once, is passed over
-        planned: of each test set the seeds of each system: it is said which of them are not finished
+        entries: its record, as :func:`read` gives it
     """
     from fairseq_syntax.experiments.shares import by_table
     from fairseq_syntax.scoring.report import tables
 
-    latest: dict[tuple, dict] = {}
-    for entry in entries:
-        latest[tuple(entry.get(key) for key in ("kind", "cell", "step", "test", "name"))] = entry
-    parts = [f"# {title}", "Written by `fairseq-syntax experiment` from its results file."]
-    for entry in latest.values():
+    found_now, planned = current(experiment, entries), experiment.planned()
+    parts = [f"# {experiment.name}", "Written by `fairseq-syntax experiment` from its results file."]
+    for entry in found_now:
         if entry["kind"] == "test":
             seeds = "; ".join(f"{name} {', '.join(map(str, mine))}" for name, mine in entry["seeds"].items())
             parts += [f"## {entry['test']}", *(table.render("markdown") for table in tables(entry["report"]))]
-            parts.append(f"Seeds: {seeds}." + _unfinished(entry["seeds"], (planned or {}).get(entry["test"], {})))
+            parts.append(f"Seeds: {seeds}." + _unfinished(entry["seeds"], planned[entry["test"]]))
         if entry["kind"] == "shares":
             found = [by_table(metric, one) for metric, of in entry["by"].items() for one in of]
             shown = [table.render("markdown") for table in found if table is not None]
             parts += (
                 [f"## {entry['test']}: gains over the baseline by properties of the parse", *shown] if shown else []
             )
-    order = ["prepare", *systems]
-    known = [e for e in latest.values() if e["kind"] in ("step", "value") and _system(e) in order]
+    order = ["prepare", *experiment.systems]
+    known = [entry for entry in found_now if entry["kind"] in ("step", "value")]
     known.sort(key=lambda entry: order.index(_system(entry)))
     steps = [entry for entry in known if entry["kind"] == "step"]
     values = [entry for entry in known if entry["kind"] == "value"]
@@ -288,7 +337,7 @@ def results_table(entries: list[dict], title: str, systems: Sequence[str], plann
     return "\n\n".join(parts) + "\n"
 
 
-def _system(entry: dict) -> str:
+def _system(entry: Mapping[str, Any]) -> str:
     return entry["cell"].split("/")[0]
 
 
@@ -310,7 +359,7 @@ def _by_system(title: str, cells: dict[tuple[str, str], float], digits: dict[str
     return Table(title, ["system", *columns], body, [note]).render("markdown")
 
 
-def _commands(steps: list[dict]) -> str:
+def _commands(steps: Sequence[Mapping[str, Any]]) -> str:
     """Every command of ``prepare`` and of the first seed of each system; the other seeds differ in the seed."""
     lines: list[str] = []
     first: dict[str, Any] = {}

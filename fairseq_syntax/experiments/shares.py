@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property, interval_label
+from fairseq_syntax.scoring.significance import LEAST_SENTENCES
 from fairseq_syntax.scoring.tables import Table, number
 from fairseq_syntax.text.conllu import ParsedLine
 
@@ -213,17 +214,23 @@ def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> T
 
 def by_table(metric: str, found: Mapping[str, Any]) -> Table | None:
     """One property of :func:`measure_by` as a table: gains, and what the parse adds to each control; None: no rows."""
-    header, rows = ["", *(interval_label(i["over"], i["to"]) for i in found["intervals"])], []
+
+    def shown(figures: Sequence[float], sentences: int) -> str:
+        return str(Estimate(*figures)) if sentences >= LEAST_SENTENCES else f"{figures[0]:+.2f}"
+
+    header, rows = ["", *(interval_label(found["property"], i["over"], i["to"]) for i in found["intervals"])], []
     for place, row in enumerate(found["intervals"][0]["rows"]):
-        of_intervals = [interval["rows"][place] for interval in found["intervals"]]
-        rows.append([f"{row['system']}, gain", *(str(Estimate(*one["gain"])) for one in of_intervals)])
+        of_intervals = [(interval["rows"][place], interval["sentences"]) for interval in found["intervals"]]
+        rows.append([f"{row['system']}, gain", *(shown(one["gain"], n) for one, n in of_intervals)])
         for control in row["controls"]:
-            cells = (str(Estimate(*one["controls"][control]["syntax"])) for one in of_intervals)
+            cells = (shown(one["controls"][control]["syntax"], n) for one, n in of_intervals)
             rows.append([f"{row['system']}, syntax against {control}", *cells])
     if not rows:
         return None
     rows.insert(0, ["sentences", *(str(interval["sentences"]) for interval in found["intervals"])])
     notes = ["in brackets: 95 % intervals over sentences, and over seeds where there are several"]
+    if any(interval["sentences"] < LEAST_SENTENCES for interval in found["intervals"]):
+        notes.append(f"none for fewer than {LEAST_SENTENCES} sentences")
     return Table(f"{metric} by {found['property']}", header, rows, notes)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment
+from fairseq_syntax.experiments.results import current
 from fairseq_syntax.experiments.shares import Estimate, share_table
 from fairseq_syntax.scoring.tables import Table
 
@@ -19,9 +20,10 @@ the score with the control. **Kept** is the share of the gain that the control k
 
 Intervals hold 95 % of {draws} bootstrap draws, each of which takes other sentences (the same for all systems) and,
 where a system has several seeds, other seeds. An interval from one seed says nothing of how another seed would come
-out. *May be chance* means that the interval has 0 in it: the figures do not tell, and more seeds or more sentences
-might. No correction is made for the number of comparisons, and all of them share the runs of {baseline}. What holds
-for this corpus, this parser and models of this size, trained for this long, need not hold for others."""
+out, and those from two or three are somewhat too narrow. *May be chance* means that the interval has 0 in it: the
+figures do not tell, and more seeds or more sentences might. No correction is made for the number of comparisons, and
+all of them share the runs of {baseline}. What holds for this corpus, this parser and models of this size, trained for
+this long, need not hold for others."""
 
 
 def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> str:
@@ -37,7 +39,7 @@ def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -
     shares = experiment.shares
     if shares is None:
         raise SyntaxDataError("says nothing of shares", path=experiment.path)
-    latest = {entry["test"]: entry for entry in entries if entry["kind"] == "shares"}
+    latest = {entry["test"]: entry for entry in current(experiment, entries) if entry["kind"] == "shares"}
     table = os.path.relpath(experiment.table, shares.page.parent)
     parts = [
         f"# {experiment.name}: how much of each gain is syntax",
@@ -63,11 +65,11 @@ def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -
 
 
 def _progress(experiment: Experiment, latest: Mapping[str, Mapping[str, Any]]) -> str:
-    done = next(iter(latest.values()))["seeds"] if latest else {}
     rows = []
     for system in experiment.systems:
-        missing = [str(seed) for seed in experiment.seeds if seed not in done.get(system, ())]
-        rows.append([system, ", ".join(map(str, done.get(system, ()))) or "none", ", ".join(missing) or "none"])
+        done = {seed for entry in latest.values() for seed in entry["seeds"].get(system, ())}
+        columns = ([str(seed) for seed in experiment.seeds if (seed in done) is finished] for finished in (True, False))
+        rows.append([system, *(", ".join(seeds) or "none" for seeds in columns)])
     return Table("Runs", ["system", "seeds finished", "seeds not finished"], rows).render("markdown")
 
 
@@ -94,9 +96,16 @@ def _words(experiment: Experiment, latest: Mapping[str, Mapping[str, Any]]) -> s
         planned = [control for control in shares.controls if f"{system}.{control}" in experiment.systems]
         unfinished = [control for control in planned if len(of_syntax.get(control, ())) < len(gains)]
         lines.append(_conclusion(gains, of_syntax, unfinished))
-        seeds = [one["seeds"] for _, row in rows_of for one in (row, *row["controls"].values())]
-        if min(seeds) == 1:
-            lines.append("One seed: this is said of these runs, and not of how others would come out.")
+        seeds = {shares.baseline: [len(entry["seeds"][shares.baseline]) for entry in latest.values()]}
+        seeds[system] = [row["seeds"] for _, row in rows_of]
+        for _, row in rows_of:
+            for control, one in row["controls"].items():
+                seeds.setdefault(f"{system}.{control}", []).append(one["seeds"])
+        lone = [name for name, counts in seeds.items() if min(counts) == 1]
+        if lone:
+            lines.append(
+                f"One seed of {enumerated(lone)}: this is said of these runs, and not of how others would come out."
+            )
         paragraphs.append(" ".join(lines))
     if not paragraphs:
         paragraphs.append(f"{shares.baseline} is finished, and no other system is.")

@@ -111,7 +111,7 @@ def score_by_property(found: Mapping, metric: str) -> Figure:
         offset = (i - (len(names) - 1) / 2) * 0.6 / len(names)
         mark = MARKS[i % len(MARKS)]
         axes.errorbar(places + offset, middle, errors, fmt=mark, color=color, markersize=5, capsize=3, label=name)
-    labels = [interval_label(interval["over"], interval["to"]) for interval in intervals]
+    labels = [interval_label(found["property"], interval["over"], interval["to"]) for interval in intervals]
     axes.set_xticks(places, [f"{label}\n{one['sentences']:,}" for label, one in zip(labels, intervals)])
     axes.set_xlabel(f"{found['property']}; sentences below")
     axes.set_ylabel(metric)

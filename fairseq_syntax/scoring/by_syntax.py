@@ -14,7 +14,7 @@ import numpy as np
 from fairseq_syntax.console import progress
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property, interval_label
-from fairseq_syntax.scoring.significance import Difference, holm, resample
+from fairseq_syntax.scoring.significance import LEAST_SENTENCES, Difference, holm, resample
 from fairseq_syntax.scoring.tables import Table, number, p_value
 from fairseq_syntax.text.conllu import ParsedLine
 
@@ -34,7 +34,8 @@ def by_syntax(
         systems: the runs of each system by its name, one per seed; a system's score is the mean over them
         parses: of the N source lines
         baseline: the system to compare the others with
-        resamples: of the bootstrap, drawn alike for all systems; 0 leaves intervals and tests out
+        resamples: of the bootstrap, drawn alike for all systems; 0 leaves intervals and tests out, as it is where there
+            are fewer than :data:`.significance.LEAST_SENTENCES`
 
     Returns:
         per property ``{"property", "intervals"}``, and per interval ``{"over", "to", "sentences", "mean", "scores",
@@ -59,8 +60,8 @@ def by_syntax(
                 scores, differences = _compare(systems, scorer, interval.lines, baseline, resamples)
                 entry["scores"][scorer.name], entry["differences"][scorer.name] = scores, differences
             intervals.append(entry)
-        for scorer in scorers if resamples else ():
-            family = [one for entry in intervals for one in entry["differences"][scorer.name].values()]
+        for scorer in scorers:
+            family = [one for entry in intervals for one in entry["differences"][scorer.name].values() if "p" in one]
             for one, adjusted in zip(family, holm([one["p"] for one in family])):
                 one["p_holm"] = adjusted
         found.append({"property": prop.name, "intervals": intervals})
@@ -71,6 +72,7 @@ def _compare(
     systems: dict[str, list[list[str]]], scorer: Scorer, lines: np.ndarray, baseline: str, resamples: int
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
     chosen = lines.tolist()
+    resamples = resamples if len(chosen) >= LEAST_SENTENCES else 0
     scores: dict[str, dict[str, float]] = {}
     drawn: dict[str, np.ndarray] = {}
     for name, runs in systems.items():
@@ -99,26 +101,28 @@ def syntax_tables(found: Sequence[dict[str, Any]], baseline: str) -> list[Table]
             names = list(intervals[0]["scores"][metric])
             rows: list[list[str]] = []
             tests: list[list[str]] = []
-            tested = "p" in next(iter(intervals[0]["differences"][metric].values()), {})
+            tested = sum("p" in one for entry in intervals for one in entry["differences"][metric].values())
             for entry in intervals:
-                label = interval_label(entry["over"], entry["to"])
+                label = interval_label(one["property"], entry["over"], entry["to"])
                 rows.append([label, str(entry["sentences"])])
                 for name in names:
                     rows[-1].append(_with_interval(entry["scores"][metric][name], "score", signed=False))
                 for name, difference in entry["differences"][metric].items():
                     cells = [_with_interval(difference, "difference", signed=True)]
                     if tested:
-                        cells += [number(difference["detectable"]), p_value(difference["p"], star=False)]
-                        cells.append(p_value(difference["p_holm"]))
+                        cells += [number(difference.get("detectable")), p_value(difference.get("p"), star=False)]
+                        cells.append(p_value(difference.get("p_holm")))
                     tests.append([label, name, *cells])
-            resampled = "low" in intervals[0]["scores"][metric][names[0]]
+            resampled = [entry for entry in intervals if "low" in entry["scores"][metric][names[0]]]
             notes = ["in brackets: 95% intervals of the bootstrap"] if resampled else []
+            if resampled and len(resampled) < len(intervals):
+                notes.append(f"no intervals or tests of fewer than {LEAST_SENTENCES} sentences")
             tables.append(Table(f"{metric} by {one['property']}", [one["property"], "sentences", *names], rows, notes))
             if tests:
                 header = [one["property"], "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
                 notes = [
                     "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
-                    f"p of the paired bootstrap; Holm: corrected for {len(tests)} comparisons; * below 0.05",
+                    f"p of the paired bootstrap; Holm: corrected for {tested} comparisons; * below 0.05",
                 ]
                 title = f"{metric} by {one['property']}, against {baseline}"
                 tables.append(Table(title, header, tests, notes if tested else []))

@@ -28,6 +28,7 @@ from fairseq_syntax.scoring.ribes import sentence_ribes
 METRICS = {"bleu": "BLEU", "bleu1": "BLEU-1", "chrf": "chrF", "ter": "TER", "ribes": "RIBES"}
 _WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})
 LOWER_IS_BETTER = frozenset({"TER"})
+MORE_IS_BETTER = tuple(key for key, name in METRICS.items() if name not in LOWER_IS_BETTER)
 
 
 class RIBESSignature(Signature):

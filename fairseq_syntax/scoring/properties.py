@@ -67,6 +67,7 @@ PROPERTIES: dict[str, Callable[[ParsedLine], float]] = {
     "crossing": crossing,
 }
 _COUNTS = ("crossing", "label", "upos")
+_MEANS = ("dependency-length",)  # whose values need not be whole numbers
 
 
 @dataclass(frozen=True)
@@ -142,17 +143,12 @@ class Interval:
     to: float | None
     lines: np.ndarray
 
-    @property
-    def label(self) -> str:
-        """As tables and figures name it."""
-        return interval_label(self.over, self.to)
 
-
-def interval_label(over: float | None, to: float | None) -> str:
-    """``3``, ``≤ 3``, ``(3, 5]``, ``> 5``; a lone number stands for the only whole number in the interval."""
+def interval_label(name: str, over: float | None, to: float | None) -> str:
+    """Of an interval of a property: ``3``, ``≤ 3``, ``(3, 5]``, ``> 5``; a lone number is the only one in it."""
     if over is None:
         return "all" if to is None else "0" if to == 0 else f"≤ {to:.4g}"
     if to is None:
         return f"> {over:.4g}"
-    whole = over.is_integer() and to == over + 1
+    whole = name not in _MEANS and float(over).is_integer() and to == over + 1
     return f"{to:.4g}" if whole else f"({over:.4g}, {to:.4g}]"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+from sacrebleu.metrics import BLEU
 
 from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
@@ -19,6 +20,7 @@ from fairseq_syntax.scoring.metrics import METRICS, Scorer, beer, distinct_1
 from fairseq_syntax.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.scoring.properties import Property
 from fairseq_syntax.scoring.significance import (
+    LEAST_SENTENCES,
     Difference,
     holm,
     paired_tests,
@@ -33,6 +35,7 @@ __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "table
 
 FORMAT = 1
 DISTINCT = "distinct-1"
+KEYS = (*METRICS, "distinct1")
 
 
 @dataclass
@@ -47,7 +50,7 @@ class System:
 class Options:
     """What to compute; the fields are the options of ``fairseq-syntax score``."""
 
-    metrics: Sequence[str] = (*METRICS, "distinct1")
+    metrics: Sequence[str] = KEYS
     tokenize: str = "13a"
     lowercase: bool = False
     resamples: int = 1000
@@ -55,6 +58,22 @@ class Options:
     by_length: int | None = None
     beer: str | None = None
     by: Sequence[Property] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Raises SyntaxDataError, whose text begins with the field's name."""
+        if isinstance(self.metrics, str) or not self.metrics or not set(self.metrics) <= set(KEYS):
+            raise SyntaxDataError(f"metrics must be a list, not {self.metrics!r}", hint=f"of {', '.join(KEYS)}")
+        if self.tokenize not in BLEU.TOKENIZERS:
+            hint = f"one of {', '.join(BLEU.TOKENIZERS)}"
+            raise SyntaxDataError(f"tokenize: sacrebleu has no tokenizer {self.tokenize}", hint=hint)
+        if not isinstance(self.lowercase, bool):
+            raise SyntaxDataError(f"lowercase must be true or false, not {self.lowercase!r}")
+        for name, least in (("resamples", 0), ("trials", 0), ("by_length", 1)):
+            value = getattr(self, name)
+            if value is None and name == "by_length":
+                continue
+            if not isinstance(value, int) or value < least:
+                raise SyntaxDataError(f"{name} must be a whole number from {least} on, not {value!r}")
 
 
 def read_system(text: str) -> System:
@@ -181,6 +200,8 @@ def _test(
     step: Callable[[], object],
 ) -> dict:
     one_by_one = len(system.runs) == len(base.runs)
+    enough = len(base.runs[0]) >= LEAST_SENTENCES
+    resamples, trials = (options.resamples, options.trials) if enough else (0, 0)
     found = {}
     for scorer in scorers:
         tests: dict = {"difference": entry["mean"][scorer.name] - base_entry["mean"][scorer.name]}
@@ -189,8 +210,8 @@ def _test(
                 scorer,
                 base.runs[i if one_by_one else 0].lines,
                 run.lines,
-                resamples=options.resamples,
-                trials=options.trials,
+                resamples=resamples,
+                trials=trials,
             )
             for i, run in enumerate(system.runs)
         ]
@@ -198,11 +219,9 @@ def _test(
         tests |= sentence_tests(theirs, ours)
         corpora = [[run["scores"][scorer.name] for run in e["runs"]] for e in (base_entry, entry)]
         tests["seeds"] = seed_test(*corpora)
-        if options.resamples:
+        if resamples:
             everything = range(len(ours))
-            drawn = [
-                resample(scorer, [run.lines for run in s.runs], everything, options.resamples) for s in (system, base)
-            ]
+            drawn = [resample(scorer, [run.lines for run in s.runs], everything, resamples) for s in (system, base)]
             tests["detectable"] = Difference.of(tests["difference"], drawn[0] - drawn[1]).detectable
         found[scorer.name] = tests
         step()
@@ -326,6 +345,8 @@ def _test_table(report: dict) -> Table:
     notes += [f"{name}: {first[name]['signature']}" for name in first]
     if first and any(len(tests["runs"]) > 1 for _, _, tests in entries):
         notes.append("bootstrap, randomization: the largest p over the seeds")
+    if report["sentences"] < LEAST_SENTENCES:
+        notes.append(f"no bootstrap and no randomization of fewer than {LEAST_SENTENCES} sentences")
     if "seeds" in present:
         notes.append("seeds: Welch's t-test over the seeds' corpus scores")
     return Table(f"Against {report['baseline']}", header, rows, notes)

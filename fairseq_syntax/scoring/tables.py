@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 STYLES = ("text", "markdown", "latex")
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_LATEX |= {c: "\\" + c for c in "&%$#_{}"} | {"<": r"$<$", ">": r"$>$"}
+_LATEX |= {c: "\\" + c for c in "&%$#_{}"} | {"<": r"$<$", ">": r"$>$", "≤": r"$\leq$"}
 
 
 @dataclass

@@ -365,7 +365,9 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
         for head, _, p in arcs:
             if head != word:
                 of_head[head] = of_head.get(head, 0.0) + p
-        own = [(head, label, p * q) for head, p in of_head.items() for label, q in labels[source[word]].items()]
+        own = [
+            (head, label, min(p * q, 1.0)) for head, p in of_head.items() for label, q in labels[source[word]].items()
+        ]
         new.append(to_root + own)
     return Sentence(sentence.heads, deprels, most_probable_first(new))
 
@@ -381,7 +383,8 @@ def tempered(sentence: Sentence, temperature: float) -> Sentence:
         # relative to the largest, so that no power of a small p vanishes with all the others
         powers = [(p / top) ** (1.0 / temperature) for _, _, p in arcs]
         scale = sum(p for _, _, p in arcs) / sum(powers)
-        new.append([(head, label, power * scale) for (head, label, _), power in zip(arcs, powers)])
+        # a mass above 1 by a parser's rounding would all be on the likeliest arc
+        new.append([(head, label, min(power * scale, 1.0)) for (head, label, _), power in zip(arcs, powers)])
     return Sentence(sentence.heads, sentence.deprels, most_probable_first(new))
 
 

@@ -112,9 +112,12 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def check_folder(path: str | os.PathLike[str] | None) -> None:
-    """Raises SyntaxDataError where the folder of a file that is to be written at the end is missing."""
+    """Raises SyntaxDataError where a file that is to be written at the end cannot be: its folder is missing, or it is
+    one itself."""
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise SyntaxDataError("there is no such folder to write to", path=path, hint="make it first: mkdir -p")
+    if path is not None and Path(path).is_dir():
+        raise SyntaxDataError("cannot be written: it is a folder", path=path)
 
 
 @contextmanager

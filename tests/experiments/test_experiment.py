@@ -241,17 +241,60 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     ]
 
 
-def test_the_table_is_in_the_order_of_the_systems_and_without_those_that_are_gone():
+def test_the_table_is_in_the_order_of_the_systems_and_without_those_that_are_gone(tmp_path):
+    recipe = tmp_path / "t.yaml"
+    recipe.write_text('name: t\nsystems: {a: {}, b: {}}\nsteps: [{name: s, run: "run {system}"}]\n')
+    experiment = load(recipe)
+    fingerprints = {system: experiment.cell_tasks(system, 1)[0].fingerprint for system in ("a", "b")}
     machine = {"cpus": 1, "memory_gib": 1, "system": "Linux", "machine": "x", "python": "3", "versions": {}}
     used = (("first", 1), ("second", 2), ("first", 1))
     entries = [{"kind": "environment", "cpu": name, "threads": threads, **machine} for name, threads in used]
     for system, seconds in (("b", 2.0), ("gone", 3.0), ("a", 1.0), ("b", 4.0)):
         step = {"kind": "step", "cell": f"{system}/1", "step": "s", "command": f"run {system}"}
+        step["fingerprint"] = fingerprints.get(system, "of old")
         entries.append({**step, "seconds": seconds, "attempts": 1})
-    table = results.results_table(entries, "t", ["a", "b"])
+    table = results.results_table(experiment, entries)
     assert table.index("| a | 1.0 |") < table.index("| b | 4.0 |"), "the last of two entries counts"
     assert "gone" not in table
     assert table.count("CPU: first") == table.count("CPU: second") == 1
+
+
+def test_what_no_longer_holds_is_in_no_table(recipe):
+    """A seed that was trained by another command, a test and a seed that are gone, and numbers of them."""
+    command.main(_parse(recipe))
+    table = recipe.parent / "work/results.md"
+    assert "| base | 2.0 ± 0.7 |" in table.read_text()
+    recipe.write_text(TEMPLATE.replace("[{seed}.5]", "[{seed}.75]"))
+    command.main(_parse(recipe, "--only", "base/1"))
+    text = table.read_text()
+    assert re.search(r"\| base \| 1\.\d \|", text), "the other seed's number is of another command"
+    assert "Not finished: base 2; better 1, 2." in text and "| better |" not in text.partition("## Values")[2]
+    recipe.write_text(TEMPLATE.replace("seeds: [1, 2]", "seeds: [1]").replace("  test: {ref", "  flickr: {ref"))
+    command.main(_parse(recipe))
+    text = table.read_text()
+    assert "## flickr\n" in text and "## test\n" not in text and not re.search(r"\d ± \d", text)
+
+
+def test_a_test_is_scored_again_when_what_it_reads_has_changed(recipe):
+    """Its reference by content, its translations by content and by name, and what the table says of them."""
+    recipe.write_text(TEMPLATE.replace('sys: "{out}"', 'sys: "{dir}/{pick}"').replace("out:", "pick: test.out, out:"))
+    command.main(_parse(recipe))
+    _ran(recipe)
+    work = recipe.parent / "work"
+
+    def scores() -> list[float]:
+        last = [entry for entry in results.read(work / "results.jsonl") if entry["kind"] == "test"][-1]
+        return [round(system["mean"]["BLEU"], 2) for system in last["report"]["systems"]]
+
+    before = scores()
+    for seed in (1, 2):
+        (work / f"better/{seed}/other.out").write_text("a b c d e x\n" * 4)
+        (work / f"base/{seed}/other.out").write_text("a b c d e f\n" * 4)
+    command.main(_parse(recipe, "--set", "pick=other.out"))
+    assert _ran(recipe) == [] and scores() == before[::-1], "other files of the same steps"
+    (work / "ref.txt").write_text("a b c d e x\n" * 4)
+    command.main(_parse(recipe))
+    assert _ran(recipe) == [] and scores() == before[::-1], "another reference"
 
 
 def test_half_a_line_in_the_results_file_is_passed_over(tmp_path):
@@ -285,6 +328,13 @@ def test_variables(recipe):
         ("name: translate", "name: train", "two steps of steps are called train"),
         ("outputs: [ref.txt]", "outputs: [1]", "must be a text or a list"),
         ("metrics:", "metrix:", "unknown key metrix"),
+        ("[bleu, chrf]", "[bleu, chrF]", r"results.test.metrics must be a list"),
+        ("[bleu, chrf]", "bleu", r"results.test.metrics must be a list"),
+        ("[bleu, chrf]", "[]", r"results.test.metrics must be a list"),
+        ("trials: 20", "trials: many", "results.test.trials must be a whole number from 0 on"),
+        ("trials: 20", "by_length: 0", "results.test.by_length must be a whole number from 1 on"),
+        ("trials: 20", "lowercase: 1", "results.test.lowercase must be true or false"),
+        ("trials: 20", "tokenize: klingon", "results.test.tokenize: sacrebleu has no tokenizer klingon"),
         ("name: toy", "name: [toy", "not YAML"),
         ("steps:", "stops:", "has no steps"),
     ],
@@ -371,6 +421,19 @@ def test_a_file_that_extends_another_does_not_write_where_that_one_writes(recipe
         bigger.write_text(f"extends: toy.yaml\nname: bigger\n{repeated}\n")
         with pytest.raises(SyntaxDataError, match=rf"bigger.yaml: {re.escape(place)} is that of toy.yaml"):
             load(bigger)
+
+
+@pytest.mark.parametrize(
+    "own", ["", "workdir: runs/toy", "workdir: ./x/../runs/toy", "name: bigger\nworkdir: runs/toy"]
+)
+def test_a_file_that_extends_another_has_no_place_of_its_by_default_or_by_another_name(recipe, own):
+    recipe.write_text("\n".join(x for x in TEMPLATE.splitlines() if not x.startswith("workdir")))
+    bigger = recipe.with_name("bigger.yaml")
+    bigger.write_text(f"extends: toy.yaml\n{own}\n")
+    with pytest.raises(SyntaxDataError, match=r"bigger.yaml: workdir is that of toy.yaml"):
+        load(bigger)
+    bigger.write_text("extends: toy.yaml\nname: bigger\n")
+    assert load(bigger).workdir.name == "bigger", "the default is by the name"
 
 
 MULTI30K = Path(__file__).parents[2] / "examples/multi30k"

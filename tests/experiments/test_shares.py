@@ -168,7 +168,7 @@ def test_a_grid_goes_on_where_its_work_directory_is_gone(recipe, capsys):
     assert ran(recipe) == ["base/1", "S/1", "base/2"]
     page = (recipe.parent / "VERDICT.md").read_text()
     assert "| base | 1, 2 | none |" in page and "| S.linear | none | 1, 2 |" in page
-    assert "*linear* is not finished" in page and "One seed:" in page
+    assert "*linear* is not finished" in page and "One seed of S:" in page
     assert "Not finished: S 2; S.linear 1, 2; T 1, 2." in (recipe.parent / "TOY.md").read_text()
     shutil.rmtree(recipe.parent / "work")
     capsys.readouterr()
@@ -227,10 +227,48 @@ def test_the_page_is_written_from_the_record_alone(recipe):
     assert (recipe.parent / "VERDICT.md").read_text() == page
 
 
-def words(recipe, bleu: dict, chrf: dict) -> str:
+def test_gains_over_another_baseline_are_measured_anew(recipe):
+    assert run(recipe) == 0
+    recipe.write_text(TEMPLATE.replace("page: VERDICT.md, baseline: base", "page: VERDICT.md, baseline: T"))
+    assert run(recipe, "--table") == 0
+    page = (recipe.parent / "VERDICT.md").read_text()
+    assert "Nothing can be said before a run of T is finished." in page, "gains over base are none over T"
+    assert run(recipe) == 0
+    page = (recipe.parent / "VERDICT.md").read_text()
+    assert "**base** against T" in page and "**T** against" not in page
+
+
+def test_what_other_code_did_is_done_again_where_it_was_kept_too(recipe, capsys):
+    assert run(recipe, "--only", "base/1") == 0
+    shutil.rmtree(recipe.parent / "work")
+    record = recipe.parent / "toy.jsonl"
+    assert run(recipe, "--only", "base/1", "--check-code") == 0
+    assert "base/1: kept from before" in capsys.readouterr().out
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    record.write_text("".join(json.dumps({**line, "code": "of another day"}) + "\n" for line in lines))
+    assert run(recipe, "--only", "base/1") == 0 and ran(recipe) == []
+    assert run(recipe, "--only", "base/1", "--check-code") == 0
+    assert ran(recipe) == ["base/1"]
+
+
+def test_a_folder_cannot_be_kept_and_the_other_cells_go_on(recipe, capsys):
+    recipe.write_text(
+        TEMPLATE.replace('files: ["{dir}/test.txt"]', 'files: ["{dir}/model"]')
+        .replace('outputs: ["{dir}/test.txt"]', 'outputs: ["{dir}/test.txt", "{dir}/model"]')
+        .replace("echo {system}", "[ {seed} = 2 ] && echo x > {dir}/model || mkdir {dir}/model; echo {system}")
+    )
+    assert run(recipe, "--only", "base", "--jobs", "2") == 1
+    said = capsys.readouterr().out
+    assert "base/1: FAILED to keep its files: " in said and "base/1/model: keep.files: not a file" in said
+    assert "failed: base/1\n" in said and sorted(ran(recipe)) == ["base/1", "base/2"]
+    assert (recipe.parent / "kept/base/2/model").read_text() == "x\n"
+
+
+def words(recipe, bleu: dict, chrf: dict, base: int = 2) -> str:
     """What the page says of a system S, given its rows in two scores."""
     metrics = {"BLEU": [{"system": "S", **bleu}], "chrF": [{"system": "S", **chrf}]}
-    entry = {"kind": "shares", "test": "test", "draws": 10, "seeds": {"S": [1, 2]}, "metrics": metrics}
+    seeds = {"base": [1, 2][:base], "S": [1, 2]}
+    entry = {"kind": "shares", "test": "test", "draws": 10, "seeds": seeds, "metrics": metrics}
     page = verdict_page(load(recipe), [entry])
     return page[page.index("**S**") : page.index("## test")]
 
@@ -271,8 +309,9 @@ def test_the_words_are_those_of_the_intervals(recipe):
 
 def test_the_words_say_what_is_not_known_yet(recipe):
     assert "The control *linear* is not finished." in words(recipe, row(3), row(3))
-    assert "One seed" in words(recipe, row(3, 2, seeds=1), row(3, 2, seeds=1))
-    assert "One seed" in words(recipe, row(3, 2, twins=1), row(3, 2, twins=1)), "of the control"
+    assert "One seed of S:" in words(recipe, row(3, 2, seeds=1), row(3, 2, seeds=1))
+    assert "One seed of S.linear:" in words(recipe, row(3, 2, twins=1), row(3, 2, twins=1))
+    assert "One seed of base and S.linear:" in words(recipe, row(3, 2, twins=1), row(3, 2), base=1)
     recipe.write_text(TEMPLATE.replace("  S.linear: {share: 2}", "  T.linear: {share: 2}"))
     assert "No control is planned for it: what of its gain is syntax is open." in words(recipe, row(3), row(3))
     assert "No control" not in words(recipe, row(0.5), row(0.5)), "there is nothing to ask it of"
@@ -280,10 +319,12 @@ def test_the_words_say_what_is_not_known_yet(recipe):
 
 def test_a_control_that_one_test_has_and_another_has_not_yet(recipe):
     """A run that was interrupted between two tests has written the control's figures for the first alone."""
-    entries = []
-    for test, found in (("one", row(3, 2)), ("two", row(3))):
+    test = TEMPLATE[TEMPLATE.index("  test:\n") : TEMPLATE.index("keep:")]
+    recipe.write_text(TEMPLATE.replace(test, test.replace("test:", "one:") + test.replace("test:", "two:")))
+    entries, seeds = [], {"base": [1, 2], "S": [1, 2]}
+    for name, found in (("one", row(3, 2)), ("two", row(3))):
         metrics = {"BLEU": [{"system": "S", **found}]}
-        entries.append({"kind": "shares", "test": test, "draws": 10, "seeds": {"S": [1, 2]}, "metrics": metrics})
+        entries.append({"kind": "shares", "test": name, "draws": 10, "seeds": seeds, "metrics": metrics})
     page = verdict_page(load(recipe), entries)
     assert "*linear*: +2.00 BLEU on one: more than chance" in page
     assert "syntax that *linear* parses lack, in BLEU on one. The control *linear* is not finished." in page
@@ -300,6 +341,8 @@ def test_a_control_that_one_test_has_and_another_has_not_yet(recipe):
         ("parse: ref.conllu, ", "", "results.test has no parse"),
         ("files: [", "wrong: [", "keep has no files"),
         ('files: ["{dir}/test.txt"]', "files: []", "keep.files is empty"),
+        ('files: ["{dir}/test.txt"]', 'files: ["{dir}/log"]', "{dir}/log is no output of a step, and in none"),
+        ("metrics: [bleu]", "metrics: [ter]", "no test has a score of which more is better"),
         ('files: ["{dir}/test.txt"]', 'files: ["{dirr}/test.txt"]', "no variable dirr"),
     ],
 )

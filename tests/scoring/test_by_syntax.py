@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.scoring import properties, significance
-from fairseq_syntax.scoring.by_syntax import by_syntax
+from fairseq_syntax.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property, interval_label
 from fairseq_syntax.scoring.report import Options, evaluate, read_system, tables
@@ -76,9 +76,12 @@ def test_intervals_hold_every_line_once():
         ("crossing", {"0": [0], "1": [2], "> 1": [1, 3, 4, 5, 6, 7]}),
         ("upos=X@4,20", {"≤ 4": [0, 1, 2, 3], "(4, 20]": [4, 5, 6, 7]}),
     ):
-        found = {interval.label: interval.lines.tolist() for interval in Property.of(text).intervals(values)}
+        of = Property.of(text)
+        intervals = {(one.over, one.to): one.lines.tolist() for one in of.intervals(values)}
+        found = {interval_label(of.name, *bounds): lines for bounds, lines in intervals.items()}
         assert found == expected
-    assert interval_label(None, None) == "all" and interval_label(1.5, 2.5) == "(1.5, 2.5]"
+    assert interval_label("depth", None, None) == "all" and interval_label("depth", 1.5, 2.5) == "(1.5, 2.5]"
+    assert interval_label("dependency-length", 2, 3) == "(2, 3]", "a mean of 2.5 is in it"
 
 
 @pytest.mark.parametrize("text", ["hight", "label=", "length@", "length@3,2", "length@a", "label", "length@1,inf"])
@@ -113,8 +116,8 @@ def texts(n: int, seed: int) -> tuple[list[str], list[list[str]]]:
 
 @pytest.mark.parametrize("key", ["bleu", "chrf", "ter", "ribes"])
 def test_an_interval_is_scored_and_resampled_as_a_file_of_its_own(key):
-    refs, (base, first, second) = texts(24, 1)
-    parses = [random_parse(Random(i), i) for i in range(24)]
+    refs, (base, first, second) = texts(60, 1)
+    parses = [random_parse(Random(i), i) for i in range(60)]
     prop = Property.of("length@5")
     found = by_syntax(
         {"base": [base], "ours": [first, second]},
@@ -195,12 +198,12 @@ def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_pa
 
 
 def test_the_command(tmp_path, capsys):
-    refs, runs = texts(30, 4)
+    refs, runs = texts(80, 4)
     for name, lines in zip(("ref", "a", "b"), [refs, *runs]):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     with open(tmp_path / "p.conllu", "w") as file:
-        file.write("# lines = 30\n\n")
-        for number in range(30):
+        file.write("# lines = 80\n\n")
+        for number in range(80):
             write_conllu(file, random_parse(Random(number), number) if number != 7 else ParsedLine(line_number=7))
     common = ["--ref", f"{tmp_path}/ref", "--sys", f"a={tmp_path}/a", "--sys", f"b={tmp_path}/b"]
     argv = ["score", *common, "--conllu", f"{tmp_path}/p.conllu", "--by", "depth", "--by", "crossing", "label=acl"]
@@ -212,7 +215,7 @@ def test_the_command(tmp_path, capsys):
     report = json.loads((tmp_path / "r.json").read_text())
     assert [one["property"] for one in report["by_syntax"]] == ["depth", "crossing", "label=acl"]
     for one in report["by_syntax"]:
-        assert sum(interval["sentences"] for interval in one["intervals"]) == 30
+        assert sum(interval["sentences"] for interval in one["intervals"]) == 80
     assert command([*argv[:-4], "--resamples", "0", "--trials", "0"]) == 0
     assert "Holm" not in capsys.readouterr().out
     assert command(["score", *common, "--by", "depth"]) == 1
@@ -221,4 +224,39 @@ def test_the_command(tmp_path, capsys):
     assert "no such folder" in capsys.readouterr().err
     (tmp_path / "p.conllu").write_text("# lines = 3\n\n")
     assert command(argv) == 1
-    assert "holds the parse of 3 lines, but the text has 30" in capsys.readouterr().err
+    assert "holds the parse of 3 lines, but the text has 80" in capsys.readouterr().err
+    assert command(["score", *common, "--resamples", "-1"]) == 1
+    assert "resamples must be a whole number from 0 on" in capsys.readouterr().err
+    assert command(["score", *common, "--json", str(tmp_path)]) == 1
+    assert "cannot be written: it is a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sentences", [1, 2, 9])
+def test_a_few_sentences_are_not_tested(tmp_path, capsys, sentences):
+    """Every resample of one sentence is that sentence: no bootstrap tells it from chance."""
+    for name, text in (("ref", "a b c d e"), ("a", "a b x d e"), ("b", "a b c d e")):
+        (tmp_path / name).write_text(f"{text}\n" * sentences)
+    with open(tmp_path / "p.conllu", "w") as file:
+        file.write(f"# lines = {sentences}\n\n")
+        for number in range(sentences):
+            write_conllu(file, random_parse(Random(number), number))
+    files = ["--ref", f"{tmp_path}/ref", "--sys", f"a={tmp_path}/a", f"b={tmp_path}/b", "--conllu"]
+    argv = ["score", *files, f"{tmp_path}/p.conllu", "--by", "depth@99", "--metrics", "chrf", "--resamples", "20"]
+    assert command([*argv, "--trials", "20", "--json", f"{tmp_path}/r.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "no bootstrap and no randomization of fewer than 10 sentences" in printed and "MDD" not in printed
+    assert "[" not in printed.partition("chrF by depth")[2], "no interval"
+    assert json.loads((tmp_path / "r.json").read_text(), parse_constant=pytest.fail)["sentences"] == sentences
+
+
+def test_intervals_with_few_sentences_are_not_tested_beside_those_with_many():
+    refs, (base, ours, _) = texts(40, 5)
+    parses = [random_parse(Random(i), i) for i in range(40)]
+    edge = sorted(len(parse.words) for parse in parses)[-5]
+    prop = Property.of(f"length@{edge}")
+    found = by_syntax({"a": [base], "b": [ours]}, [Scorer("chrf", [refs])], parses, [prop], baseline="a", resamples=20)
+    many, few = (interval["differences"]["chrF"]["b"] for interval in found[0]["intervals"])
+    assert few.keys() == {"difference"} and many["p_holm"] == many["p"], "one comparison"
+    scores, tests = (table.render() for table in syntax_tables(found, "a"))
+    assert scores.count("[") == 2 and "no intervals or tests of fewer than 10 sentences" in scores
+    assert "corrected for 1 comparisons" in tests and tests.splitlines()[-3].split()[-3:] == ["–"] * 3
