@@ -23,25 +23,11 @@ class SideSyntax:
         stores: one per part of the dataset (``train``, ``train1``, …)
         repeats: how often each part is repeated in the dataset (``--upsample-primary``)
         arcs: whether batches bring the parser's distributions
-        dropout: the share of sentences that systems are to read as if they had no parse (``--parse-dropout``)
-        seed: of that draw, which depends on nothing else but the epoch and the sentence's number
-
-    Attributes:
-        epoch: from 1
     """
 
-    def __init__(
-        self,
-        stores: Sequence[SyntaxStore | MemoryStore],
-        repeats: list[int],
-        *,
-        arcs: bool,
-        dropout: float = 0.0,
-        seed: int = 1,
-    ) -> None:
+    def __init__(self, stores: Sequence[SyntaxStore | MemoryStore], repeats: list[int], *, arcs: bool) -> None:
         self.stores = stores
         self.arcs = arcs
-        self.dropout, self.seed, self.epoch = dropout, seed, 1
         self._sizes = np.array([len(s) for s in stores])
         self._ends = np.cumsum(self._sizes * np.array(repeats))
         for other in stores[1:]:
@@ -64,22 +50,7 @@ class SideSyntax:
             part = np.searchsorted(self._ends, numbers, side="right")
             within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
             flat = _concatenate(self.stores, part, within, self.arcs)
-        if self.dropout > 0:
-            flat.parsed = (uniform(numbers, self.seed, self.epoch) >= self.dropout).astype(np.int32)
         return pack(flat)
-
-
-def uniform(numbers: np.ndarray, seed: int, epoch: int) -> np.ndarray:
-    """For each sentence a float64 in [0, 1) that depends on its number, the seed and the epoch alone.
-
-    So it is the same in any batch, in any worker, and after a resume. The mixing is that of SplitMix64.
-    """
-    with np.errstate(over="ignore"):
-        x = numbers.astype(np.uint64) + np.uint64((seed << 32) + epoch) * np.uint64(0x9E3779B97F4A7C15)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-        x ^= x >> np.uint64(31)
-    return (x >> np.uint64(11)) / float(1 << 53)
 
 
 def _concatenate(
@@ -146,6 +117,9 @@ class SyntaxPairDataset(LanguagePairDataset):
     Args:
         source_syntax, target_syntax: the syntax of each side; None leaves it out
         other arguments: as in fairseq
+
+    Attributes:
+        epoch: in this process, from 1; the loader's workers keep that in which they began
     """
 
     def __init__(
@@ -153,6 +127,7 @@ class SyntaxPairDataset(LanguagePairDataset):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.source_syntax, self.target_syntax = source_syntax, target_syntax
+        self.epoch = 1
 
     def batch_by_size(
         self,
@@ -175,9 +150,7 @@ class SyntaxPairDataset(LanguagePairDataset):
     def set_epoch(self, epoch: int) -> None:
         """Note the epoch: which sentences go without their parse is drawn anew in each."""
         super().set_epoch(epoch)
-        for side in (self.source_syntax, self.target_syntax):
-            if side is not None:
-                side.epoch = epoch
+        self.epoch = epoch
 
     def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
         """fairseq's batch, with the syntax in the batch's own order (fairseq sorts it by length)."""

@@ -29,6 +29,7 @@ from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, to
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
 from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.data.labels import LabelInventory, labels_path
+from fairseq_syntax.data.parse_dropout import drop_parses
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import PrintedAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
@@ -318,16 +319,21 @@ class SyntaxTranslationTask(TranslationTask):
             self.dataset_to_epoch_iter[dataset] = own
         return own
 
-    def train_step(self, *args: Any, ignore_grad: bool = False, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """fairseq's; a filler counts nothing in what the update is divided by, and in what is logged.
+    def train_step(
+        self, sample: dict[str, Any], *args: Any, ignore_grad: bool = False, **kwargs: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """fairseq's, with ``--parse-dropout``; a filler counts nothing in what the update is divided by and is logged.
 
         Nor does it draw the dropout of the batches that follow: which batch fairseq runs as the filler depends on
         whether the run was resumed.
         """
+        if self.cfg.parse_dropout and "src_syntax" in sample["net_input"]:
+            epoch = self.datasets[self.cfg.train_subset].epoch
+            sample = drop_parses(sample, self.cfg.parse_dropout, seed=int(self.cfg.seed), epoch=epoch)
         if not ignore_grad:
-            return super().train_step(*args, **kwargs)
+            return super().train_step(sample, *args, **kwargs)
         with torch.random.fork_rng():
-            loss, size, log = super().train_step(*args, ignore_grad=True, **kwargs)
+            loss, size, log = super().train_step(sample, *args, ignore_grad=True, **kwargs)
         return loss, 0 * size, {name: 0 * value for name, value in log.items()}
 
     def _side_syntax(self, side: str, tokens: Any, directory: str, split: str) -> SideSyntax | None:
@@ -361,10 +367,7 @@ class SyntaxTranslationTask(TranslationTask):
                 path=next(s.path for s in stores if not s.has_arcs),
                 hint="parse with fairseq-syntax parse --distributions and binarize again",
             )
-        dropout = self.cfg.parse_dropout if side == "source" and split == self.cfg.train_subset else 0.0
-        return SideSyntax(
-            stores, repeats, arcs="arcs" in needs, dropout=dropout, seed=int(self.cfg.seed) if dropout else 1
-        )
+        return SideSyntax(stores, repeats, arcs="arcs" in needs)
 
     def _store_path(self, directory: str, split: str, lang: str) -> str:
         """The store of a split; token datasets of the opposite direction are used as fairseq does."""

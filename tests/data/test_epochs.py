@@ -103,7 +103,7 @@ def weights(state):
 
 SYSTEMS = {
     "pascal": {"pascal_heads": 2, "parent_ignoring": 0.3},
-    "ldd": {"arch": "ldd_transformer", "parse_dropout": 0.3},
+    "ldd": {"arch": "ldd_transformer", "parse_dropout": 0.3, "num_workers": 1},
     "lasyn": {
         "arch": "lasyn_transformer",
         "criterion": "lasyn_em",

@@ -10,10 +10,12 @@ import torch
 import toy_data
 from random_parses import random_tree
 
-from fairseq_syntax.data.dataset import uniform
+from fairseq_syntax.data.batch import unpack
+from fairseq_syntax.data.parse_dropout import uniform
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import unparsed
 from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 
 TRANSFORMERS = {
     "pascal_transformer": {},
@@ -81,12 +83,47 @@ def test_without_a_parse_scores_are_those_of_a_plain_transformer(arch, heads):
 
 
 def test_the_draw_depends_on_the_sentence_and_the_epoch_alone():
-    numbers = np.arange(20_000)
+    numbers = torch.arange(20_000)
     drawn = uniform(numbers, seed=3, epoch=2)
-    assert ((drawn >= 0) & (drawn < 1)).all() and abs((drawn < 0.15).mean() - 0.15) < 0.01
-    np.testing.assert_array_equal(uniform(numbers[[7, 5]], 3, 2), drawn[[7, 5]])
+    assert ((drawn >= 0) & (drawn < 1)).all() and abs((drawn < 0.15).double().mean() - 0.15) < 0.01
+    assert torch.equal(uniform(numbers[[7, 5]], 3, 2), drawn[[7, 5]])
     for other in (uniform(numbers, 3, 3), uniform(numbers, 4, 2)):
         assert abs(np.corrcoef(drawn, other)[0, 1]) < 0.03
+    for number in (0, 5, 19_999):  # SplitMix64 in Python's whole numbers
+        x = (number + ((3 << 32) + 2) * 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        assert drawn[number] == ((x ^ (x >> 31)) >> 11) / 2**53
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_other_sentences_go_without_their_parse_in_every_epoch(toy, tmp_path, monkeypatch, workers):
+    """With fairseq's default, too, a worker of the loader that lives as long as the run; and none in validation."""
+    seen = {}
+    train_step, valid_step = SyntaxTranslationTask.train_step, SyntaxTranslationTask.valid_step
+
+    def step(task, sample, *args, **kwargs):
+        def forward(model, args, inputs):
+            parsed = unpack(inputs["src_syntax"]).parsed.tolist()
+            epoch = task.datasets["train"].epoch
+            seen.setdefault(epoch, {}).update(zip(sample["id"].tolist(), parsed))
+
+        with kwargs["model"].register_forward_pre_hook(forward, with_kwargs=True):
+            return train_step(task, sample, *args, **kwargs)
+
+    def valid(task, sample, *args):
+        assert unpack(sample["net_input"]["src_syntax"]).parsed is None
+        return valid_step(task, sample, *args)
+
+    monkeypatch.setattr(SyntaxTranslationTask, "train_step", step)
+    monkeypatch.setattr(SyntaxTranslationTask, "valid_step", valid)
+    options = {"parse_dropout": 0.3, "num_workers": workers, "max_tokens": 150, "max_epoch": 3, "seed": 5}
+    toy_data.train(toy.data, tmp_path, **options)
+    assert sorted(seen) == [1, 2, 3]
+    for epoch, parsed in seen.items():
+        numbers = torch.tensor(sorted(parsed))
+        assert [parsed[n] for n in numbers.tolist()] == (uniform(numbers, 5, epoch) >= 0.3).int().tolist()
+    assert seen[1].keys() == seen[2].keys() and seen[1] != seen[2] != seen[3]
 
 
 def test_training_drops_parses_and_the_losses_keep_theirs(toy, tmp_path):
