@@ -31,18 +31,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 def main(args: argparse.Namespace) -> int:
     """Make the control parse."""
-    import os
 
     from fairseq_syntax.console import finished, progress
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.conllu import read_conllu, write_conllu
     from fairseq_syntax.text.controls import Control
-    from fairseq_syntax.text.files import whole_file
+    from fairseq_syntax.text.files import check_apart, whole_file
 
     if args.block < 2:
         raise SyntaxDataError("--block is 2 lines or more")
-    if os.path.realpath(args.input) == os.path.realpath(args.output):
-        raise SyntaxDataError("this file is the input and the output", path=args.output, hint="name another --output")
+    check_apart(args.output, args.input)
     control = Control(tuple(args.control), args.seed, args.temperature, args.block)
     # The title needs the count, and a file that is bad near its end is found out before anything is written.
     n_lines = sum(1 for _ in read_conllu(args.input))

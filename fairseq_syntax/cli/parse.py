@@ -49,7 +49,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     work.add_argument("--part-lines", type=positive, default=2000, metavar="N", help="lines that are committed at once")
     work.add_argument("--shard", type=_shard, metavar="I/N", help="parse part I of N (from 1) only; --merge afterwards")
     work.add_argument("--merge", action="store_true", help="parse nothing: put the finished shards together")
-    work.add_argument("--overwrite", action="store_true", help="drop an earlier result, and what is there of one")
+    work.add_argument("--overwrite", action="store_true", help="replace an earlier result, when the new one is whole")
     return parser
 
 
@@ -140,6 +140,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.parsing.conllu_file import pass_on
     from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
+    from fairseq_syntax.text.files import check_apart
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     lang = "LANG" if args.parser == "conllu" else args.lang
@@ -150,6 +151,7 @@ def main(args: argparse.Namespace) -> int:
             raise SyntaxDataError("an existing parse is passed on as it is", hint=hint)
         if args.output.is_file() and not args.overwrite:
             raise SyntaxDataError("exists", path=args.output, hint="give another --output, or --overwrite")
+        check_apart(args.output, args.input, args.text)
         finished(args.output, f"{pass_on(args.input, args.output, text=args.text)} lines", then)
         return 0
     if args.merge and args.ray is not None:
@@ -159,11 +161,10 @@ def main(args: argparse.Namespace) -> int:
     if args.shard and args.merge:
         raise SyntaxDataError("--merge takes all shards together", hint="drop --shard")
     options = parser_options(args)
-    job = Job(args.input, args.output, options, args.part_lines, args.workers or 1, args.threads, args.shard)
-    if args.overwrite and not args.merge:
-        if args.shard:
-            raise SyntaxDataError("shards must not remove each other's parts", hint="remove them yourself")
-        job.drop()
+    if args.overwrite and args.shard:
+        raise SyntaxDataError("shards must not remove each other's parts", hint="remove them yourself")
+    work = args.part_lines, args.workers or 1, args.threads, args.shard
+    job = Job(args.input, args.output, options, *work, overwrite=args.overwrite)
     if args.merge:
         merge(Plan.of(job))
         finished(args.output, f"{len(Plan.of(job).parts)} parts", then)

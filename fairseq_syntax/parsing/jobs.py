@@ -23,13 +23,12 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser, parser_module
 from fairseq_syntax.text.conllu import format_conllu, read_conllu
 from fairseq_syntax.text.files import (
+    check_apart,
     fingerprint,
-    is_replaced,
     locked,
     make_folder,
-    open_binary,
     read_lines,
-    unwritable,
+    read_raw_lines,
     whole_binary,
 )
 from fairseq_syntax.text.jobs import Parts, Workers, in_workers, part_spans
@@ -50,6 +49,7 @@ class Job:
 
     ``shard`` is (number from 1, count): only the parts of this shard are parsed, and nothing is merged. ``threads``
     are torch's, per worker process; the last digit of a probability may depend on them, as it does on the device.
+    ``overwrite``: an earlier result, which stays until the new one is whole, and the parts of another job are replaced.
     """
 
     text: Path | Uri
@@ -59,13 +59,7 @@ class Job:
     workers: int = 1
     threads: int | None = None
     shard: tuple[int, int] | None = None
-
-    def drop(self) -> None:
-        """Removes an earlier result, and what is there of one. Raises SyntaxDataError where that is not allowed."""
-        Parts(self.output, "", ".conllu").remove()
-        if is_replaced(self.output):
-            with unwritable(self.output):
-                self.output.unlink(missing_ok=True)
+    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,8 @@ class Plan:
 
     @classmethod
     def of(cls, job: Job) -> Plan:
-        """Raises SyntaxDataError where the text is empty or unreadable, or the parser has no models."""
+        """Raises SyntaxDataError where the text is empty, unreadable or the output, or the parser has no models."""
+        check_apart(job.output, job.text)
         digest = hashlib.sha256()
         n_lines = 0
         for line in read_lines(job.text):
@@ -127,7 +122,9 @@ def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
         SyntaxDataError: bad text or models, parts or a result of another job in the way, or a full disk
     """
     plan = Plan.of(job)
-    if _is_done(plan):
+    if job.overwrite:
+        plan.files.clear_others()
+    elif _is_done(plan):
         plan.files.remove()  # a run that was killed after its last commit left them
         logger.info("%s is up to date", job.output)
         return job.output
@@ -147,9 +144,9 @@ def merge(plan: Plan) -> Path | Uri:
         SyntaxDataError: a part is missing or damaged, or belongs to another job
     """
     with locked(plan.job.output):
-        if _is_done(plan):  # by another process that was merging
-            return plan.job.output
         missing = [part for part in plan.parts if not plan.files.is_whole(part)]
+        if (missing or not plan.job.overwrite) and _is_done(plan):  # by another process that was merging
+            return plan.job.output
         if missing:
             shown = ", ".join(f"{start + 1} to {end}" for start, end in missing[:5])
             more = ", …" if len(missing) > 5 else ""
@@ -169,14 +166,10 @@ def merge(plan: Plan) -> Path | Uri:
 
 def _is_done(plan: Plan) -> bool:
     output = plan.job.output
-    try:
-        if not output.is_file():  # a FIFO or a device is never done
-            return False
-        with open_binary(output) as file:
-            if b"".join(islice(file, 2)) == plan.title.encode():
-                return True
-    except OSError as error:
-        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=output) from error
+    if not output.is_file():  # a FIFO or a device is never done
+        return False
+    if b"".join(islice(read_raw_lines(output), 2)) == plan.title.encode():
+        return True
     raise SyntaxDataError(
         "exists, and was made from another text, with other options or by another parser",
         path=output,

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.uris import Uri
@@ -102,13 +102,20 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """
     try:
         with open_binary(path) as file:
-            yield from gzip.GzipFile(fileobj=file) if os.fspath(path).endswith(".gz") else file
+            yield from gzip.GzipFile(fileobj=file) if _is_compressed(path) else file
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
 
 
 # ------------------------------------------------------------------------------------------------------- writing
+
+
+def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] | None) -> None:
+    """Raises SyntaxDataError where an output is one of the inputs, by another name too."""
+    for path in inputs:
+        if path is not None and os.path.realpath(path) == os.path.realpath(output):
+            raise SyntaxDataError("the output would overwrite this input", path=path, hint="give another --output")
 
 
 def check_folder(path: str | os.PathLike[str] | None) -> None:
@@ -130,7 +137,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     Raises:
         SyntaxDataError: it cannot be written
     """
-    if isinstance(path, Uri):
+    if isinstance(path, Uri) or _is_compressed(path):
         with whole_binary(path) as stream:
             text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
             try:
@@ -149,19 +156,20 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 
 @contextmanager
 def whole_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """As :func:`whole_file`, for bytes."""
+    """As :func:`whole_file`, for bytes. What is named ``.gz`` is compressed, the same bytes to the same."""
     if isinstance(path, Uri):
-        with unwritable(path), path.whole_binary() as file:
-            yield file
+        with unwritable(path), path.whole_binary() as file, _compressing(path, file) as inner:
+            yield inner
         return
     target = _target(path)
     if not isinstance(target, str):
-        with unwritable(path), open(target, "wb", closefd=True) as file:
-            yield file
+        with unwritable(path), open(target, "wb", closefd=True) as file, _compressing(path, file) as inner:
+            yield inner
         return
     with _temporary(path, target) as (file, temporary):
         try:
-            yield file
+            with _compressing(path, file) as inner:
+                yield inner
             with unwritable(path):
                 file.flush()
                 os.fsync(file.fileno())
@@ -170,6 +178,20 @@ def whole_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             if error.filename is None:  # not of a file that the block was reading
                 raise _unwritable(path, error) from error
             raise
+
+
+def _is_compressed(path: str | os.PathLike[str]) -> bool:
+    return os.fspath(path).endswith(".gz")
+
+
+@contextmanager
+def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The file, or where its name ends in ``.gz`` what compresses into it, without a name and a time."""
+    if not _is_compressed(path):
+        yield file
+        return
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+        yield cast(IO[bytes], packed)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import parse_conllu_block
 from fairseq_syntax.text.conllu_parts import conllu_parts
-from fairseq_syntax.text.files import decode_line, read_lines, read_raw_lines, whole_file
+from fairseq_syntax.text.files import check_apart, decode_line, read_lines, read_raw_lines, whole_file
 from fairseq_syntax.text.jobs import in_workers
 from fairseq_syntax.text.line_numbers import is_line_comment
 
@@ -165,11 +165,9 @@ def filter_files(
     """
     if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
         raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
-    sources = [os.path.realpath(path) for path in (*inputs, *(conllu[:1] if conllu else ()))]
     targets = [*outputs, *(conllu[1:] if conllu else ()), *([removed] if removed else [])]
     for path in targets:
-        if os.path.realpath(path) in sources:
-            raise SyntaxDataError("this file is an input and an output", path=path, hint="name another output")
+        check_apart(path, *inputs, *(conllu[:1] if conllu else ()))
     if len({os.path.realpath(path) for path in targets}) < len(targets):
         raise SyntaxDataError("two outputs have one name", path=targets[0], hint="name them apart")
     report, kept = Report(), bytearray()

@@ -20,6 +20,7 @@ from fairseq_syntax.parsing.base import LONGEST_WORD, ParserOptions, load_parser
 from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
 from fairseq_syntax.parsing.tokenizers import BasicTokenizer, normalise, spell_out
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
+from fairseq_syntax.text.jobs import Parts
 
 CHAIN = ParserOptions(parser="chain_parser")
 TEXT = ["A man sleeps.", "", "Two dogs, one cat", "  ", "It's late! Isn't it?", "end", ""]
@@ -323,6 +324,62 @@ def test_the_command_parses_shards_and_merges(text, capsys):
     assert parse(*common, "--distributions") == 1
     assert parse(*common, "--distributions", "--overwrite") == 0
     assert next(read_conllu(out)).arcs is not None
+    whole = out.read_bytes()
+    assert parse(*common, "--overwrite") == 0
+    assert parse(*common, "--distributions", "--overwrite") == 0
+    assert out.read_bytes() == whole and parse(*common, "--distributions", "--overwrite") == 0
+
+
+def test_overwriting_leaves_what_is_there_until_there_is_better(text, capsys, monkeypatch):
+    """Neither a wrong model nor a kill costs the earlier result, and the parts of the killed run are used."""
+    out = text.with_name("out")
+    common = ["--input", text, "--output", out, "--parser", "chain_parser", "--part-lines", "3", "--overwrite"]
+    out.write_text("someone's thesis\n")
+    for wrong in (["--input", text.with_name("none")], ["--parser", "stanza", "--model-dir", text.with_name("none")]):
+        assert parse(*common, *wrong) == 1
+        assert out.read_text() == "someone's thesis\n"
+    commit, done = Parts.commit, []
+
+    def killed(parts, span, body):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(span)
+        commit(parts, span, body)
+
+    monkeypatch.setattr(Parts, "commit", killed)
+    with pytest.raises(KeyboardInterrupt):
+        parse_corpus(Job(text, out, CHAIN, part_lines=3, overwrite=True))
+    assert out.read_text() == "someone's thesis\n" and len(list(out.with_name("out.parts").iterdir())) == 2
+    monkeypatch.setattr(Parts, "commit", lambda parts, span, body: (done.append(span), commit(parts, span, body)))
+    parse_corpus(Job(text, out, CHAIN, part_lines=3, overwrite=True))
+    assert len(done) == len(set(done)) == -(-len(TEXT) // 3), "no part twice"
+    assert out.read_bytes() == parse_corpus(Job(text, text.with_name("other"), CHAIN, part_lines=3)).read_bytes()
+
+
+@pytest.mark.parametrize("parser", ["chain_parser", "conllu"])
+def test_the_input_is_not_overwritten(text, parser, capsys):
+    before = text.read_bytes()
+    link = text.with_name("link")
+    link.symlink_to(text)
+    for output in (text, link, text.parent / "." / text.name):
+        assert parse("--input", text, "--output", output, "--parser", parser, "--overwrite") == 1
+        assert "the output would overwrite this input" in capsys.readouterr().err
+    assert text.read_bytes() == before
+
+
+def test_what_is_named_gz_is_compressed(text):
+    """And read again as such, by the same command too, which finds it finished."""
+    plain, packed = text.with_name("out.conllu"), text.with_name("out.conllu.gz")
+    common = ["--input", text, "--parser", "chain_parser"]
+    assert parse(*common, "--output", plain) == 0 and parse(*common, "--output", packed) == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    mark = packed.stat().st_mtime_ns
+    assert parse(*common, "--output", packed) == 0 and packed.stat().st_mtime_ns == mark
+    again = text.with_name("again.conllu.gz")
+    assert parse("--parser", "conllu", "--input", packed, "--output", again) == 0
+    first = again.read_bytes()
+    assert parse("--parser", "conllu", "--input", packed, "--output", again, "--overwrite") == 0
+    assert again.read_bytes() == first, "no time is in it"
 
 
 @pytest.mark.parametrize(

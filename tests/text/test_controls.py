@@ -264,6 +264,19 @@ def test_shuffled_moves_every_tree_to_a_sentence_of_its_length():
     assert blocks == [number // 20 for number in range(60)]
 
 
+@pytest.mark.parametrize("name", ["sharpened", "relabelled"])
+def test_a_mass_above_one_by_rounding_makes_no_probability_above_one(tmp_path, name):
+    """A reader takes masses to 1.001, as parsers that round have them, and no probability above 1."""
+    rows = ["1\ta\t_\t_\t_\t_\t2\tdet\t_\tArcs=2:det:0.9995,0:root:0.0014"]
+    rows += ["2\tb\t_\t_\t_\t_\t0\troot\t_\tArcs=0:root:1.0", "3\tc\t_\t_\t_\t_\t2\tobj\t_\tArcs=2:x:0.5,2:y:0.501"]
+    parse, out = tmp_path / "p.conllu", tmp_path / "o.conllu"
+    parse.write_text("\n".join(rows) + "\n\n")
+    for seed in range(1, 4):
+        assert command(["control", name, "--seed", str(seed), "--input", str(parse), "--output", str(out)]) == 0
+        (line,) = read_conllu(out)
+        assert max(p for *_, p in line.arcs) <= 1.0
+
+
 def test_sattolos_cycles_are_uniform():
     rng = Random(1)
     counts = Counter(tuple(controls.sattolo(range(4), rng)) for _ in range(1200))
@@ -301,7 +314,7 @@ def test_the_command(tmp_path, capsys):
     assert command(["control", "shuffled", "--input", str(parse), "--output", str(out)]) == 0
     assert "only ones of their length" in capsys.readouterr().out
     for argv, message in (
-        (["linear", "--input", parse, "--output", parse], "input and the output"),
+        (["linear", "--input", parse, "--output", parse], "the output would overwrite this input"),
         (["up", "--input", parse, "--output", out], "no control is called up"),
         (["linear", "--temperature", "2", "--input", parse, "--output", out], "--temperature is that of"),
         (["sharpened", "--temperature", "2", "--input", parse, "--output", out], "above 0 and below 1"),

@@ -152,7 +152,7 @@ def test_a_line_number_beyond_reason_ends_at_once(tmp_path):
 def test_bad_input_is_named_and_writes_nothing(corpus):
     files = [str(corpus / "en"), str(corpus / "de")]
     outs = [str(corpus / "out.en"), str(corpus / "out.de")]
-    with pytest.raises(SyntaxDataError, match="input and an output"):
+    with pytest.raises(SyntaxDataError, match="the output would overwrite this input"):
         filter_files(files, [files[1], outs[1]], Limits())
     with pytest.raises(SyntaxDataError, match="two outputs"):
         filter_files(files, [outs[0], outs[0]], Limits())
