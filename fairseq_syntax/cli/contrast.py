@@ -81,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.text.files import check_folder, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    check_folder(args.json)
+    check_folder(args.json if args.json != "-" else None)
     systems = [_named(text) for text in args.model or ()] + [_named(text) for text in args.scores or ()]
     names = [name for name, _ in systems]
     if not systems:
@@ -93,8 +93,8 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
     if args.conllu and len(args.conllu) != len(args.set):
         raise SyntaxDataError(f"{len(args.conllu)} parses of {len(args.set)} sets", hint="one --conllu for each --set")
-    for path in (args.json if args.json != "-" else None, args.write_scores):
-        check_folder(path)
+    if args.write_scores is not None and not os.path.isdir(args.write_scores):
+        check_folder(args.write_scores)
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
     scores: dict[str, list[float]] = {}

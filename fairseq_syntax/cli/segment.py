@@ -54,6 +54,7 @@ def main(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.conllu import is_conllu
     from fairseq_syntax.text.files import make_folder
     from fairseq_syntax.text.segmentation_files import output_paths, prepare_model, segment_file
 
@@ -83,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
     if training:
         files = ", ".join(map(str, training["files"]))
         print(f"training a {args.train} model of {args.vocab_size} pieces on {files}", file=sys.stderr)
-    segmenter = prepare_model(prefix, args.model, training, args.overwrite)
+    segmenter = prepare_model(prefix, args.model, training, args.overwrite, of_parse=any(map(is_conllu, args.input)))
     print(f"{prefix}.json: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
     with chosen_workers(args, count=args.workers) as workers:
         for path, paths in zip(args.input, outputs):

@@ -1,9 +1,9 @@
 """Which words of a translation stand for which words of its source.
 
 A *word* here is a surface token of the parse where the sentence came with one, and otherwise what white space
-separates, with punctuation at either end split off (:func:`words_of`). Attention is between pieces: a source word
-has the sum of its pieces' weights, a target word the mean of its pieces' rows, and each target word is linked to the
-source word with the largest weight. The weight on ``</s>`` counts for nothing.
+separates, with punctuation at either end split off (:func:`~fairseq_syntax.text.words.words_of`). Attention is between
+pieces: a source word has the sum of its pieces' weights, a target word the mean of its pieces' rows, and each target
+word is linked to the source word with the largest weight. The weight on ``</s>`` counts for nothing.
 
 Whose attention that is says :mod:`fairseq_syntax.inference.alignment_head`.
 """
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.words import Span, words_of
 
 __all__ = ["Agreement", "WordAlignment", "agreement", "read_gold"]
 
-Span = tuple[int, int]
 Weights = NDArray[np.float32]
 
 
@@ -77,48 +76,6 @@ class PieceText:
         words = np.array(self.words, dtype=np.int64).reshape(1, -1, 2)
         overlap = np.minimum(pieces[..., 1], words[..., 1]) - np.maximum(pieces[..., 0], words[..., 0])
         return (overlap > 0).astype(np.float32)
-
-
-def words_of(text: str) -> list[Span]:
-    """What white space separates; punctuation and symbols at either end of it are words of their own.
-
-    A run of one such character is one word: ``"Wait..."`` is ``"``, ``Wait``, ``...``, ``"``.
-    """
-    words: list[Span] = []
-    for start, end in _runs(text):
-        first, last = start, end
-        while first < last and _is_mark(text[first]):
-            first += 1
-        while last > first and _is_mark(text[last - 1]):
-            last -= 1
-        words += _same(text, start, first)
-        words += [(first, last)] if first < last else []
-        words += _same(text, last, end)
-    return words
-
-
-def _runs(text: str) -> Iterator[Span]:
-    """The spans that white space separates."""
-    at = 0
-    for word in text.split():
-        start = text.index(word, at)
-        at = start + len(word)
-        yield start, at
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character)[0] in "PS"
-
-
-def _same(text: str, start: int, end: int) -> list[Span]:
-    """Runs of one character in ``text[start:end]``."""
-    spans: list[Span] = []
-    for i in range(start, end):
-        if spans and text[i] == text[i - 1]:
-            spans[-1] = (spans[-1][0], i + 1)
-        else:
-            spans.append((i, i + 1))
-    return spans
 
 
 def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> PieceText:

@@ -20,13 +20,14 @@ from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import PieceText, Span, locate, spell, words_of
+from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.text.conllu import ParsedLine, Token, parse_conllu_block, read_conllu, text_of, unflatten
 from fairseq_syntax.text.parsed_line import check_parse
 from fairseq_syntax.text.segmentation import spaces_before
+from fairseq_syntax.text.words import Span, words_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def is_empty(line: Sentence) -> bool:
 
 
 def unparsed(line: str) -> ParsedLine:
-    """A line without a parse, in words of its text (:func:`~fairseq_syntax.inference.alignment.words_of`)."""
+    """A line without a parse, in words of its text (:func:`~fairseq_syntax.text.words.words_of`)."""
     spans = words_of(line)
     forms = [line[start:end] for start, end in spans]
     n = len(forms)

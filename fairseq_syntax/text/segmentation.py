@@ -24,11 +24,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import whole_binary, whole_file
+from fairseq_syntax.text.words import words_of
 
 FORMAT_VERSION = 1
 ESCAPE = "▂"
@@ -54,6 +56,9 @@ def single_spaced(text: str) -> str:
 def spaces_before(tokens: Sequence) -> list[bool]:
     """Whether a space precedes each surface token of a line (``Token`` of ``text/conllu.py``): True for the first."""
     return [True, *(token.space_after for token in tokens[:-1])][: len(tokens)]
+
+
+TEXT, PARSE = "text", "parse"  # where the words of a model's data are from
 
 
 class WordMarks(NamedTuple):
@@ -127,9 +132,23 @@ class Segmenter(ABC):
         return [list(known.get(key) or self._pieces(*key)) for key in zip(words, spaces)]
 
     def encode_text(self, text: str) -> list[str]:
-        """The pieces of a raw line, whose words are what white space separates."""
+        """The pieces of a raw line.
+
+        Its words are what white space separates; where the model's data were cut from a parse (:attr:`cut_from`), as
+        a parser separates them, without one (:func:`~fairseq_syntax.text.words.words_of`).
+        """
         known = self._cache
+        if self.cut_from == PARSE:
+            spans = words_of(text)
+            before = [False, *(a[1] < b[0] for a, b in pairwise(spans))]
+            words = self.encode_words([text[start:end] for start, end in spans], before[: len(spans)])
+            return [piece for own in words for piece in own]
         return [piece for word in text.split() for piece in known.get((word, True)) or self._pieces(word, True)]
+
+    @property
+    def cut_from(self) -> str:
+        """Whether the words of the model's data are those of a ``parse``, or of the ``text``."""
+        return self.about.get("cut_from", TEXT)
 
     @abstractmethod
     def decode(self, pieces: str | Iterable[str]) -> str:

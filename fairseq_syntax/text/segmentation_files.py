@@ -22,7 +22,7 @@ from fairseq_syntax.text.files import (
     whole_binary,
 )
 from fairseq_syntax.text.jobs import Parts, Step, Workers, in_workers
-from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
+from fairseq_syntax.text.segmentation import PARSE, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.text.segmentation_training import fingerprints, train_segmenter
 
 VERSION = 1  # to be raised where the same model and input give other pieces
@@ -36,7 +36,9 @@ def output_paths(path: str | os.PathLike[str], lang: str, outdir: Path) -> list[
     return [pieces, pieces.with_name(f"{pieces.name}.conllu")] if is_conllu(path) else [pieces]
 
 
-def prepare_model(prefix: Path, model: str | None, training: dict | None, overwrite: bool = False) -> Segmenter:
+def prepare_model(
+    prefix: Path, model: str | None, training: dict | None, overwrite: bool = False, *, of_parse: bool = False
+) -> Segmenter:
     """The model to use, written under ``prefix`` (``OUTDIR/segmentation.LANG``).
 
     A model that was trained with the same options on the same files is not trained again, unless what is there is
@@ -47,6 +49,7 @@ def prepare_model(prefix: Path, model: str | None, training: dict | None, overwr
         model: a model to load, or None
         training: arguments of ``train_segmenter``, where ``model`` is None
         overwrite: train in any case
+        of_parse: whether the words of its data are those of a parse; raw text is then cut as such, too
 
     Raises:
         SyntaxDataError: no model, nothing to train it on, or it cannot be written
@@ -59,14 +62,20 @@ def prepare_model(prefix: Path, model: str | None, training: dict | None, overwr
         record = {"options": options, "files": fingerprints(training["files"])}
     elif given is None:
         raise ValueError("neither a model nor how to train one")
-    step = Step(outputs, fingerprint("segmentation", given.fingerprint if given else None, record))
+    made_from = ["segmentation", given.fingerprint if given else None, record]
+    step = Step(outputs, fingerprint(*made_from, PARSE) if of_parse else fingerprint(*made_from))
     with step.making() as done:
         if done is not None and not overwrite:
             return load_segmenter(outputs[0])
         segmenter = given or train_segmenter(**(training or {}))
         if given is None:
             segmenter.about["training"] = record
-        segmenter.about["language"] = prefix.name.removeprefix("segmentation.")
+        language = prefix.name.removeprefix("segmentation.")
+        if of_parse:
+            segmenter.about["cut_from"] = PARSE
+        elif segmenter.about.get("language") != language:
+            segmenter.about.pop("cut_from", None)  # of a joint model: that was the other language
+        segmenter.about["language"] = language
         step.begin()
         segmenter.save(prefix)
         step.finish()

@@ -415,3 +415,39 @@ def test_segment_command_says_what_a_model_loses(tmp_path, capsys):
         "--lang", "en", "--model", tmp_path / "own.model", "--input", tmp_path / "test.en", "--outdir", tmp_path / "o"
     )
     assert "'ﬁne' -> 'fine'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["subword_nmt", "sentencepiece"])
+def test_raw_text_is_cut_as_the_parse_that_the_data_were_cut_from(tmp_path, kind):
+    """``Bank.`` is two words there: a model that has learned ``Bank ￭.`` knows no piece of it in one."""
+    sentences = [["Die", "Bank", "."], ["Ein", "Hund", ",", "zwei", "Hunde", "!"], ['"', "Die", "Bank", '"', "."]]
+    tight = set('.,!"')
+    parse, raw = tmp_path / "train.de.conllu", tmp_path / "text.de"
+    with parse.open("w", encoding="utf-8") as file:
+        for words in sentences * 5:
+            for i, word in enumerate(words):
+                joined = i + 1 < len(words) and (words[i + 1] in tight or (word == '"' and i == 0))
+                misc = "SpaceAfter=No" if joined else "_"
+                file.write(f"{i + 1}\t{word}\t_\tX\t_\t_\t{min(i, 1)}\tdep\t_\t{misc}\n")
+            file.write("\n")
+    lines = list(read_conllu(parse))
+    raw.write_text("".join(f"{text_of(line)}\n" for line in lines), encoding="utf-8")
+    train = ["--train", kind, "--vocab-size", "40"]
+    run_segment("--lang", "de", *train, "--input", parse, "--outdir", tmp_path / "out")
+    segmenter = load_segmenter(tmp_path / "out/segmentation.de.json")
+    pieces = (tmp_path / "out/train.de").read_text(encoding="utf-8").splitlines()
+    assert [" ".join(segmenter.encode_text(text)) for text in raw.read_text(encoding="utf-8").splitlines()] == pieces
+    assert segmenter.encode_text("") == [] and segmenter.decode(segmenter.encode_text("a.b  c!?")) == "a.b c!?"
+    # So is more text of that language; another language's is what its own data are.
+    model = ["--model", tmp_path / "out/segmentation.de.json"]
+    run_segment("--lang", "de", *model, "--input", raw, "--outdir", tmp_path / "more")
+    assert (tmp_path / "more/text.de").read_text(encoding="utf-8").splitlines() == pieces
+    run_segment("--lang", "en", *model, "--input", raw, "--outdir", tmp_path / "joint")
+    assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "text"
+    run_segment("--lang", "en", *model, "--input", parse, "--outdir", tmp_path / "joint")
+    assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "parse"
+    # Data of an earlier version do not say: their model is written again, the same but for that.
+    about = tmp_path / "out/segmentation.de.json"
+    about.write_text(about.read_text().replace(' "cut_from": "parse",\n', ""))
+    run_segment("--lang", "de", *train, "--input", parse, "--outdir", tmp_path / "out")
+    assert load_segmenter(about).cut_from == "parse" and load_segmenter(about).fingerprint == segmenter.fingerprint
