@@ -76,17 +76,21 @@ def allow_checkpoint_types() -> None:
 def ignore_syntax(model: nn.Module) -> None:
     """Let a model of fairseq's own be in an ensemble with one of ours.
 
-    The search gives all encoders the same batch; one that knows no ``src_syntax`` is to go without it.
+    The search gives all encoders the same batch, and scoring all models; what knows no ``src_syntax`` is to go without.
     """
     encoder = getattr(model, "encoder", None)
     if encoder is None or "src_syntax" in inspect.signature(encoder.forward).parameters:
         return
-    forward = encoder.forward_non_torchscript
+    encode, forward = encoder.forward_non_torchscript, model.forward
 
-    def without_syntax(net_input: Mapping[str, Tensor]) -> typing.Any:
-        return forward({name: value for name, value in net_input.items() if name != "src_syntax"})
+    def encode_without_syntax(net_input: Mapping[str, Tensor]) -> typing.Any:
+        return encode({name: value for name, value in net_input.items() if name != "src_syntax"})
 
-    encoder.forward_non_torchscript = without_syntax
+    def without_syntax(*arguments: typing.Any, src_syntax: typing.Any = None, **inputs: typing.Any) -> typing.Any:
+        return forward(*arguments, **inputs)
+
+    encoder.forward_non_torchscript = encode_without_syntax
+    model.forward = without_syntax  # type: ignore[method-assign]
 
 
 def processes_without_gpus() -> None:

@@ -187,6 +187,9 @@ class HeadSystem(nn.Module):
         """Number of heads of a layer, where the system sets it."""
         return None
 
+    def fit(self, layer: int, num_heads: int) -> None:
+        """Take the size of the heads of a layer that it acts on, which another system may have set."""
+
     def project_scores(self, layer: int) -> bool:
         """Whether a layer has query and key projections; False only where the system replaces all of its heads."""
         return True
@@ -263,6 +266,8 @@ def plan_layer(side: str, layer: int, num_heads: int, systems: Iterable[HeadSyst
         raise SyntaxDataError(f"the systems of {side} layer {layer} want {sorted(heads)} attention heads")  # type: ignore[type-var]
     num_heads = heads.pop()  # type: ignore[assignment]
     check_claims(side, layer, num_heads, acting)
+    for system in acting:
+        system.fit(layer, num_heads)  # type: ignore[arg-type]
     claims = {s.name: s.claims(layer, num_heads) for s in acting}
     places = [place for s in acting for place in s.supervises().values()]
     return LayerPlan(

@@ -8,6 +8,8 @@ a head and shared by the heads.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +30,13 @@ class RelativeEmbeddings(nn.Module):
         self.values = nn.Parameter(torch.empty(buckets, dim))
         nn.init.xavier_uniform_(self.keys)
         nn.init.xavier_uniform_(self.values)
+
+
+def fit(embeddings: nn.ModuleDict, layer: int, dim: int) -> None:
+    """Embeddings of another size for a layer whose heads have it; ``embeddings`` are by the layer's number."""
+    own = cast(RelativeEmbeddings, embeddings[str(layer)])
+    if own.keys.size(1) != dim:
+        embeddings[str(layer)] = RelativeEmbeddings(own.keys.size(0), dim)
 
 
 class RelativeTerm(ScoreTerm):

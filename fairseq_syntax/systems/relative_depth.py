@@ -25,7 +25,7 @@ from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets, fit
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 
@@ -106,7 +106,8 @@ class RelativeDepth(EncoderSystem):
     """Relative depth in all heads of chosen layers.
 
     Args:
-        dim: d, the dimensions of a head
+        embed_dim: C
+        num_heads: of a layer, where no other system sets it
         layers: 0-based
         most: k, the difference of depths from which on all are alike
         sequential: that of distances, for Shaw's relative positions beside; 0 leaves them out
@@ -115,12 +116,15 @@ class RelativeDepth(EncoderSystem):
     config = DepthConfig
     training_needs = inference_needs = frozenset({"tree"})
 
-    def __init__(self, dim: int, layers: Sequence[int], most: int = 2, sequential: int = 0) -> None:
+    def __init__(
+        self, embed_dim: int, num_heads: int, layers: Sequence[int], most: int = 2, sequential: int = 0
+    ) -> None:
         super().__init__()
         for name, value, least in (("--depth-clip", most, 1), ("--depth-sequential", sequential, 0)):
             if value < least:
                 raise SyntaxDataError(f"{name} {value}: at least {least} is wanted")
-        self._layers, self.most, self.sequential = tuple(layers), most, sequential
+        self._layers, self.most, self.sequential, self.embed_dim = tuple(layers), most, sequential, embed_dim
+        dim = embed_dim // num_heads
         self.depth = nn.ModuleDict({str(i): RelativeEmbeddings(2 * most + 1, dim) for i in layers})
         self.distance = nn.ModuleDict(
             {str(i): RelativeEmbeddings(2 * sequential + 1, dim) for i in layers if sequential}
@@ -129,11 +133,15 @@ class RelativeDepth(EncoderSystem):
     @classmethod
     def from_config(cls, config: DepthConfig, args: Namespace, task: Any) -> RelativeDepth:
         layers = layer_numbers("--depth-layers", config.depth_layers, args.encoder_layers)
-        dim = args.encoder_embed_dim // args.encoder_attention_heads
-        return cls(dim, layers, config.depth_clip, config.depth_sequential)
+        size = args.encoder_embed_dim, args.encoder_attention_heads
+        return cls(*size, layers, config.depth_clip, config.depth_sequential)
 
     def layers(self) -> Sequence[int]:
         return self._layers
+
+    def fit(self, layer: int, num_heads: int) -> None:
+        for embeddings in (self.depth, self.distance) if self.sequential else (self.depth,):
+            fit(embeddings, layer, self.embed_dim // num_heads)
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         return HeadClaims(scales=frozenset(range(num_heads)))

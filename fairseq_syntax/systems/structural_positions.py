@@ -28,7 +28,7 @@ from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.neighbourhoods import word_grid
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, fit
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 from fairseq_syntax.systems.relative_depth import piece_depth
@@ -111,7 +111,7 @@ class StructuralPositions(EncoderSystem):
 
     Args:
         embed_dim: C
-        dim: d, the dimensions of a head
+        num_heads: of a layer, where no other system sets it
         kind: ``absolute``, ``relative`` or ``both``
         layers: those with relative positions, 0-based
         most: k, the largest distance in the tree
@@ -120,7 +120,7 @@ class StructuralPositions(EncoderSystem):
     config = StructuralConfig
     training_needs = inference_needs = frozenset({"tree"})
 
-    def __init__(self, embed_dim: int, dim: int, kind: str, layers: Sequence[int], most: int = 16) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, kind: str, layers: Sequence[int], most: int = 16) -> None:
         super().__init__()
         if kind not in KINDS:
             raise SyntaxDataError(f"--structural-positions {kind}: one of {', '.join(KINDS)} is wanted")
@@ -128,6 +128,7 @@ class StructuralPositions(EncoderSystem):
             raise SyntaxDataError(f"--structural-clip {most}: at least 1 is wanted")
         self.most, self.embed_dim = most, embed_dim
         self._layers = tuple(layers) if kind != "absolute" else ()
+        dim = embed_dim // num_heads
         self.relative = nn.ModuleDict({str(i): RelativeEmbeddings(2 * most + 1, dim) for i in self._layers})
         self.absolute = nn.ModuleDict()
         if kind != "relative":
@@ -139,9 +140,15 @@ class StructuralPositions(EncoderSystem):
 
     @classmethod
     def from_config(cls, config: StructuralConfig, args: Namespace, task: Any) -> StructuralPositions:
+        if getattr(args, "no_token_positional_embeddings", False) and config.structural_positions != "relative":
+            raise SyntaxDataError(
+                f"--structural-positions {config.structural_positions} changes the positions of tokens, and "
+                "--no-token-positional-embeddings leaves those out",
+                hint="--structural-positions relative needs none",
+            )
         return cls(
             args.encoder_embed_dim,
-            args.encoder_embed_dim // args.encoder_attention_heads,
+            args.encoder_attention_heads,
             config.structural_positions,
             layer_numbers("--structural-layers", config.structural_layers, args.encoder_layers),
             config.structural_clip,
@@ -149,6 +156,9 @@ class StructuralPositions(EncoderSystem):
 
     def layers(self) -> Sequence[int]:
         return self._layers
+
+    def fit(self, layer: int, num_heads: int) -> None:
+        fit(self.relative, layer, self.embed_dim // num_heads)
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         return HeadClaims(scales=frozenset(range(num_heads)))

@@ -67,6 +67,24 @@ def test_an_ensemble_is_the_mean_of_the_probabilities(toy, trained):
         assert a.total == pytest.approx(b.total, abs=1e-4)
 
 
+def test_fairseqs_own_model_is_scored_with_one_that_reads_the_parse(toy, trained, tmp_path):
+    """In either order; the mean of two probabilities is not below their geometric mean."""
+    toy_data.train(toy.data, tmp_path, arch="transformer", max_epoch=1)
+    plain = tmp_path / "checkpoint_last.pt"
+    lines, german = lines_and_targets(toy)
+    sources, targets = lines[:5], [[text] for text in german[:5]]
+    first, second, both, turned = (
+        [
+            score.total
+            for (score,) in scores(ForcedDecoder(Translator.load(paths, toy.data, device="cpu")), sources, targets)
+        ]
+        for paths in (trained, plain, [trained, plain], [plain, trained])
+    )
+    assert both == pytest.approx(turned, abs=1e-4)
+    for a, b, joint in zip(first, second, both):
+        assert (a + b) / 2 - 1e-4 <= joint <= max(a, b) + 5 and abs(joint - a) > 1e-3
+
+
 def test_the_parse_counts(toy, translator):
     """Lines 7 and 8 of the toy corpus are one text with two parses."""
     lines, german = lines_and_targets(toy)

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 from argparse import ArgumentParser, Namespace
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.decoder import DecoderSystem, build_decoder
-from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
+from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, EncoderSystem, SyntaxTransformerEncoder
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.model.options import add_options, read_options
@@ -38,6 +39,58 @@ def criterion(sentence_avg=False):
 
 def combined(systems: str, **options):
     return tiny_model("syntax_transformer", encoder_syntax=systems, **options)
+
+
+@pytest.fixture
+def two_groups(tmp_path):
+    """Of the labels of tiny models: LDD then has two heads where others have four."""
+    path = tmp_path / "groups.txt"
+    path.write_text("one: a b\ntwo: c d\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("pair", itertools.permutations(sorted(ENCODER_SYSTEMS), 2), ids=",".join)
+def test_any_two_systems_work_together_or_are_refused(pair, two_groups):
+    """In one model, as they are by default; whatever else is in the batch."""
+    try:
+        options = {
+            "ldd_label_groups": two_groups,
+            "ldd_variant": "LDP",
+            "encoder_layers": 4,
+            "lisa_layer": 1,
+            "parent_layer": 1,
+        }
+        model = combined(",".join(pair), **options).eval()
+    except SyntaxDataError as error:
+        wrong = (
+            "cannot both|both compute|would train|are the same|reads the parent head|parent head that|acts on encoder"
+        )
+        assert re.search(wrong, str(error)), error
+        return
+    with torch.no_grad():
+        whole = model(**sample(LINES, left=True)["net_input"])[0]
+        for row, line in enumerate(LINES):
+            alone = model(**sample([line], left=False)["net_input"])[0][0]
+            torch.testing.assert_close(alone, whole[row], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("other", ["relative_depth", "structural_positions"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_ldd_sets_the_size_of_the_heads_that_others_act_on(other, order, two_groups):
+    systems = ["ldd", other][::order]
+    model = combined(",".join(systems), ldd_layers="0", ldd_label_groups=two_groups, ldd_variant="LDP")
+    sizes = {name: p.size(1) for name, p in model.encoder.systems[other].named_parameters() if name.endswith("keys")}
+    heads = [layer.self_attn.num_heads for layer in model.encoder.layers]
+    assert heads == [2, 4]
+    assert {int(name.split(".")[-2]): size for name, size in sizes.items()} == {0: 8, 1: 4}
+
+
+@pytest.mark.parametrize("kind", ["absolute", "both"])
+def test_positions_in_the_tree_want_positions(kind):
+    options = {"structural_positions": kind, "no_token_positional_embeddings": True}
+    with pytest.raises(SyntaxDataError, match="changes the positions of tokens, and --no-token-positional-embeddings"):
+        combined("structural_positions", **options)
+    assert combined("structural_positions", **{**options, "structural_positions": "relative"}).encoder.systems
 
 
 @pytest.mark.parametrize("order", itertools.permutations(["lisa", "supervised_heads"]))

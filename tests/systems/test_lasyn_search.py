@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tiny_syntax import dictionary, sample, tiny_model
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
 from fairseq_syntax.systems.lasyn.joint import JointBeamSearch, largest
+from fairseq_syntax.systems.lasyn.search import TagSearch
 from fairseq_syntax.systems.lasyn.templates import OPEN, parse_template, read_templates
 
 WORDS = dictionary()
@@ -317,6 +319,12 @@ def test_searches_that_do_not_go_together():
         generator([model()], "template")
     with pytest.raises(SyntaxDataError, match="different latent values"):
         generator([model(), model(latent_values=4)])
+
+
+def test_a_template_does_not_know_the_tags_of_a_forced_prefix():
+    task = SimpleNamespace(cfg=SimpleNamespace(tag_search="template", print_tags=False, tag_templates="tags"))
+    with pytest.raises(SyntaxDataError, match="--prefix-size forces words whose tags"):
+        TagSearch(task).generator([model()], SimpleNamespace(prefix_size=2), False)
 
 
 @pytest.mark.parametrize("n, k", [(1000, 5), (1003, 30), (1007, 31), (40, 7), (800, 1)])

@@ -164,7 +164,7 @@ def test_sinusoids_are_fairseqs():
 
 
 def test_absolute_positions_are_the_fused_formula():
-    system = StructuralPositions(8, 4, "absolute", [0])
+    system = StructuralPositions(8, 2, "absolute", [0])
     step = Step.of(batch(LINES, left=False))
     sequence = torch.randn(*step.tokens.shape, 8)
     found = system.positions(sequence, step)
@@ -233,10 +233,10 @@ def test_it_combines_with_pascal_in_one_layer():
 @pytest.mark.parametrize(
     "system",
     [
-        lambda: RelativeDepth(4, [0], most=0),
-        lambda: RelativeDepth(4, [0], sequential=-1),
-        lambda: StructuralPositions(8, 4, "none", [0]),
-        lambda: StructuralPositions(8, 4, "both", [0], most=0),
+        lambda: RelativeDepth(8, 2, [0], most=0),
+        lambda: RelativeDepth(8, 2, [0], sequential=-1),
+        lambda: StructuralPositions(8, 2, "none", [0]),
+        lambda: StructuralPositions(8, 2, "both", [0], most=0),
     ],
 )
 def test_options_that_cannot_be(system):
