@@ -50,7 +50,11 @@ def is_conllu(path: str | os.PathLike[str]) -> bool:
 
 
 def read_conllu(
-    source: str | os.PathLike[str] | IO[Any] | Iterable[str], *, n_lines: int | None = None, first_line: int = 0
+    source: str | os.PathLike[str] | IO[Any] | Iterable[str],
+    *,
+    n_lines: int | None = None,
+    first_line: int = 0,
+    empty: bool = True,
 ) -> Iterator[ParsedLine]:
     """Yields the parse of each text line, empty ones included, in order.
 
@@ -59,6 +63,7 @@ def read_conllu(
         n_lines: how many lines the text has; another number is an error. Without it (and without ``# lines``) empty
             lines at the end of the text are unknown, and are not yielded.
         first_line: the line to begin with, counted from 0, where the source holds the end of a text only
+        empty: whether lines without a sentence are yielded
 
     Raises:
         SyntaxDataError: anything wrong with the file, naming the line
@@ -66,12 +71,12 @@ def read_conllu(
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
     path = path if isinstance(path, str) else None
     if not isinstance(source, (str, os.PathLike)):
-        yield from ConlluReader(path, n_lines, first_line).read(source)
+        yield from ConlluReader(path, n_lines, first_line, empty=empty).read(source)
         return
     try:
         opener = gzip.open if str(path).endswith(".gz") else open
         with opener(source, "rb") as lines:
-            yield from ConlluReader(path, n_lines, first_line).read(lines)
+            yield from ConlluReader(path, n_lines, first_line, empty=empty).read(lines)
     except (OSError, EOFError, zlib.error) as error:
         raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
 

@@ -37,10 +37,13 @@ class ConlluReader:
         before: lines of the file before those that are read
     """
 
-    def __init__(self, path: str | None, n_lines: int | None, first_line: int = 0, before: int = 0) -> None:
+    def __init__(
+        self, path: str | None, n_lines: int | None, first_line: int = 0, before: int = 0, *, empty: bool = True
+    ) -> None:
         self.path = path
         self.before = before
         self.first_line = first_line
+        self.empty = empty
         self.line_numbers = LineNumbers(self.fail, n_lines, first_line)
 
     def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
@@ -55,7 +58,7 @@ class ConlluReader:
                 yield current
                 current = None
             if current is None:
-                for empty in range(position, index):
+                for empty in range(position, index if self.empty else position):
                     yield ParsedLine(line_number=empty, file_line=start)
                 current = ParsedLine(line_number=index, file_line=start)
                 position = index + 1
@@ -65,7 +68,8 @@ class ConlluReader:
                 current = None
         if current is not None:
             yield current
-        for empty in range(position, self.line_numbers.total()):
+        total = self.line_numbers.total()
+        for empty in range(position, total if self.empty else position):
             yield ParsedLine(line_number=empty, file_line=self.last_line + 1)
 
     def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[str], list[int]]]:

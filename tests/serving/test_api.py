@@ -72,6 +72,20 @@ def test_a_parse_is_used_as_it_is(server, offline, lines):
     assert {best[0].text for best in offline.translations(single)} <= found
 
 
+def test_numbers_of_lines_make_no_empty_lines(server, monkeypatch):
+    """246 characters made five million lines, for which everybody else had to wait."""
+    from fairseq_syntax.text import conllu_reader
+
+    made = []
+    original = conllu_reader.ParsedLine
+    monkeypatch.setattr(conllu_reader, "ParsedLine", lambda **kw: made.append(kw) or original(**kw))
+    row = "1\tw1\t_\tX\tX\t_\t0\troot\t_\t_\n\n"
+    numbered = "".join(f"# line = {number * 1_000_000}\n{row}" for number in (1, 2, 2, 3))
+    status, answer = server.translate(conllu=f"# lines = 3000001\n{numbered}", tree=True)
+    assert status == 200 and [parse["words"] for parse in answer["parses"]] == [["w1"], ["w1", "w1"], ["w1"]]
+    assert len(made) <= 3
+
+
 def test_the_parse_that_is_answered_can_be_changed_and_sent_again(server, lines):
     text = next(text_of(line) for line in lines if len(line.words) > 4)
     _, first = server.translate(text=text, tree=True)

@@ -93,6 +93,8 @@ def test_trailing_empty_lines_are_known_only_from_the_count():
     assert len(read(RANGES, n_lines=6)) == 6
     assert len(read("# lines = 6\n" + RANGES)) == 6
     assert [line.words for line in read("# lines = 2\n\n")] == [[], []]
+    filled = [line.line_number for line in read("# lines = 6\n" + RANGES) if line.words]
+    assert [line.line_number for line in read("# lines = 6\n" + RANGES, empty=False)] == filled == [1, 3]
     assert read("") == [] and read("", n_lines=0) == []
 
 

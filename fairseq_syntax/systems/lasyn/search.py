@@ -68,7 +68,7 @@ class TagSearch(SystemSearch):
         self._print_best = getattr(args, "nbest", 1) if cfg.print_tags else 0
         if not ours:
             return None
-        if mode == "template" and getattr(args, "prefix_size", 0):
+        if mode == "template" and getattr(args, "prefix_size", None):
             raise SyntaxDataError(
                 "--prefix-size forces words whose tags the template would have to know",
                 hint="without --prefix-size, or with --tag-search marginal or joint",
