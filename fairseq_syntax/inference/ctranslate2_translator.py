@@ -30,8 +30,11 @@ _SEARCH = {
 }
 
 
-def search_options(generation: dict[str, Any]) -> dict[str, Any]:
+def search_options(generation: dict[str, Any], most: int) -> dict[str, Any]:
     """CTranslate2's options for a search like fairseq's with these.
+
+    Args:
+        most: pieces that the model can make
 
     Raises:
         SyntaxDataError: an option that CTranslate2's search does not have
@@ -42,6 +45,7 @@ def search_options(generation: dict[str, Any]) -> dict[str, Any]:
             known = ", ".join(_SEARCH)
             raise SyntaxDataError(f"a CTranslate2 model has no search option {name}", hint=f"it has {known}")
         options[_SEARCH[name]] = value
+    options["max_decoding_length"] = min(options["max_decoding_length"], most)
     return options
 
 
@@ -90,7 +94,7 @@ class CTranslate2Translator(Translator):
     def _set_search(self, generation: dict[str, Any]) -> None:
         self.nbest = generation.setdefault("nbest", 1)
         generation["beam"] = max(generation.get("beam", 4), self.nbest)
-        self._search = search_options(generation)
+        self._search = search_options(generation, self.task.max_positions()[1] - 1)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -109,7 +113,7 @@ class CTranslate2Translator(Translator):
         if not filled:
             return found
         tokens = self._tokens([sentences[i] for i in filled])
-        most = min(self.task.max_positions()) - 1  # without </s>
+        most = self.task.max_positions()[0] - 1  # without </s>
         fitting = [k for k, pieces in enumerate(tokens) if len(pieces) <= most]
         if len(fitting) < len(filled):
             for k in set(range(len(filled))) - set(fitting):

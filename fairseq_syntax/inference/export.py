@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq import utils
 
 from fairseq_syntax.data.binarize import segmentation_path
 from fairseq_syntax.data.labels import labels_path
@@ -105,6 +106,7 @@ def export(
             source_tag,
             quantization,
             loaded.head.shift,
+            *map(int, utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())),
         )
         exported.save(folder)
         segmented = _copy_data(task, folder, segmentation or task.data_dir, bool(factors))

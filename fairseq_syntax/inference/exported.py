@@ -36,6 +36,8 @@ class Exported:
         source_tag: a piece that begins and ends each source sentence, for multi-task models; none if empty
         quantization: of the weights; CTranslate2 only
         alignment_shift: of the attention that words are aligned by (``AlignmentHead.shift``); CTranslate2 only
+        max_source_positions, max_target_positions: the longest sentences that the model takes and makes, in pieces
+            with ``</s>``
         format: of this description
     """
 
@@ -46,6 +48,8 @@ class Exported:
     source_tag: str = ""
     quantization: str | None = None
     alignment_shift: int = 0
+    max_source_positions: int = 1024
+    max_target_positions: int = 1024
     format: int = FORMAT_VERSION
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -93,6 +97,8 @@ def setup_task(folder: str | os.PathLike[str], exported: Exported, **options: An
         data=os.fspath(folder),
         source_lang=exported.source_lang,
         target_lang=exported.target_lang,
+        max_source_positions=exported.max_source_positions,
+        max_target_positions=exported.max_target_positions,
         **options,
     )
     return tasks.setup_task(cfg)

@@ -13,7 +13,7 @@ from fairseq import utils
 from fairseq_syntax.data.batch import PackedSyntax
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
+from fairseq_syntax.inference.interactive import Sentence
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.parsing.base import Parser
 from fairseq_syntax.text.conllu import ParsedLine
@@ -41,14 +41,22 @@ class ForcedDecoder:
 
     Args:
         translator: the models, their task and data
-        parser: parses raw text; by default the one that the task's options name
+        parser: parses raw text (default: the translator's)
         max_tokens: of a batch, source or target, padding counted
+
+    Raises:
+        SyntaxDataError: the models cannot score: they run in CTranslate2, or have latent tags
     """
 
     def __init__(self, translator: Translator, *, parser: Parser | None = None, max_tokens: int = 4000) -> None:
         self.models, self.task = translator.models, translator.task
+        if not self.models:
+            raise SyntaxDataError(
+                "CTranslate2 does not score given translations",
+                hint="score them with the checkpoint, or with its export for fairseq",
+            )
         self.max_tokens = max_tokens
-        self._input = InteractiveInput(self.task, parser)
+        self._input = translator.input(parser)
         # refuses what cannot be scored, such as models with latent tags
         self._scorer = self.task.build_generator(self.models, Namespace(score_reference=True))
         self._device = next(self.models[0].parameters()).device

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, tasks
 
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -38,7 +40,7 @@ def load_models(
     device: str | None = None,
     **overrides: Any,
 ) -> Loaded:
-    """Load checkpoints of one task.
+    """Load checkpoints of one task, this package's, or of fairseq's ``translation``, whose place this package's takes.
 
     Args:
         data: the binarized data, whose dictionaries, labels and segmentation are used (default: those of training)
@@ -48,7 +50,7 @@ def load_models(
 
     Raises:
         SyntaxDataError: a file is missing or no checkpoint of fairseq; its data are missing or others than those that
-            the model was trained on
+            the model was trained on; or a model is of another task
     """
     names = [os.fspath(path) for path in paths]
     for name in names:
@@ -59,7 +61,11 @@ def load_models(
     # Validation by BLEU is of training; its options may name files of the machine that trained.
     options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
     try:
-        models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(names, arg_overrides=options, task=task)
+        state = checkpoint_utils.load_checkpoint_to_cpu(names[0], options)
+        task = task or _own_task(state, options, names[0])
+        models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+            names, arg_overrides=options, task=task, state=state if len(names) == 1 else None
+        )
     except SyntaxDataError:
         raise
     except Exception as error:  # of the unpickler, of zip files, of fairseq's tasks and of PyTorch's modules
@@ -68,6 +74,25 @@ def load_models(
     for model in models:
         model.eval()
     return Loaded([model.to(device) for model in models], cfg, task)
+
+
+def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
+    """This package's task for a checkpoint of fairseq's ``translation``; None for one that is of this package's."""
+    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig
+
+    cfg = state["cfg"]["task"]
+    name = cfg.get("_name") or cfg.get("task")
+    if name == "syntax_translation":
+        return None
+    if name != "translation":
+        raise SyntaxDataError(
+            f"is of fairseq's task {name}", path=path, hint="models of syntax_translation and of translation are loaded"
+        )
+    known = {field.name for field in fields(SyntaxTranslationConfig)}
+    values = {key: cfg[key] for key in cfg if key in known}
+    return tasks.setup_task(
+        Namespace(**{**values, **{k: v for k, v in options.items() if k in known}, "task": "syntax_translation"})
+    )
 
 
 def _explained(paths: Sequence[str], error: Exception) -> Exception:

@@ -203,6 +203,14 @@ class Translator:
             **generation,
         )
 
+    def input(self, parser: Parser | None = None) -> InteractiveInput:
+        """A way in for sentences, as this translator has it.
+
+        Args:
+            parser: of raw text (default: this translator's)
+        """
+        return InteractiveInput(self.task, parser or self._input.given_parser, self._input.source_tag)
+
     def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
         """The parses of raw sentences, by this translator's parser; a parse that is given is its own."""
         return self._input.parse(sentences)

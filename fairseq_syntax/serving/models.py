@@ -11,7 +11,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.figures.page import exhibit_data
 from fairseq_syntax.figures.sentences import exhibit_of_parse, show_model
 from fairseq_syntax.inference.attention import Reader
-from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
+from fairseq_syntax.inference.interactive import Sentence
 from fairseq_syntax.inference.translator import Translation, Translator
 from fairseq_syntax.parsing.base import NO_PARSER, Parser, ParserOptions, load_parser
 from fairseq_syntax.text.conllu import ParsedLine, Token, text_of
@@ -83,10 +83,12 @@ class ServedModel:
         """
         if not self._models:
             raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
-        source = InteractiveInput(self.task)
+        source = self._translator.input()
         tokens = source.encode([sentence])
         dataset = source.dataset(*tokens)
-        exhibit = exhibit_of_parse(source.parses()[0], [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
+        # a tag is a piece of no word: then every piece is shown by itself
+        parse = None if source.source_tag else source.parses()[0]
+        exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
         show_model(exhibit, self.name, Reader(self._models[0], self.task, beam), dataset, 0)
         return exhibit_data(exhibit)
 

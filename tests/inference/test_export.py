@@ -20,6 +20,7 @@ from untrained import untrained
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference import export
+from fairseq_syntax.inference.forced_decoding import ForcedDecoder
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.text.conllu import read_conllu
 
@@ -265,6 +266,59 @@ def test_a_multi_task_model_is_asked_for_a_translation(corpus, tmp_path, kind):
     scores = [best[0].score for best in expected]
     assert [best[0].score for best in bare] != pytest.approx(scores, abs=2e-2), "the tag is read"
     assert tag in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["fairseq", "ctranslate2"])
+def test_an_exported_model_knows_how_long_a_sentence_it_takes(corpus, tmp_path, kind):
+    """Learned positions end: beyond them CTranslate2 gives up all sentences, and does so in its own search."""
+    pytest.importorskip("ctranslate2")
+    learned = ["--encoder-learned-pos", "--decoder-learned-pos"]
+    positions = {"max_source_positions": 40, "max_target_positions": 40}
+    data, folder = corpus / "bin", tmp_path / "model"
+    make(trained(data, folder, "transformer", *learned, **positions, max_update=1), kind, tmp_path / "out")
+    translator = Translator.load(tmp_path / "out", device="cpu", max_len_b=500)
+    for beam in (1, 4):
+        short, long = translator.with_search(beam=beam).translations(["children", "dog " * 60])
+        assert short[0].error is None and len(short[0].pieces) < 40
+        assert re.search(r"has \d+ pieces, and the model takes 39: split it", long[0].error)
+
+
+def test_a_model_of_fairseqs_own_task_is_loaded_and_exported(corpus, tmp_path, capsys):
+    """A student or a multi-task model is trained by the command that the recipe of --distil and its README give."""
+    student = trained(corpus / "bin", tmp_path / "st", "transformer", task="translation", max_update=2)
+    words = ["the dog sees the man.", "children"]
+    expected = Translator.load(student, device="cpu", beam=2).translate(words)
+    folder = make(student, "fairseq", tmp_path / "out")
+    assert Translator.load(folder, device="cpu", beam=2).translate(words) == expected
+    argv = ["export", str(student), "--to", "fairseq", "--output", str(tmp_path / "by"), "--segmentation"]
+    assert command([*argv, str(corpus / "bin")]) == 0
+    state = torch.load(student, weights_only=True)
+    state["cfg"]["task"]["_name"] = "language_modeling"
+    torch.save(state, tmp_path / "lm.pt")
+    with pytest.raises(SyntaxDataError, match=r"lm\.pt: is of fairseq's task language_modeling"):
+        Translator.load(tmp_path / "lm.pt", device="cpu")
+
+
+def test_given_translations_are_scored_with_the_tag_too(corpus, tmp_path):
+    data, tag = tmp_path / "bin", "<translate>"
+    shutil.copytree(corpus / "bin", data)
+    with open(data / "dict.en.txt", "a", encoding="utf-8") as file:
+        file.write(f"{tag} 1\n")
+    loaded = untrained(data, "transformer", sure=20)
+    export.export(loaded, "fairseq", tmp_path / "out", source_tag=tag)
+    translator = Translator.load(tmp_path / "out", device="cpu", beam=1, max_len_b=10)
+    text = "the dog sees the man."
+    ((best,),) = translator.translations([text])
+    ((_, (score,)),) = ForcedDecoder(translator).scores([text], [[best.text]])
+    own = Translator([loaded.model], loaded.task, beam=1)
+    ((_, (bare,)),) = ForcedDecoder(own).scores([text], [[best.text]])
+    if score.tokens == len(best.pieces) + 1:  # the search ended by itself
+        assert score.mean == pytest.approx(best.score, abs=1e-4)
+    assert abs(score.total - bare.total) > 1e-2, "the tag is read"
+    pytest.importorskip("ctranslate2")
+    export.export(loaded, "ctranslate2", tmp_path / "ct", source_tag=tag)
+    with pytest.raises(SyntaxDataError, match="CTranslate2 does not score given translations"):
+        ForcedDecoder(Translator.load(tmp_path / "ct"))
 
 
 def test_bad_folders_and_options(supervised, tmp_path):
