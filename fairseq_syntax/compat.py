@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import inspect
 import logging
 import os
@@ -86,6 +87,7 @@ def ignore_syntax(model: nn.Module) -> None:
     def encode_without_syntax(net_input: Mapping[str, Tensor]) -> typing.Any:
         return encode({name: value for name, value in net_input.items() if name != "src_syntax"})
 
+    @functools.wraps(forward)  # those who ask see the names that it takes
     def without_syntax(*arguments: typing.Any, src_syntax: typing.Any = None, **inputs: typing.Any) -> typing.Any:
         return forward(*arguments, **inputs)
 

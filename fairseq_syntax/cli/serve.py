@@ -19,7 +19,7 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
         "model", nargs="+", metavar="[NAME=]MODEL", help="checkpoints or exported folders; the first is the default"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 for any that is free (default: 8000)")
+    parser.add_argument("--port", type=_port, default=8000, metavar="N", help="0 for any that is free (default: 8000)")
     add_data(parser, "each model was")
     add_device(parser)
     source = parser.add_argument_group("parser")
@@ -59,6 +59,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
     return value
 
 

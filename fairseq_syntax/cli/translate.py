@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fairseq_syntax.cli.options import add_translator, read_sentences, translator_options
+from fairseq_syntax.cli.options import add_translator, positive, read_sentences, translator_options
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -35,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         default="error",
         help="text that cannot be parsed: stop, or translate it without a parse (default: error)",
     )
-    parser.add_argument("--beam", type=int, default=4, metavar="N", help="default: 4")
+    parser.add_argument("--beam", type=positive, default=4, metavar="N", help="default: 4")
     parser.add_argument("--lenpen", type=float, default=1.0, metavar="P", help="length penalty (default: 1)")
 
 

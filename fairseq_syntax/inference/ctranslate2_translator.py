@@ -16,7 +16,7 @@ from fairseq_syntax.inference.alignment import align, spell
 from fairseq_syntax.inference.alignment_choice import Pair
 from fairseq_syntax.inference.exported import Exported, factored, setup_task
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
-from fairseq_syntax.inference.translator import Translation, Translator, too_long
+from fairseq_syntax.inference.translator import Translation, Translator, check_search, too_long
 from fairseq_syntax.parsing.base import Parser
 
 # Options of fairseq's search by their names in CTranslate2's.
@@ -35,15 +35,9 @@ def search_options(generation: dict[str, Any], most: int) -> dict[str, Any]:
 
     Args:
         most: pieces that the model can make
-
-    Raises:
-        SyntaxDataError: an option that CTranslate2's search does not have
     """
     options: dict[str, Any] = {"max_decoding_length": 200, "max_input_length": 0}  # fairseq's, and no cutting
     for name, value in generation.items():
-        if name not in _SEARCH:
-            known = ", ".join(_SEARCH)
-            raise SyntaxDataError(f"a CTranslate2 model has no search option {name}", hint=f"it has {known}")
         options[_SEARCH[name]] = value
     options["max_decoding_length"] = min(options["max_decoding_length"], most)
     return options
@@ -92,6 +86,7 @@ class CTranslate2Translator(Translator):
         )
 
     def _set_search(self, generation: dict[str, Any]) -> None:
+        check_search(generation, _SEARCH, "CTranslate2", self.batch_size)
         self.nbest = generation.setdefault("nbest", 1)
         generation["beam"] = max(generation.get("beam", 4), self.nbest)
         self._search = search_options(generation, self.task.max_positions()[1] - 1)

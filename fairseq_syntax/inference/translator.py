@@ -13,13 +13,14 @@ import logging
 import os
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import numpy as np
 import torch
 from fairseq import utils
+from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
@@ -79,6 +80,9 @@ class Translator:
         source_tag: a piece that begins and ends each source sentence, for multi-task models; none if empty
         alignment_heads: the attention of each model that words are aligned by (default: fairseq's)
         generation: options of the search, as fairseq-generate's (``beam``, ``lenpen``, ``nbest``, …)
+
+    Raises:
+        SyntaxDataError: fairseq's search has no such option, or a number is below 1
     """
 
     def __init__(
@@ -96,6 +100,8 @@ class Translator:
         for model in self.models:
             model.eval()  # whose result is None for a model that has been prepared for inference already
         self.task = task
+        known = {field.name for field in fields(GenerationConfig)}
+        check_search(generation, known, "fairseq", batch_size)
         self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
         self.batch_size = batch_size
         self.nbest = generation.setdefault("nbest", 1)
@@ -396,6 +402,19 @@ class Translator:
         return utils.resolve_max_positions(
             self.task.max_positions(), *(cast(Any, m).max_positions() for m in self.models)
         )
+
+
+def check_search(generation: Mapping[str, Any], known: Collection[str], of: str, batch_size: int) -> None:
+    """Refuse options that a search does not have, and sizes below 1.
+
+    Raises:
+        SyntaxDataError: an option is none of ``known``, or a number is too small
+    """
+    for name, value in {**generation, "batch_size": batch_size}.items():
+        if name not in {*known, "batch_size"}:
+            raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(known))}")
+        if name in ("beam", "nbest", "batch_size") and value < 1:
+            raise SyntaxDataError(f"{name} is {value}: at least 1 is wanted")
 
 
 def too_long(pieces: int, most: int) -> str:

@@ -39,7 +39,7 @@ def prepared(
     try:
         listening = config.bind_socket()
         listening.listen(config.backlog)
-    except (SystemExit, OSError) as error:  # uvicorn says why, and exits
+    except (SystemExit, OSError, OverflowError) as error:  # uvicorn says why, and exits
         raise SyntaxDataError(f"cannot listen on {host}:{port}", hint="choose another --port") from error
     return uvicorn.Server(config), listening
 

@@ -104,3 +104,24 @@ def test_data_that_are_missing_or_others(toy, trained, tmp_path, capsys):
 def test_a_word_of_a_hundred_thousand_characters(trained):
     translator = Translator.load(trained, device="cpu")
     assert translator.translations([long_conllu("x" * 100_000, 2)])[0][0].error is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beams": 3}, "fairseq's search has no option beams"),
+        ({"nbest": 0}, "nbest is 0: at least 1"),
+        ({"beam": -1}, "beam is -1: at least 1"),
+        ({"batch_size": 0}, "batch_size is 0: at least 1"),
+    ],
+)
+def test_options_that_no_search_has(trained, options, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        Translator.load(trained, device="cpu", **options)
+
+
+@pytest.mark.parametrize("argv", [["translate", "x", "--beam", "0"], ["serve", "m=x", "--port", "70000"]])
+def test_numbers_that_cannot_be_on_the_command_line(argv, capsys):
+    with pytest.raises(SystemExit):
+        main(argv)
+    assert "must be " in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 from served import running
 
+from fairseq_syntax.inference.alignment import WordAlignment
 from fairseq_syntax.inference.translator import Translation
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.serving.models import Source, load_models
@@ -293,3 +295,33 @@ def test_attention_of_a_trained_model_is_drawn(browser, toy, trained):
         browser.mouse("#panels .panel:first-child .minis figure:nth-child(2) canvas", click=True)
         assert browser.run("document.querySelector('select.head').value") == "1"
         assert browser.errors == []
+
+
+class Mirror(Naming):
+    """A model that says its source again, word for word."""
+
+    def translations(self, sentences: list[ParsedLine], beam: int, alignments: bool) -> list[list[Translation]]:
+        found = []
+        for line in sentences:
+            text, ends = " ".join(line.words), list(itertools.accumulate(len(word) + 1 for word in line.words))
+            words = [(end - 1 - len(word), end - 1) for end, word in zip(ends, line.words)]
+            alignment = WordAlignment(text, text, words, words, [(i, i) for i in range(len(words))])
+            found.append([Translation(text, [], -0.25, alignment)])
+        return found
+
+
+def test_hovering_marks_the_word_that_is_aligned_whatever_characters_stand_before(browser):
+    """Offsets are in characters, of which JavaScript takes some for two."""
+    words = ["👩", "👩\u200d👩\u200d👧", "𝒜𝒷", "see", "dogs"]
+    source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
+    with running(Service([Mirror("mirror", True)], source)) as started:
+        browser.open(f"http://127.0.0.1:{started.port}/")
+        browser.run(f"document.querySelector('#text').value = {json.dumps(' '.join(words))}; translateText()")
+        rest(browser)
+        marked = browser.run(
+            "[...document.querySelectorAll('.said .unit')].map(unit => {"
+            " unit.dispatchEvent(new Event('mouseenter'));"
+            " const found = [...document.querySelectorAll('.word.linked')].map(w => Number(w.dataset.i));"
+            " unit.dispatchEvent(new Event('mouseleave')); return [unit.textContent, found]; })"
+        )
+    assert marked == [[word, [i]] for i, word in enumerate(words)]
