@@ -78,8 +78,6 @@ def load_models(
 
 def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
     """This package's task for a checkpoint of fairseq's ``translation``; None for one that is of this package's."""
-    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig
-
     cfg = state["cfg"]["task"]
     name = cfg.get("_name") or cfg.get("task")
     if name == "syntax_translation":
@@ -88,7 +86,7 @@ def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
         raise SyntaxDataError(
             f"is of fairseq's task {name}", path=path, hint="models of syntax_translation and of translation are loaded"
         )
-    known = {field.name for field in fields(SyntaxTranslationConfig)}
+    known = {field.name for field in fields(tasks.TASK_DATACLASS_REGISTRY["syntax_translation"])}
     values = {key: cfg[key] for key in cfg if key in known}
     return tasks.setup_task(
         Namespace(**{**values, **{k: v for k, v in options.items() if k in known}, "task": "syntax_translation"})
