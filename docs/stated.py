@@ -1,4 +1,4 @@
-"""The figures that README.md and which-system.md state in their prose, made from the tables that programs wrote.
+"""The figures that the README and some pages state in their prose, made from the tables that programs wrote.
 
 A test looks for each piece of text in its file, and for figures in those files that are in no piece. When a table
 changes, the test says what the prose must say now.
@@ -115,7 +115,77 @@ def stated() -> dict[str, list[str]]:
         f"it ends {below['PSH.linear']:.2f} below",
     ]
     results[2] = results[2].replace("multi−task", "multi-task")
-    return {"README.md": readme, "docs/which-system.md": guide, "docs/results.md": results}
+    return {
+        "README.md": readme,
+        "docs/which-system.md": guide,
+        "docs/results.md": results,
+        "examples/missing_parse/README.md": _missing_parse(),
+    }
+
+
+def _missing_parse() -> list[str]:
+    """What the example of sentences without a parse says of its three tables."""
+    toy, short, long = (
+        (ROOT / "examples" / name).read_text("utf-8")
+        for name in (
+            "missing_parse/TOY.md",
+            "multi30k/WITHOUT-PARSER.md",
+            "multi30k/WITHOUT-PARSER-TRAINED.md",
+        )
+    )
+    row = re.compile(r"^\| (\S+) \| ([\d.]+) \| ([\d.]+) \|$", re.M)
+    exact = {name: (parsed, alone) for name, parsed, alone in row.findall(toy)}
+    (_, of_toy), six, trained = _against(toy), _against(short), _against(long)
+    level = [of_toy["PASCAL.dropout"], of_toy["LDP.dropout"], *(test["PASCAL.dropout"] for test in trained[2:])]
+    assert not any(p.endswith("*") for _, p in level), "level, which may be chance"
+    assert all(-2.5 < test["PASCAL"][0] < -1.5 for test in (*six[2:], *trained[2:])), "about two points behind"
+
+    def behind(system: str) -> str:
+        return f"{of_toy[system][0]:.2f}".replace("-", "−")
+
+    def rows(label: str, system: str, first: int) -> str:
+        scores = (bleu[first : first + 2] for bleu in (_bleu(short, system), _bleu(long, system)))
+        return f"| {label} | " + " | ".join(" / ".join(pair) for pair in scores) + " |"
+
+    ahead = {name: [f"{test[name][0]:.2f}" for test in trained[:2]] for name in ("PASCAL", "PASCAL.dropout")}
+    on_text = [f"{test['PASCAL.dropout'][0]:+.2f}".replace("-", "−") for test in trained[2:]]
+    with_dropout = "with `--parse-dropout` (0.15; with 4,000 updates 0.2), with the parse"
+    alone_behind = " and ".join(f"{-test['PASCAL.dropout'][0]:.2f}" for test in six[2:])
+    (parsed, alone), (parsed_ldp, alone_ldp) = exact["PASCAL.dropout"], exact["LDP.dropout"]
+    parsed_labels, alone_labels = exact["sennrich_haddow.dropout"]
+    return [
+        f"{exact['PASCAL'][1]} % of the ambiguous sentences exactly and is {behind('PASCAL')[1:]} BLEU behind the "
+        f"plain Transformer ({exact['plain'][1]} %); with `--parse-dropout 0.15` it has {alone} % and is level "
+        f"({behind('PASCAL.dropout')} BLEU, which may be chance), and with the parse {parsed} % where it had "
+        f"{exact['PASCAL'][0]} %.",
+        f"{exact['LDP'][1]} % and {behind('LDP')} without dropout, {alone_ldp} % and {behind('LDP.dropout')} with it, "
+        f"and with the parse {parsed_ldp} % for {exact['LDP'][0]} %.",
+        f"with dropout: {alone_labels} % without a parse, {parsed_labels} % with it.",
+        rows("plain Transformer", "transformer", 0),
+        rows("PASCAL, with the parse", "PASCAL", 0),
+        rows("PASCAL, the text alone", "PASCAL", 2),
+        rows(with_dropout, "PASCAL.dropout", 0),
+        rows("with `--parse-dropout`, the text alone", "PASCAL.dropout", 2),
+        f"level with it on the text alone: {on_text[0]} on 2016 and {on_text[1]} on 2017",
+        f"ahead of the plain one by {' and '.join(ahead['PASCAL.dropout'])}, where PASCAL without dropout is by "
+        f"{' and '.join(ahead['PASCAL'])}.",
+        f"still {alone_behind} behind on the text alone",
+        "takes the parse from each sentence with probability P",
+        "--parse-dropout 0.15 ...",
+        "models with and without `--parse-dropout 0.15`",
+    ]
+
+
+def _against(page: str) -> list[dict[str, tuple[float, str]]]:
+    """Of each comparison in BLEU of a page: system -> its difference and the p of the bootstrap."""
+    tables = page.split("**Against ")[1:]
+    row = re.compile(r"^\| (\S+) \| BLEU \| ([+-][\d.]+) \| [\d.]+ \| (\S+) \|", re.M)
+    return [{name: (float(difference), p) for name, difference, p in row.findall(table)} for table in tables]
+
+
+def _bleu(page: str, system: str) -> list[str]:
+    """The BLEU of a system, in each table of scores of a page."""
+    return re.findall(rf"^\| {re.escape(system)} \| ([\d.]+) \| [\d.]+ \|$", page, re.M)
 
 
 def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[str, float]]) -> None:
