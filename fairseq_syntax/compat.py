@@ -1,5 +1,5 @@
 """Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, logging left as it was, its own
-models in an ensemble with ours, and several processes where there is no GPU.
+models in an ensemble with ours, several processes where there is no GPU, and what a run may go on from.
 """
 
 from __future__ import annotations
@@ -124,6 +124,38 @@ def processes_without_gpus() -> None:
     call_main.without_gpus = True  # type: ignore[attr-defined]
     utils.call_main = call_main
     wrapping.DistributedDataParallel = on_cpus
+
+
+def checkpoints_to_go_on_from() -> None:
+    """Let the task look at a checkpoint that training goes on from, or begins with (``--finetune-from-model``).
+
+    fairseq's trainer keeps the state of the task in checkpoints and shows it to nobody. What is read here is all but
+    the numbers, which stay in the file.
+    """
+    from fairseq.file_io import PathManager
+    from fairseq.trainer import Trainer
+
+    load = Trainer.load_checkpoint
+    if getattr(load, "asks_the_task", False):
+        return
+
+    @functools.wraps(load)
+    def load_checkpoint(self: typing.Any, filename: str, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        check = getattr(self.task, "check_checkpoint", None)
+        if check is not None and PathManager.isfile(filename):
+            check(_without_numbers(PathManager.get_local_path(filename)), self.cfg.model, filename)
+        return load(self, filename, *args, **kwargs)
+
+    load_checkpoint.asks_the_task = True  # type: ignore[attr-defined]
+    Trainer.load_checkpoint = load_checkpoint
+
+
+def _without_numbers(path: str) -> dict[str, typing.Any]:
+    """A checkpoint whose tensors are still in the file."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError:  # of PyTorch before 1.6, as a whole
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _start_processes(options: typing.Any, tpu: bool) -> bool:

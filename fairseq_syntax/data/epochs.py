@@ -76,7 +76,10 @@ class TrainingBatches(EpochBatchIterator):
         return self.groups[min(epoch, len(self.groups)) - 1]
 
     def __len__(self) -> int:
-        return len(self._by_update([[0]] * super().__len__(), self.epoch))
+        return self._length(self.epoch)
+
+    def _length(self, epoch: int) -> int:
+        return len(self._by_update([[0]] * super().__len__(), epoch))
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         """The epoch's batches of this shard, in the order in which they are trained on."""
@@ -101,14 +104,16 @@ class TrainingBatches(EpochBatchIterator):
         """Go on where a checkpoint stopped.
 
         With another K, ``--update-freq`` or number of processes: at the group of batches where it stopped, so that
-        none is left out; some of one group may come again.
+        none is left out; some of one group may come again. Where that is the epoch's end now, at the next epoch.
         """
         group = self.group(state_dict["epoch"])
         before = state_dict.get("repeats", 1), state_dict.get("group", group), state_dict.get("num_shards")
-        position = state_dict.get("iterations_in_epoch", 0)
+        epoch, position = state_dict["epoch"], state_dict.get("iterations_in_epoch", 0)
         if before not in ((self.repeats, group, self.num_shards), (self.repeats, group, None)):
             repeats, group_before, shards = before
             done = position if repeats == 1 else position // (repeats * group_before) * group_before
             done = done * (shards or self.num_shards) // self.num_shards
             position = done // group * group * self.repeats
-        super().load_state_dict({**state_dict, "iterations_in_epoch": position})
+            if position >= self._length(epoch):  # what --skip-remainder-batch leaves out is another remainder now
+                epoch, position = epoch + 1, 0
+        super().load_state_dict({**state_dict, "epoch": epoch, "iterations_in_epoch": position})

@@ -201,8 +201,8 @@ class SyntaxSelfAttention(MultiheadAttention):
             scores = torch.cat([scores[:, : h.start], term.scores(scores[:, h], given), scores[:, h.stop :]], dim=1)
         observed = scores[:, [i - dense.start for i in observe]] if observe else None
         if attn_mask is not None:
-            scores = scores + attn_mask
-        if key_padding_mask is not None:
+            scores = scores + causal_mask(attn_mask, key_padding_mask)
+        elif key_padding_mask is not None:
             scores = scores.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
         # In float32 as fairseq does it: a half-precision softmax loses the small weights.
         weights = self.dropout_module(F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores))
@@ -251,6 +251,25 @@ class SyntaxSelfAttention(MultiheadAttention):
         return self.out_proj(joined)
 
 
+def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    """What is added to scores where both the future and padding are masked.
+
+    With padding on the left, the queries of padding have no key at all; they see everything, as a row that is masked
+    as a whole would have no softmax, and its NaN would reach all gradients. What they attend to is nobody's key.
+
+    Args:
+        attn_mask: [T, S], with −inf where the future is masked
+        key_padding_mask: [B, S], True on padding; None where there is none
+
+    Returns:
+        [B, 1, T, S], or ``attn_mask`` where there is no padding
+    """
+    if key_padding_mask is None:
+        return attn_mask
+    mask = attn_mask.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
+    return mask.masked_fill(mask.isneginf().all(dim=-1, keepdim=True), 0.0)
+
+
 def with_plain_heads(
     special: Tensor,
     heads: slice,
@@ -274,9 +293,10 @@ def with_plain_heads(
         [B, H, T, d]
     """
     start, stop, _ = heads.indices(q.size(1))
-    mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]  # [B, 1, 1, S]
     if attn_mask is not None:
-        mask = attn_mask if mask is None else attn_mask.masked_fill(~mask, float("-inf"))  # [B, 1, T, S]
+        mask: Tensor | None = causal_mask(attn_mask, key_padding_mask)
+    else:
+        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]  # [B, 1, 1, S]
     parts = [special]
     for at, side in ((0, slice(0, start)), (len(parts) + 1, slice(stop, q.size(1)))):
         if side.start < side.stop:

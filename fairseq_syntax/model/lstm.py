@@ -26,7 +26,7 @@ from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, SourceAttention
-from fairseq_syntax.model.options import SystemConfig, add_options
+from fairseq_syntax.model.options import SystemConfig, add_options, check_task
 
 
 class SyntaxLSTMEncoder(LSTMEncoder):
@@ -257,6 +257,7 @@ class SyntaxLSTMModel(LSTMModel):
     def build_model(cls, args: Namespace, task: Any) -> SyntaxLSTMModel:
         """Build the model from fairseq's options for ``lstm`` and those of the system."""
         base_architecture(args)
+        check_task(task, cls.title)
         if args.encoder_layers != args.decoder_layers:
             raise SyntaxDataError("--encoder-layers must match --decoder-layers")
         source, target = task.source_dictionary, task.target_dictionary

@@ -14,6 +14,7 @@ from typing import Any, Optional, TypeVar, get_args, get_type_hints
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
 
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -69,6 +70,19 @@ def read_options(config: type[Config], args: Namespace) -> Config:
             name = "--" + f.name.replace("_", "-")
             raise SyntaxDataError(f"{name} {value}: a value of type {wanted.__name__} is wanted") from e
     return config(**values)
+
+
+def check_task(task: Any, model: str) -> None:
+    """A model with systems is of this package's task, which brings the parses, and asks its criterion for all losses.
+
+    Raises:
+        SyntaxDataError: the task is another one of fairseq's
+    """
+    if isinstance(task, FairseqTask) and not isinstance(task, TASK_REGISTRY["syntax_translation"]):
+        raise SyntaxDataError(
+            f"{model} with {type(task).__name__}, another task: that knows of no parse and of no loss of its systems",
+            hint="use --task syntax_translation",
+        )
 
 
 def _type(hint: Any) -> Any:

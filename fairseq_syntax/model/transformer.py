@@ -19,7 +19,7 @@ from fairseq_syntax.data.batch import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
-from fairseq_syntax.model.options import SystemConfig, add_options
+from fairseq_syntax.model.options import SystemConfig, add_options, check_task
 
 
 @register_model("syntax_transformer")
@@ -50,6 +50,8 @@ class SyntaxTransformerModel(TransformerModel):
     def build_model(cls, args: Namespace, task: Any) -> SyntaxTransformerModel:
         """Build the model; the systems see the task's label inventories."""
         syntax_architecture(args)
+        if args.encoder_syntax or args.decoder_syntax:
+            check_task(task, "a model with syntax systems")
         encoder = _chosen("--encoder-syntax", args.encoder_syntax, ENCODER_SYSTEMS, args, task)
         decoder = _chosen("--decoder-syntax", args.decoder_syntax, DECODER_SYSTEMS, args, task)
         cfg = TransformerConfig.from_namespace(args)  # of this build alone; fairseq hands it on to the two below

@@ -4,7 +4,8 @@
 
 import copy
 import os
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -38,6 +39,12 @@ from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.store.schema import STORE_SUFFIX
 from fairseq_syntax.text.files import fingerprint
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
+
+# Options of models that hold names for what a model knows by number, and the side whose names they are.
+REMEMBERED_NAMES = {
+    **{f"source_{column}_labels": "source" for column in ("deprel", "upos", "xpos")},
+    "latent_names": "target",
+}
 
 
 @dataclass
@@ -146,12 +153,46 @@ class SyntaxTranslationTask(TranslationTask):
         state = dict(state_dict)
         trained = state.pop("dictionaries", self._dictionaries)
         super().load_state_dict(state)
+        self._check_dictionaries(
+            trained, "--data, or fairseq's first argument, is the directory that it was trained on"
+        )
+
+    def _check_dictionaries(self, trained: Mapping[str, str], hint: str) -> None:
         for side, own in self._dictionaries.items():
             if trained.get(side, own) != own:
                 raise SyntaxDataError(
                     f"the model was trained with another dictionary of the {side} than that of these data",
                     path=self.data_dir,
-                    hint="--data, or fairseq's first argument, is the directory that it was trained on",
+                    hint=hint,
+                )
+
+    def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
+        """Whether training may go on from a checkpoint: its numbers must mean the words and labels of these data.
+
+        Args:
+            state: the checkpoint
+            model: the options of the model that is trained
+            path: of the checkpoint, for errors
+
+        Raises:
+            SyntaxDataError: the dictionaries, labels or tags are others
+        """
+        trained = (state.get("task_state") or {}).get("dictionaries", {})
+        self._check_dictionaries(
+            trained, "give fairseq-preprocess --srcdict and --tgtdict, those of the first training"
+        )
+        before = (state.get("cfg") or {}).get("model") or state.get("args") or {}
+        before, now = (
+            vars(options) if isinstance(options, Namespace) else dict(options) for options in (before, model)
+        )
+        for name, side in REMEMBERED_NAMES.items():
+            names, own = before.get(name), now.get(name)
+            if names is not None and own is not None and list(names) != list(own):
+                raise SyntaxDataError(
+                    f"this model was trained with {len(names)} names of labels or tags of the {side} that are not the "
+                    f"{len(own)} of these data",
+                    path=path,
+                    hint=f"binarize the data with the labels of the first training (--{side}-labels)",
                 )
 
     # -- what the data directory holds -----------------------------------------------------------------------------
@@ -217,6 +258,11 @@ class SyntaxTranslationTask(TranslationTask):
             raise SyntaxDataError("--fp16 needs a GPU", hint="use --amp, or --memory-efficient-fp16")
         if OmegaConf.is_config(cfg) and "criterion" not in cfg and ARCH_MODEL_REGISTRY.get(cfg._name) is LSTMModel:
             raise SyntaxDataError("fairseq's own lstm needs fairseq-train: it looks for --criterion among its options")
+        if without_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
+            raise SyntaxDataError(
+                "each of these processes would train by itself: fairseq-hydra-train starts one only without a GPU",
+                hint="use fairseq-train under torchrun, or with --distributed-world-size",
+            )
         for side in ("encoder", "decoder"):
             if getattr(cfg, f"{side}_layers_to_keep", None):
                 raise SyntaxDataError(
@@ -243,6 +289,11 @@ class SyntaxTranslationTask(TranslationTask):
             raise SyntaxDataError(
                 "--adaptive-softmax-cutoff: no other criterion reads such an output layer than fairseq's adaptive_loss",
                 hint="use --criterion adaptive_loss --ddp-backend legacy_ddp, without systems that have losses",
+            )
+        if isinstance(criterion, AdaptiveLoss) and not self._adaptive_softmax:
+            raise SyntaxDataError(
+                "fairseq's adaptive_loss reads the output layer of --adaptive-softmax-cutoff, and the model has none",
+                hint="give the option; an LSTM has that layer in fairseq-train alone, which names its criterion to it",
             )
         if self._of_lstm and isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment):
             raise SyntaxDataError(
@@ -305,6 +356,8 @@ class SyntaxTranslationTask(TranslationTask):
         if dataset is not self.datasets.get(self.cfg.train_subset):
             return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
+        if once and kwargs.get("seed") == int(self.cfg.seed) + epoch:  # of --update-ordered-indices-seed
+            kwargs["seed"] += 1 - epoch
         base = super().get_batch_iterator(dataset, *args, epoch=1 if once else epoch, **kwargs)
         if isinstance(base, TrainingBatches):
             return base

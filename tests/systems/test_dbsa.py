@@ -134,6 +134,26 @@ def test_a_sentence_does_not_depend_on_its_batch():
         assert sums == pytest.approx(float(system_losses(model, extra, with_targets())[0]), rel=1e-4)
 
 
+def test_padding_on_the_left_of_the_target():
+    """Under the causal mask its queries have no key; the losses and all gradients are those of padding on the right."""
+    model = tiny_model("dbsa_transformer", decoder_layers=2, dbsa_decoder_layer=0)
+    given, left = with_targets(), with_targets()
+    for tokens in (left["target"], left["net_input"]["prev_output_tokens"]):
+        for row in tokens:
+            row[:] = row.roll(int(row.eq(1).sum()))
+    gradients = []
+    for padded in (given, left):
+        model.zero_grad()
+        logits, extra = model(**padded["net_input"])
+        loss = system_losses(model, extra, padded)[0]
+        real = padded["target"].ne(1)
+        loss = loss + torch.nn.functional.cross_entropy(logits[real], padded["target"][real], reduction="sum")
+        loss.backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for right, other in zip(*gradients):
+        assert torch.allclose(right, other, atol=1e-4)
+
+
 def test_both_heads_learn_from_their_losses_and_each_side_stands_alone():
     model = tiny_model("dbsa_transformer")
     given = with_targets()

@@ -1,0 +1,107 @@
+"""What training may begin with, and in which tasks: numbers that mean other words are found, and so is a lost loss."""
+
+import re
+import shutil
+from argparse import Namespace
+
+import pytest
+import toy_data
+from toy_data import fairseq, preprocess_options
+
+from fairseq_syntax.errors import SyntaxDataError
+
+SHORT = {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
+LABELS = {"arch": "sennrich_haddow_transformer", "label_features": "deprel:4", **SHORT}
+
+
+def binarized_again(toy, folder, *options):
+    fairseq("preprocess", *preprocess_options(toy.segmented, folder), *options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def of_labels(toy, tmp_path_factory):
+    save = tmp_path_factory.mktemp("labels") / "model"
+    toy_data.train(toy.data, save, **LABELS)
+    return save
+
+
+def test_a_run_does_not_go_on_with_other_labels(toy, of_labels, tmp_path):
+    """As many labels, two of which have changed places: nothing else would see it."""
+    other = toy_data.Toy(toy.raw, tmp_path / "segmented", tmp_path / "data", toy.lines)
+    shutil.copytree(toy.segmented, other.segmented)
+    swapped = {"nmod:tmod": "obj", "obj": "nmod:tmod"}
+    for file in other.segmented.glob("*.en.conllu"):
+        text = re.sub(r"nmod:tmod|\bobj\b", lambda m: swapped[m.group()], file.read_text("utf-8"))
+        file.write_text(text, encoding="utf-8")
+    dictionaries = [
+        x for side, lang in (("src", "en"), ("tgt", "de")) for x in (f"--{side}dict", toy.data / f"dict.{lang}.txt")
+    ]
+    binarized_again(other, other.data, *dictionaries)
+    with pytest.raises(SyntaxDataError, match=r"names of labels or tags of the source.*--source-labels"):
+        toy_data.train(
+            other.data, tmp_path / "new", "--finetune-from-model", of_labels / "checkpoint_last.pt", **LABELS
+        )
+    shutil.copytree(of_labels, tmp_path / "on")
+    with pytest.raises(SyntaxDataError, match=r"names of labels or tags of the source"):
+        toy_data.train(other.data, tmp_path / "on", **{**LABELS, "max_update": 2})
+    binarized_again(other, tmp_path / "given", *dictionaries, "--source-labels", toy.data / "labels.en.json")
+    assert toy_data.train(tmp_path / "given", tmp_path / "on", **{**LABELS, "max_update": 2})
+
+
+def test_a_run_does_not_go_on_with_another_dictionary(toy, of_labels, tmp_path):
+    words = (toy.data / "dict.en.txt").read_text("utf-8").splitlines()
+    (tmp_path / "dict").write_text("\n".join(reversed(words)) + "\n", encoding="utf-8")
+    data = binarized_again(toy, tmp_path / "data", "--srcdict", tmp_path / "dict")
+    shutil.copytree(of_labels, tmp_path / "on")
+    with pytest.raises(SyntaxDataError, match=r"another dictionary of the source.*--srcdict"):
+        toy_data.train(data, tmp_path / "on", **{**LABELS, "max_update": 2})
+
+
+def test_latent_tags_keep_their_names(toy):
+    from fairseq.tasks import setup_task
+
+    task = setup_task(Namespace(task="syntax_translation", data=str(toy.data), source_lang="en", target_lang="de"))
+    state = {"cfg": {"model": Namespace(latent_names=["</s>", "VERB", "NOUN"])}}
+    task.check_checkpoint(state, Namespace(latent_names=["</s>", "VERB", "NOUN"]), "a.pt")
+    task.check_checkpoint(state, Namespace(), "a.pt")
+    task.check_checkpoint({"args": Namespace()}, Namespace(latent_names=["</s>"]), "a.pt")
+    with pytest.raises(SyntaxDataError, match=r"tags of the target.*--target-labels"):
+        task.check_checkpoint(state, Namespace(latent_names=["</s>", "NOUN", "VERB"]), "a.pt")
+
+
+SYSTEMS = {
+    "ldd_transformer": {},
+    "parser_free_pascal_transformer": {},
+    "lasyn_transformer": {"criterion": "lasyn_em", "label_smoothing": None, "latent_values": 3, "tag_weight": 0},
+    "local_attention_lstm": {"guided_updates": 100},
+    "gcn_lstm": {},
+}
+
+
+@pytest.mark.parametrize("arch", SYSTEMS)
+def test_a_model_with_systems_is_of_this_packages_task(toy, tmp_path, arch):
+    """fairseq's own, which is its default, would leave out losses in silence: a start that guides, K steps."""
+    options = {**SHORT, "arch": arch, **SYSTEMS[arch], "task": "translation"}
+    if arch.endswith("lstm"):
+        options |= dict.fromkeys(
+            [name for name in toy_data.MODEL if "layers" in name or "heads" in name or "ffn" in name]
+        )
+        options = {name.lstrip("-").replace("-", "_"): value for name, value in options.items()}
+        options |= {"encoder_layers": None, "encoder_hidden_size": 16, "decoder_hidden_size": 16}
+    with pytest.raises(SyntaxDataError, match=r"TranslationTask.*use --task syntax_translation"):
+        toy_data.train(toy.data, tmp_path, **options)
+
+
+def test_each_process_by_itself_is_refused(toy, tmp_path, monkeypatch):
+    """fairseq-hydra-train under torchrun without GPUs: fairseq has started before this package is there."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SyntaxDataError, match=r"train by itself.*torchrun"):
+        toy_data.train(toy.data, tmp_path, **SHORT)
+
+
+def test_adaptive_loss_wants_its_output_layer(toy, tmp_path):
+    with pytest.raises(SyntaxDataError, match=r"--adaptive-softmax-cutoff"):
+        toy_data.train(
+            toy.data, tmp_path, criterion="adaptive_loss", label_smoothing=None, ddp_backend="legacy_ddp", **SHORT
+        )
