@@ -1,7 +1,7 @@
 """What the corpus scripts share: text → filter → parse → segment → binarize, by the commands of this project.
 
 A script says where its corpus lies (``take``) and what its usual options are; the rest is here. Each command is
-printed, and is not run again while it and its input stay the same.
+printed, and does nothing where its work is done.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if str(ROOT) not in sys.path:  # a checkout that is not installed
 from sources import Pair  # noqa: E402
 
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
-from fairseq_syntax.text.files import file_sha256, fingerprint, make_folder, whole_file, write_json  # noqa: E402
-from fairseq_syntax.text.jobs import Step, read_record  # noqa: E402
+from fairseq_syntax.text.files import file_sha256, fingerprint, make_folder, whole_file  # noqa: E402
+from fairseq_syntax.text.jobs import Step  # noqa: E402
 
 # Name (train, valid, test, test1, …) and pairs of each split.
 Splits = Iterable[tuple[str, Iterable[Pair]]]
@@ -80,7 +80,10 @@ def run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits]) 
 
 def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits]) -> None:
     langs = (args.source_lang, args.target_lang)
-    steps = Steps(args.out)
+    if args.out.resolve().is_relative_to(args.data.resolve()):
+        raise SyntaxDataError(
+            "lies in --data, where its files would be looked for", path=args.out, hint="another --out"
+        )
     names = write_text(args.out / "text", take(args), langs)
     text = {(name, lang): args.out / "text" / f"{name}.{lang}" for name in names for lang in langs}
 
@@ -89,12 +92,12 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
     options += ["--max-ratio", args.max_ratio] if args.max_ratio else []
     options += ["--languages", *langs] if args.identify_languages else []
     unfiltered = [text[key] for key in kept]
-    steps.run(
-        "filter",
-        [*verb("filter"), "--input", *unfiltered, "--output", *kept.values(), *options],
-        unfiltered,
-        list(kept.values()),
-    )
+    step = Step(tuple(kept.values()), fingerprint("filter", options, [file_sha256(path) for path in unfiltered]))
+    with step.making() as done:
+        if done is None:
+            step.begin()
+            run_command([*verb("filter"), "--input", *unfiltered, "--output", *kept.values(), *options])
+            step.finish()
     text |= kept
 
     words = dict(text)
@@ -107,8 +110,8 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
         options += ["--split-sentences"] if args.split_sentences else []
         for name in names:
             parse = args.out / "parsed" / f"{name}.{lang}.conllu"
-            command = [*verb("parse"), "--input", text[name, lang], "--output", parse, *options]
-            steps.run(f"parse.{name}.{lang}", command, [text[name, lang]], [parse], changed="--overwrite")
+            command = [*verb("parse"), "--input", text[name, lang], "--output", parse, *options, "--overwrite"]
+            run_command(command)
             words[name, lang] = parse
 
     pieces = args.out / "pieces"
@@ -118,8 +121,7 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
         model = train + (["--train-on", *(words[names[0], each] for each in langs)] if args.joint else [])
         if args.joint and lang == langs[1]:
             model = ["--model", pieces / f"segmentation.{langs[0]}.json"]
-        command = [*verb("segment"), "--lang", lang, *model, "--input", *files, "--outdir", pieces]
-        steps.run(f"segment.{lang}", command, files, [pieces / f"{name}.{lang}" for name in names])
+        run_command([*verb("segment"), "--lang", lang, *model, "--input", *files, "--outdir", pieces])
 
     tests = [pieces / name for name in names[2:]]
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--user-dir", user_dir(), "--task", "syntax_translation"]
@@ -127,8 +129,15 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
     command += ["--trainpref", pieces / names[0], "--validpref", pieces / names[1]]
     command += ["--testpref", ",".join(map(str, tests))] if tests else []
     command += ["--joined-dictionary"] if args.joint else []
-    inputs = [pieces / f"{name}.{lang}" for name in names for lang in langs]
-    steps.run("binarize", command, inputs, [args.out / "bin" / f"dict.{lang}.txt" for lang in langs])
+    # fairseq-preprocess takes no dictionary of another text; where it was made here, it may go.
+    made_from = fingerprint("dictionaries", args.joint, [file_sha256(pieces / f"{names[0]}.{lang}") for lang in langs])
+    record = args.out / ".dictionaries"
+    if not record.exists() or record.read_text("utf-8") != made_from:
+        for lang in langs:
+            (args.out / "bin" / f"dict.{lang}.txt").unlink(missing_ok=True)
+        with whole_file(record) as file:
+            file.write(made_from)
+    run_command(command)
     print(f"binarized for fairseq-train in {args.out / 'bin'}")
 
 
@@ -154,54 +163,19 @@ def write_text(directory: Path, splits: Splits, langs: tuple[str, str]) -> list[
     return names
 
 
-class Steps:
-    """Runs commands, and remembers in ``.done`` which ones have run on which input."""
+def run_command(command: list) -> None:
+    """Runs a command and shows it. It knows by itself what of its work is done, by content and not by name.
 
-    def __init__(self, out: Path) -> None:
-        self.done = out / ".done"
-        make_folder(self.done)
-
-    def run(
-        self, name: str, command: list, inputs: list[Path], outputs: list[Path], changed: str | None = None
-    ) -> None:
-        """Runs a command unless it has run as it is, its inputs are as they were and its outputs are there.
-
-        Args:
-            name: of the step
-            command: program and arguments
-            inputs: the files it reads
-            outputs: files it writes
-            changed: an option to add where the step was begun before with another command or other inputs; without
-                one, earlier outputs are removed before it runs
-
-        Raises:
-            subprocess.CalledProcessError: the command failed
-        """
-        words = [str(word) for word in command]
-        stamp = self.done / f"{name}.json"
-        step = Step((stamp, *outputs), fingerprint(words, [[str(path), file_sha256(path)] for path in inputs]))
-        if step.record() is not None:
-            return
-        before = read_record(stamp)
-        other = before is not None and before["made_from"] != step.made_from
-        if changed and other:
-            words = [*words, changed]
-        for path in outputs:
-            make_folder(path.parent)
-            if changed is None and other:
-                path.unlink(missing_ok=True)
-        step.begin()
-        shown = ["fairseq-syntax", *words[3:]] if words[1:3] == ["-m", "fairseq_syntax"] else words
-        print(f"\n{shlex.join(shown)}", flush=True)
-        begin = time.monotonic()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])),
-        }
-        subprocess.run(words, check=True, env=environment)
-        write_json(stamp, {"command": words})
-        step.finish()
-        print(f"({name}: {time.monotonic() - begin:.0f} s)", flush=True)
+    Raises:
+        subprocess.CalledProcessError: the command failed
+    """
+    words = [str(word) for word in command]
+    shown = ["fairseq-syntax", *words[3:]] if words[1:3] == ["-m", "fairseq_syntax"] else words
+    print(f"\n{shlex.join(shown)}", flush=True)
+    begin = time.monotonic()
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": path})
+    print(f"({time.monotonic() - begin:.0f} s)", flush=True)
 
 
 def verb(name: str) -> list[str]:

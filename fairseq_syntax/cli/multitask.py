@@ -56,6 +56,10 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"--tags {' '.join(args.tags)}: two different tags without spaces are wanted")
     outdir = Path(args.outdir)
     make_folder(outdir)
+    names = [Path(prefix).name for prefix in [*args.train, *args.translate_only]]
+    if len(set(names)) < len(names):
+        twice = outdir / next(name for name in names if names.count(name) > 1)
+        raise SyntaxDataError("two inputs would be written to these files", path=twice, hint="rename one of them")
     for prefix in [*args.train, *args.translate_only]:
         if Path(prefix).parent.resolve() == outdir.resolve():
             raise SyntaxDataError("the output would overwrite the input", path=prefix, hint="give another --outdir")

@@ -49,7 +49,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     work.add_argument("--part-lines", type=positive, default=2000, metavar="N", help="lines that are committed at once")
     work.add_argument("--shard", type=_shard, metavar="I/N", help="parse part I of N (from 1) only; --merge afterwards")
     work.add_argument("--merge", action="store_true", help="parse nothing: put the finished shards together")
-    work.add_argument("--overwrite", action="store_true", help="replace an earlier result, when the new one is whole")
+    work.add_argument(
+        "--overwrite", action="store_true", help="replace a result of something else, when the new one is whole"
+    )
     return parser
 
 

@@ -84,7 +84,8 @@ def main(args: argparse.Namespace) -> int:
     if training:
         files = ", ".join(map(str, training["files"]))
         print(f"training a {args.train} model of {args.vocab_size} pieces on {files}", file=sys.stderr)
-    segmenter = prepare_model(prefix, args.model, training, args.overwrite, of_parse=any(map(is_conllu, args.input)))
+    of_parse = any(map(is_conllu, [*args.input, *(training["files"] if training else [])]))
+    segmenter = prepare_model(prefix, args.model, training, args.overwrite, of_parse=of_parse)
     print(f"{prefix}.json: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
     with chosen_workers(args, count=args.workers) as workers:
         for path, paths in zip(args.input, outputs):

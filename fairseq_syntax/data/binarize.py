@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +169,11 @@ def _pair(
         else:
             own = None if any(t.pieces for t in line.tokens) else [[t.form] for t in line.tokens]
         if own is not None and pieces != (flat := list(chain.from_iterable(own))):
-            at = next(i for i, (a, b) in enumerate(zip(pieces, flat)) if a != b) if len(flat) == len(pieces) else 0
+            at, own_piece, of_parse = next(
+                (i, a, b) for i, (a, b) in enumerate(zip_longest(pieces, flat, fillvalue="")) if a != b
+            )
             raise SyntaxDataError(
-                f"piece {at + 1} is {pieces[at]!r}, but the parse has {flat[at]!r}",
+                f"piece {at + 1} is {own_piece!r}, but the parse has {of_parse!r}",
                 path=tokens,
                 line=number,
                 hint=f"is {parse} (line {line.file_line}) the parse of this text?",
@@ -301,17 +303,17 @@ def _work(task: tuple[list[bytes], ConlluPart]) -> tuple[int, int]:
     try:
         for _, line in _pair(texts, part, tokens, parse, segmenter):
             sentence = to_stored(line, labels)
-            if with_arcs and sentence.arcs is None:
-                if line.words:
-                    raise SyntaxDataError(
-                        "no Arcs= in this sentence, but in others",
-                        path=parse,
-                        line=line.file_line,
-                        hint="parse the whole text with --distributions, or all of it without",
-                    )
-                sentence.arcs = []
-            if not with_arcs:
-                sentence.arcs = None
+            if not line.words:
+                sentence.arcs = [] if with_arcs else None
+            elif with_arcs != (sentence.arcs is not None):
+                raise SyntaxDataError(
+                    "no Arcs= in this sentence, but in others"
+                    if with_arcs
+                    else "Arcs= in this sentence, not in others",
+                    path=parse,
+                    line=line.file_line,
+                    hint="parse the whole text with --distributions, or all of it without",
+                )
             stored.append(sentence)
         batch = pack(stored, with_arcs=with_arcs, first=part.start)
     finally:

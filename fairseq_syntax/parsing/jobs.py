@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -122,19 +123,28 @@ def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
         SyntaxDataError: bad text or models, parts or a result of another job in the way, or a full disk
     """
     plan = Plan.of(job)
-    if job.overwrite:
-        plan.files.clear_others()
-    elif _is_done(plan):
-        plan.files.remove()  # a run that was killed after its last commit left them
-        logger.info("%s is up to date", job.output)
-        return job.output
-    make_folder(plan.files.folder)
-    missing = [part for part in plan.own_parts if not plan.files.is_whole(part)]
-    done = sum(end - start for start, end in plan.own_parts) - sum(end - start for start, end in missing)
-    with progress(total=sum(e - s for s, e in plan.own_parts), done=done, of="parsing") as bar:
-        for start, end in _parse_parts(plan, missing, workers):
-            bar.update(end - start)
-    return merge(plan) if job.shard is None else None
+    with _by_itself(job):
+        if _is_done(plan):
+            plan.files.remove()  # a run that was killed after its last commit left them
+            logger.info("%s is up to date", job.output)
+            return job.output
+        if job.overwrite:
+            plan.files.clear_others()
+        make_folder(plan.files.folder)
+        missing = [part for part in plan.own_parts if not plan.files.is_whole(part)]
+        done = sum(end - start for start, end in plan.own_parts) - sum(end - start for start, end in missing)
+        with progress(total=sum(e - s for s, e in plan.own_parts), done=done, of="parsing") as bar:
+            for start, end in _parse_parts(plan, missing, workers):
+                bar.update(end - start)
+        return merge(plan) if job.shard is None else None
+
+
+def _by_itself(job: Job) -> AbstractContextManager[None]:
+    """Whoever else makes the whole of the same output waits; shards are made side by side."""
+    if job.shard is not None or isinstance(job.output, Uri):
+        return nullcontext()
+    make_folder(job.output.parent)
+    return locked(job.output.with_name(f"{job.output.name}.parse"))
 
 
 def merge(plan: Plan) -> Path | Uri:
@@ -145,7 +155,7 @@ def merge(plan: Plan) -> Path | Uri:
     """
     with locked(plan.job.output):
         missing = [part for part in plan.parts if not plan.files.is_whole(part)]
-        if (missing or not plan.job.overwrite) and _is_done(plan):  # by another process that was merging
+        if _is_done(plan):  # by another process that was merging
             return plan.job.output
         if missing:
             shown = ", ".join(f"{start + 1} to {end}" for start, end in missing[:5])
@@ -170,6 +180,8 @@ def _is_done(plan: Plan) -> bool:
         return False
     if b"".join(islice(read_raw_lines(output), 2)) == plan.title.encode():
         return True
+    if plan.job.overwrite:
+        return False
     raise SyntaxDataError(
         "exists, and was made from another text, with other options or by another parser",
         path=output,

@@ -37,7 +37,7 @@ def paired_tests(
     Returns:
         ``{"bootstrap": {"p", "mean", "ci", "baseline_mean", "baseline_ci", "signature"}, "randomization": {"p",
         "signature"}}``; mean and ci are the bootstrap's mean score and the half width of its 95% interval; p is 1
-        where no sentence's statistics differ
+        where the scores of the corpus do not differ
     """
     equal = scorer.statistics(baseline) == scorer.statistics(system)
     found: dict[str, dict] = {}
@@ -48,8 +48,10 @@ def paired_tests(
         signatures, scores = PairedTest(runs, {scorer.name: scorer.metric}, None, kind, n_samples=samples)()
         (key,) = signatures
         theirs, ours = (cast(Any, score) for score in scores[key])
-        # sacrebleu counts differences strictly greater than the observed: 0 of them, p = 1 / (samples + 1), for equals
-        found[name] = {"p": 1.0 if equal else float(ours.p_value), "signature": str(signatures[key])}
+        # sacrebleu counts differences strictly greater than the observed; of equal systems, or where both are at 0 in
+        # all samples, none is, and p would be 1 / (samples + 1). No difference is at least as great as any other.
+        none = equal or theirs.score == ours.score
+        found[name] = {"p": 1.0 if none else float(ours.p_value), "signature": str(signatures[key])}
         if kind == "bs":
             found[name] |= {"mean": float(ours.mean), "ci": float(ours.ci)}
             found[name] |= {"baseline_mean": float(theirs.mean), "baseline_ci": float(theirs.ci)}

@@ -129,7 +129,7 @@ class Judge:
             if not parse:
                 return "no parse", "the parser gave no sentence"
             try:
-                parse_conllu_block(parse)
+                parse_conllu_block(parse + "\n")  # its rows as they are, even if it is one
             except SyntaxDataError as error:
                 return "bad parse", error.message
         if self._identify is not None and limits.languages:

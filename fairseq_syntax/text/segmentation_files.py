@@ -22,7 +22,7 @@ from fairseq_syntax.text.files import (
     whole_binary,
 )
 from fairseq_syntax.text.jobs import Parts, Step, Workers, in_workers
-from fairseq_syntax.text.segmentation import PARSE, Segmenter, load_segmenter, spaces_before
+from fairseq_syntax.text.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.text.segmentation_training import fingerprints, train_segmenter
 
 VERSION = 1  # to be raised where the same model and input give other pieces
@@ -102,9 +102,12 @@ def segment_file(
         workers: processes, or the workers of a cluster
 
     Raises:
-        SyntaxDataError: the input cannot be read, or holds a word of white space only
+        SyntaxDataError: the input cannot be read or is empty, or holds a word of white space only
     """
-    step = Step(tuple(outputs), fingerprint("segment", VERSION, segmenter.fingerprint, file_sha256(path)))
+    made_from = ["segment", VERSION, segmenter.fingerprint, file_sha256(path)]
+    if segmenter.cut_from != TEXT and not is_conllu(path):  # a text is then cut otherwise
+        made_from.append(segmenter.cut_from)
+    step = Step(tuple(outputs), fingerprint(*made_from))
     with step.making() as done:
         parts = Parts(outputs[0].absolute(), fingerprint(step.made_from, PART_LINES), ".pieces")
         if done is not None and not overwrite:
@@ -118,11 +121,15 @@ def segment_file(
                     _work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)
                 ):
                     bar.update(lines)
+            if not spans:
+                raise SyntaxDataError("is empty", path=path, hint="a pipe can be read once only: give a file")
             heads = [json.loads(parts.body(span).partition(b"\n")[0]) for span in spans]
             lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
             for head in heads:
                 segmenter.altered.update(head["altered"])
             step.begin()
+            if len(outputs) == 1:  # a parse of before is not of these pieces
+                outputs[0].with_name(f"{outputs[0].name}.conllu").unlink(missing_ok=True)
             with ExitStack() as stack:
                 files = [stack.enter_context(whole_binary(out)) for out in outputs]
                 if len(files) == 2:

@@ -377,6 +377,21 @@ def test_a_parse_of_other_words(segmented):
         list(paired_lines(str(tokens), parse, segmenter))
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_distributions_of_some_sentences_only(segmented, tmp_path, capsys, first):
+    """Whichever sentence comes first: neither are the others' arcs dropped nor is the tree taken for one."""
+    parse = segmented / "train.en.conllu"
+    lines = list(read_conllu(parse))
+    with_words = [i for i, line in enumerate(lines) if line.words]
+    for i in with_words[:1] if first else with_words[1:]:
+        lines[i].arcs = None
+    with open(parse, "w", encoding="utf-8") as file:
+        for line in lines:
+            write_conllu(file, line)
+    with pytest.raises(SyntaxDataError, match=r"Arcs= in this sentence.*--distributions, or all of it without"):
+        preprocess(segmented, tmp_path / "data")
+
+
 def test_a_parse_of_another_segmentation(segmented):
     """As many pieces in all, but not of the same words."""
     tokens, parse = str(segmented / "train.en"), segmented / "train.en.conllu"

@@ -20,6 +20,7 @@ from fairseq_syntax.parsing.base import LONGEST_WORD, ParserOptions, load_parser
 from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
 from fairseq_syntax.parsing.tokenizers import BasicTokenizer, normalise, spell_out
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
+from fairseq_syntax.text.files import locked
 from fairseq_syntax.text.jobs import Parts
 
 CHAIN = ParserOptions(parser="chain_parser")
@@ -303,6 +304,24 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(text, workers):
     (text.parent / "die").unlink()
     subprocess.run(command, env=environment, check=True)
     assert text.with_name("out").read_bytes() == parse_corpus(job(text, "whole", part_lines=4)).read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_for_one_output(text):
+    """The second waits, and finds that there is nothing to do."""
+    out = text.with_name("out")
+    command = [sys.executable, "-c", "import sys; from fairseq_syntax.cli import main; sys.exit(main())", "parse"]
+    command += ["--parser", "chain_parser", "--input", text, "--part-lines", "1", "--output", out]
+    paths = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    with locked(text.with_name("out.parse")):
+        both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        waiting = [iter(process.stderr) for process in both]
+        assert all(any("waiting for another process" in line for line in lines) for lines in waiting)
+        assert not out.exists()
+    said = ["".join(lines) for lines in waiting]
+    assert [process.wait() for process in both] == [0, 0] and sum("is up to date" in text for text in said) == 1
+    assert out.read_bytes() == parse_corpus(job(text, "whole", part_lines=1)).read_bytes()
 
 
 # ------------------------------------------------------------------------------------------------------ the command

@@ -36,13 +36,26 @@ GERMAN = ["Ein Mann sieht den Hund.", "Zwei Mädchen & ein Boot", "Der Hund sieh
 
 
 class ChainParser(Parser):
-    """Every word attaches to the one before it."""
+    """Every word attaches to the one before it; to the first one where its model says so, and one stops it."""
 
     def parse_sentences(self, sentences):
+        model = fingerprint(self.options)
+        if model == "broken":
+            raise KeyboardInterrupt
         return [
-            SentenceParse(list(range(len(s))), ["root"] + ["dep"] * (len(s) - 1), ["X"] * len(s), ["_"] * len(s))
+            SentenceParse(
+                [0] + [1] * (len(s) - 1) if model == "first" else list(range(len(s))),
+                ["root"] + ["dep"] * (len(s) - 1),
+                ["X"] * len(s),
+                ["_"] * len(s),
+            )
             for s in sentences
         ]
+
+
+def fingerprint(options) -> str:
+    """The content of the parser's model."""
+    return Path(options.model_dir, "model").read_text("utf-8") if options.model_dir else "chain"
 
 
 def load(options):
@@ -123,18 +136,72 @@ def test_multi30k(tmp_path, in_process, monkeypatch, capsys):
     check_data(out, ("en", "de"), {"train": 60, "valid": 6, "test": 5, "test1": 4})
     assert len(in_process) == 8 and "fairseq-syntax parse" in capsys.readouterr().out
 
-    # Nothing runs twice; what depends on a changed file does, and no more.
-    in_process.clear()
+    # Nothing is made twice; what depends on a changed file is, and no more.
+    before = made(out)
     assert run_script(multi30k, monkeypatch, *options) == 0
-    assert in_process == []
+    assert made(out) == before
     write(data / "test_2017_flickr.en", "".join(f"{line}\n" for line in lines(ENGLISH[1:], 4)))
     assert run_script(multi30k, monkeypatch, *options) == 0
-    assert [words[words.index("fairseq_syntax") + 1] for words in in_process if "fairseq_syntax" in words] == [
-        "parse",
-        "segment",
-    ]
-    assert any("fairseq_cli.preprocess" in words for words in in_process)
+    after = made(out)
+    assert {name for name in after if after[name] != before[name]} == {
+        *(
+            f"{folder}/test1.en{more}"
+            for folder, more in (("parsed", ".conllu"), ("pieces", ""), ("pieces", ".conllu"))
+        ),
+        *(f"bin/test1.en-de.en{ending}" for ending in (".bin", ".idx", ".syntax.arrow")),
+    }
     check_data(out, ("en", "de"), {"train": 60, "test1": 4})
+
+
+def made(out: Path) -> dict[str, int]:
+    """When the files were made that cost time."""
+    names = ("filtered/*", "parsed/*", "pieces/*", "bin/*.bin", "bin/*.idx", "bin/*.arrow")
+    return {
+        str(path.relative_to(out)): path.stat().st_mtime_ns
+        for name in names
+        for path in out.glob(name)
+        if path.name[0] != "."
+    }
+
+
+def test_what_is_done_is_known_by_content(tmp_path, in_process, monkeypatch, capsys):
+    """A parser's model that has changed, files that are gone, a kill while a parse is replaced, a folder that moved."""
+    data, out, model = tmp_path / "data", tmp_path / "out", tmp_path / "m" / "model"
+    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+        write(data / f"{split}.en", "".join(f"{line}\n" for line in lines(ENGLISH, 20)))
+        write(data / f"{split}.de", "".join(f"{line}\n" for line in lines(GERMAN, 20)))
+
+    def run(out=out, size=60, *more):
+        options = ("--data", data, "--out", out, "--model-dir", model.parent, "--joint", "--vocab-size", size)
+        return run_script(multi30k, monkeypatch, *options, *more)
+
+    def third_head(out=out):
+        store = SyntaxStore(store_path(out / "bin", "valid", "en", "de", "en"))
+        return int(store.fetch([0]).head[2])
+
+    write(model, "chain")
+    assert run() == 0 and third_head() == 1
+    write(model, "broken")
+    assert run() == 1 and "run the script again" in capsys.readouterr().err
+    write(model, "first")
+    assert run() == 0 and third_head() == 0
+    before = made(out)
+    gone = ["bin/train.en-de.en.bin", "bin/valid.en-de.en.syntax.arrow", "pieces/valid.en.conllu"]
+    for name in gone:
+        (out / name).unlink()
+    assert run() == 0
+    after = made(out)
+    assert after.keys() == before.keys() and {name for name in after if after[name] != before[name]} >= set(gone)
+    moved = out.rename(tmp_path / "elsewhere")
+    before = made(moved)
+    assert run(moved, 60, "--workers", 1, "--device", "cpu") == 0
+    assert made(moved) == before
+    assert run(moved, 70) == 0
+    models = [(moved / "pieces" / f"segmentation.{lang}.model").read_bytes() for lang in ("en", "de")]
+    assert models[0] == models[1]
+    dictionaries = [(moved / "bin" / f"dict.{lang}.txt").read_bytes() for lang in ("en", "de")]
+    assert dictionaries[0] == dictionaries[1]
+    assert run(data / "out") == 1 and "lies in --data" in capsys.readouterr().err
 
 
 def test_joint_pieces_and_a_parsed_target(tmp_path, in_process, monkeypatch):
@@ -243,9 +310,9 @@ def test_a_failed_command_is_named_and_repeated(tmp_path, in_process, monkeypatc
     options = ("--data", data, "--out", out)
     assert run_script(multi30k, monkeypatch, *options, "--vocab-size", 2) == 1
     assert "run the script again" in capsys.readouterr().err
-    in_process.clear()
+    before = {name: at for name, at in made(out).items() if name.startswith(("filtered", "parsed"))}
     assert run_script(multi30k, monkeypatch, *options, "--vocab-size", 60) == 0
-    assert [words[words.index("fairseq_syntax") + 1] for words in in_process[:-1]] == ["segment", "segment"]
+    assert len(before) == 6 and before.items() <= made(out).items()
 
 
 @pytest.mark.parametrize("filters", [True, False], ids=["this Python", "Python 3.11.3"])

@@ -205,6 +205,10 @@ def test_identical_systems_do_not_differ():
     assert found["bootstrap"]["p"] == found["randomization"]["p"] == 1.0
     scores = metrics.Scorer("chrf", [refs]).sentences(a)
     assert significance.sentence_tests(scores, scores) == {"t_test": 1.0, "ks": 1.0}
+    # Systems that say nothing right are at 0 each, though they say other things.
+    nothing = [["x"] * 30, ["y z"] * 30]
+    found = significance.paired_tests(metrics.Scorer("bleu", [refs]), *nothing, resamples=50, trials=50)
+    assert found["bootstrap"]["p"] == found["randomization"]["p"] == 1.0
     assert significance.seed_test([1.0], [2.0, 3.0]) is None
     assert significance.seed_test([2.0, 2.0], [2.0, 2.0]) == 1.0
 

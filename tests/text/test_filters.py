@@ -120,6 +120,14 @@ def test_a_parse_without_line_numbers_is_one_sentence_a_line(tmp_path):
     assert [line.words for line in read_conllu(tmp_path / "oc")] == [["a", "b"]]
 
 
+def test_a_parse_of_one_row_with_a_backslash(tmp_path):
+    (tmp_path / "en").write_text("C:\\temp\n")
+    parse = tmp_path / "en.conllu"
+    parse.write_text("1\tC:\\temp\t_\tX\t_\t_\t0\troot\t_\t_\n\n")
+    filter_files([str(tmp_path / "en")], [str(tmp_path / "o")], Limits(), conllu=(str(parse), str(tmp_path / "oc")))
+    assert (tmp_path / "o").read_text() == "C:\\temp\n"
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=8))
 def test_blocks_are_those_of_the_reader(tmp_path_factory, plan):

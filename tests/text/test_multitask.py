@@ -177,6 +177,9 @@ def test_errors_name_the_file(tmp_path):
     (tmp_path / "seg" / "train.de").write_text("one line\n")
     with pytest.raises(SyntaxDataError, match=r"train.en: 20 lines, but .*train.de has 1"):
         run(tmp_path, "--train", str(prefix))
+    (tmp_path / "more").mkdir()
+    with pytest.raises(SyntaxDataError, match="out/train: two inputs would be written to these files"):
+        run(tmp_path, "--train", str(prefix), "--translate-only", str(tmp_path / "more" / "train"))
     with pytest.raises(SyntaxDataError, match="nothing to do"):
         run(tmp_path)
     with pytest.raises(SyntaxDataError, match="--words needs --form brackets"):

@@ -408,6 +408,15 @@ def test_segment_command_refuses(tmp_path, corpus):
         )
 
 
+def test_an_empty_text_is_refused(tmp_path, corpus):
+    """Also a pipe, which has been read once when its turn comes."""
+    (tmp_path / "empty.en").write_text("")
+    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--train-on", corpus]
+    with pytest.raises(SyntaxDataError, match=r"empty\.en: is empty"):
+        run_segment(*options, "--input", tmp_path / "empty.en", "--outdir", tmp_path / "out")
+    assert not (tmp_path / "out/empty.en").exists()
+
+
 def test_segment_command_says_what_a_model_loses(tmp_path, capsys):
     (tmp_path / "own.model").write_bytes(foreign_sentencepiece(normalization_rule_name="nmt_nfkc"))
     (tmp_path / "test.en").write_text("a ﬁne man\n", encoding="utf-8")
@@ -446,6 +455,16 @@ def test_raw_text_is_cut_as_the_parse_that_the_data_were_cut_from(tmp_path, kind
     assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "text"
     run_segment("--lang", "en", *model, "--input", parse, "--outdir", tmp_path / "joint")
     assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "parse"
+    # A text is cut again where the model's words are from elsewhere now, and the parse of before is not of its pieces.
+    (tmp_path / "joint/text.de.en.conllu").write_text("a parse of before\n")
+    assert (kind == "sentencepiece") == ((tmp_path / "joint/text.de.en").read_text("utf-8").splitlines() == pieces)
+    run_segment("--lang", "en", *model, "--input", parse, raw, "--outdir", tmp_path / "joint")
+    assert (tmp_path / "joint/text.de.en").read_text(encoding="utf-8").splitlines() == pieces
+    assert not (tmp_path / "joint/text.de.en.conllu").exists()
+    # So it is with a model that a parse is given to train on.
+    run_segment("--lang", "de", *train, "--train-on", parse, "--input", raw, "--outdir", tmp_path / "on")
+    assert load_segmenter(tmp_path / "on/segmentation.de.json").cut_from == "parse"
+    assert (tmp_path / "on/text.de").read_text(encoding="utf-8").splitlines() == pieces
     # Data of an earlier version do not say: their model is written again, the same but for that.
     about = tmp_path / "out/segmentation.de.json"
     about.write_text(about.read_text().replace(' "cut_from": "parse",\n', ""))
