@@ -17,9 +17,10 @@ TORCH_OPTIONS := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 export CUDA
 
-.PHONY: help demo test test-fast check format matrix ways release bench gpu docs clean
+.PHONY: help install demo test test-fast check format matrix ways release bench gpu docs clean
 
 help:
+	@echo "make install    everything into $(VENV), as the others do first"
 	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
 	@echo "make test       install, then all tests, on all cores"
 	@echo "make test-fast  install, then the quick tests: no training, no other process"
@@ -35,6 +36,8 @@ help:
 	@echo
 	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)"
 	@echo "             VENV=$(VENV)  JOBS=$(JOBS)  PYTHONS='$(PYTHONS)'"
+
+install: $(VENV)/.package
 
 demo: $(VENV)/.package
 	$(BIN)/python examples/toy/run.py

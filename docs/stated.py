@@ -39,13 +39,16 @@ def stated() -> dict[str, list[str]]:
         f"| toy, parser right in 80 %: {best(unsure)} % possible without it, {best('UDP (0.8)')} % with its best tree |"
         f" {exact(unsure)} % | **{exact('UDD (0.8)')} %** |",
         f"| {bleu(trained, 'transformer')} | **{bleu(trained, 'PSH')}** |",
-        f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PSH.linear')} | the parse's lead over these may be chance |",
-        f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PSH.random')} | the parse's lead over these is not chance |",
+        f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PSH.linear')} | the parse's lead over these "
+        "may be chance |",
+        f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PSH.random')} | the parse's lead over these "
+        "is not chance |",
         f"| {bleu(trained, 'transformer')} | {bleu(trained, 'PASCAL')}, {bleu(trained, 'PASCAL.linear')}, "
         f"{bleu(trained, 'PASCAL.random')} | may be chance, none of it shown to be syntax |",
         f"| {bleu(trained, 'transformer')} | {bleu(trained, 'LDD')}, {bleu(trained, 'CSH+PSH')} | no control "
         "to compare with |",
-        f"| {bleu(longer, 'transformer')} | **{bleu(longer, 'PSH')}**, {bleu(longer, 'PSH.linear')} | the gain over the Transformer stays",
+        f"| {bleu(longer, 'transformer')} | **{bleu(longer, 'PSH')}**, {bleu(longer, 'PSH.linear')} | the gain over "
+        "the Transformer stays",
         f"| {bleu(cpu, 'transformer')} | {bleu(cpu, 'pascal')}, {bleu(cpu, 'LDD')} |",
         f"| {bleu(field, 'transformer')} | {bleu(field, 'PASCAL.no-parser')}, {bleu(field, 'LDD.no-parser')} |",
         f"| 1 | {speed['train/pascal_transformer']}, {speed['train/ldd_transformer']}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from fairseq_syntax.text.controls import CONTROLS
 
@@ -36,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.conllu import read_conllu, write_conllu
     from fairseq_syntax.text.controls import Control
-    from fairseq_syntax.text.files import check_apart, whole_file
+    from fairseq_syntax.text.files import check_apart, make_folder, whole_file
 
     if args.block < 2:
         raise SyntaxDataError("--block is 2 lines or more")
@@ -47,6 +48,7 @@ def main(args: argparse.Namespace) -> int:
     if n_lines == 0:
         raise SyntaxDataError("is empty", path=args.input)
     lines = progress(read_conllu(args.input, n_lines=n_lines), total=n_lines)
+    make_folder(os.path.dirname(args.output) or ".")
     with whole_file(args.output) as file:
         file.write(f"# lines = {n_lines}\n")
         try:

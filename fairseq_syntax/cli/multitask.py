@@ -37,7 +37,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         nargs=2,
         default=("<translate>", "<parse>"),
         metavar=("TRANSLATE", "PARSE"),
-        help="default: %(default)s",
+        help="default: <translate> <parse>",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the shuffle")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")

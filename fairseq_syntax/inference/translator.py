@@ -337,6 +337,8 @@ class Translator:
     @staticmethod
     def _untranslated(sentences: Sequence[Sentence], alignments: bool) -> tuple[list[list[Translation]], list[int]]:
         """Empty translations of what is empty or no text, and the numbers of the others."""
+        if isinstance(sentences, (str, ParsedLine)) or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
+            raise SyntaxDataError("a list of sentences is wanted", hint="each is a text, or a ParsedLine")
         found, filled = [], []
         for i, sentence in enumerate(sentences):
             nothing = Translation("", [], 0.0, WordAlignment("", "", [], [], []) if alignments else None)

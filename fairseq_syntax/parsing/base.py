@@ -198,7 +198,10 @@ def parser_module(name: str) -> ModuleType:
         SyntaxDataError: there is none, or a package it needs is missing; always for ``none``
     """
     if name == NO_PARSER:
-        raise SyntaxDataError("--parser none: there is no parser", hint=f"one of {', '.join(PARSERS)}, or a module")
+        raise SyntaxDataError(
+            "--parser none: there is no parser",
+            hint=f"one of {', '.join(PARSERS)}, or a module; --missing-parse neutral translates without",
+        )
     try:
         module = importlib.import_module(PARSERS.get(name, name))
     except ImportError as error:

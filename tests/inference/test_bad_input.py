@@ -77,6 +77,8 @@ def test_what_is_no_checkpoint(tmp_path, content):
         load_models([tmp_path / "none.pt"])
     with pytest.raises(SyntaxDataError, match=r"no such checkpoint \(there is no folder .*elsewhere\)"):
         load_models([tmp_path / "elsewhere" / "none.pt"])
+    with pytest.raises(SyntaxDataError, match=r"given one by one, with spaces or in a list"):
+        load_models([f"{path}:{path}"])
 
 
 def test_data_that_are_missing_or_others(toy, trained, tmp_path, capsys):

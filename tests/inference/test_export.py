@@ -1,5 +1,6 @@
 """``fairseq-syntax export``: the same translations by stock fairseq and by CTranslate2, and what cannot be exported."""
 
+import itertools
 import json
 import math
 import os
@@ -190,6 +191,26 @@ def test_what_cannot_be_exported_says_why_and_what_to_do(corpus, tmp_path, capsy
     assert (
         f"fairseq-syntax translate {checkpoint} --data {corpus / 'bin'}" in recipe and "examples/distillation" in recipe
     )
+    # Every file that a command reads is the user's or was written by one before it.
+    known = {
+        f"{split}.{lang}{parse}"
+        for split, lang, parse in (("train", "en", ".conllu"), ("valid", "en", ".conllu"), ("valid", "de", ""))
+    }
+    for command_line in recipe.replace("\\\n", " ").splitlines():
+        words = command_line.split()
+        for name in itertools.takewhile(
+            lambda word: word[0] != "-", words[words.index("--input") + 1 :] if "--input" in words else []
+        ):
+            assert name in known, name
+        if words[:2] == ["fairseq-syntax", "segment"]:
+            own = words[words.index("--input") + 1 : words.index("--outdir")]
+            known |= {f"distilled/pieces/{Path(name).name.removesuffix('.conllu')}" for name in own}
+        elif "--output" in words:
+            known.add(words[words.index("--output") + 1])
+        elif words[0] == "fairseq-preprocess":
+            prefixes = [words[words.index(f"--{split}pref") + 1] for split in ("train", "valid")]
+            assert {f"{prefix}.{lang}" for prefix in prefixes for lang in ("en", "de")} <= known
+    assert "distilled/train.de" in known
 
 
 TREE, NO_PLAIN = "reads the parse of each sentence", "needs no parse, but its encoder computes what no plain"

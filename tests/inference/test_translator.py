@@ -9,9 +9,11 @@ import torch
 from tiny_syntax import LABELS, dictionary
 
 from fairseq_syntax.data.batch import unpack
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import default_head
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.text.conllu import ParsedLine
 
 
 @pytest.mark.parametrize("arch", ["dlaa_lstm", "tree2seq_lstm", "local_attention_lstm"])
@@ -51,3 +53,10 @@ def test_a_form_with_a_space_has_two_pieces_without_a_segmentation():
     batch = dataset.collater([dataset[0]])
     syntax = unpack(batch["net_input"]["src_syntax"])
     assert syntax.pieces.tolist() == [1, 2, 1]
+
+
+@pytest.mark.parametrize("sentences", ["A man sleeps.", ParsedLine(), [None], ["a", 3]])
+def test_one_text_given_for_a_list(trained, sentences):
+    """A text is a sequence of texts, of its characters."""
+    with pytest.raises(SyntaxDataError, match="a list of sentences is wanted"):
+        Translator.load(trained, device="cpu").translate(sentences)
