@@ -356,7 +356,8 @@ class SyntaxTranslationTask(TranslationTask):
         if dataset is not self.datasets.get(self.cfg.train_subset):
             return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
-        if once and kwargs.get("seed") == int(self.cfg.seed) + epoch:  # of --update-ordered-indices-seed
+        # With --update-ordered-indices-seed the epoch is in it. (A task by itself has no seed, but its name.)
+        if once and isinstance(self.cfg.seed, int) and kwargs.get("seed") == self.cfg.seed + epoch:
             kwargs["seed"] += 1 - epoch
         base = super().get_batch_iterator(dataset, *args, epoch=1 if once else epoch, **kwargs)
         if isinstance(base, TrainingBatches):
