@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -192,7 +193,7 @@ def test_what_is_done_is_known_by_content(tmp_path, in_process, monkeypatch, cap
     assert run() == 0
     after = made(out)
     assert after.keys() == before.keys() and {name for name in after if after[name] != before[name]} >= set(gone)
-    moved = out.rename(tmp_path / "elsewhere")
+    moved = Path(shutil.copytree(out, tmp_path / "elsewhere"))  # fairseq logs into the folder as long as it runs
     before = made(moved)
     assert run(moved, 60, "--workers", 1, "--device", "cpu") == 0
     assert made(moved) == before
