@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+from pathlib import Path
 
 from fairseq_syntax.text.controls import CONTROLS
 
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     if n_lines == 0:
         raise SyntaxDataError("is empty", path=args.input)
     lines = progress(read_conllu(args.input, n_lines=n_lines), total=n_lines)
-    make_folder(os.path.dirname(args.output) or ".")
+    make_folder(Path(args.output).parent)
     with whole_file(args.output) as file:
         file.write(f"# lines = {n_lines}\n")
         try:

@@ -27,6 +27,7 @@ from fairseq_syntax.model.heads import (
 
 __all__ = ["EncoderSystem", "register_encoder_system"]
 from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
+from fairseq_syntax.model.options import REMEMBERED_NAMES
 
 
 class EncoderSystem(HeadSystem):
@@ -66,6 +67,9 @@ class EncoderSystem(HeadSystem):
 
 ENCODER_SYSTEMS: Registry[EncoderSystem] = Registry("encoder")
 register_encoder_system = ENCODER_SYSTEMS.register  # a name for --encoder-syntax
+
+
+REMEMBERED_NAMES.update({f"source_{column}_labels": "source" for column in ("deprel", "upos", "xpos")})
 
 
 def remember_labels(args: Namespace, task: Any, column: str) -> list[str]:

@@ -254,10 +254,15 @@ class SyntaxLSTMModel(LSTMModel):
         add_options(parser.add_argument_group(f"{cls.title} (syntax system)"), cls.config)
 
     @classmethod
+    def remember(cls, args: Namespace, task: Any) -> None:
+        """Note in ``args``, and so in the checkpoint, what the model needs to know of the task's data."""
+
+    @classmethod
     def build_model(cls, args: Namespace, task: Any) -> SyntaxLSTMModel:
         """Build the model from fairseq's options for ``lstm`` and those of the system."""
         base_architecture(args)
         check_task(task, cls.title)
+        cls.remember(args, task)
         if args.encoder_layers != args.decoder_layers:
             raise SyntaxDataError("--encoder-layers must match --decoder-layers")
         source, target = task.source_dictionary, task.target_dictionary

@@ -28,7 +28,7 @@ from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
 from fairseq_syntax.model.neighbourhoods import word_means
-from fairseq_syntax.model.options import SystemConfig, check_task, layer_numbers, option, read_options
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, read_options
 from fairseq_syntax.model.transformer import register_presets
 
 WORD_STATES = ("mean", "first")
@@ -236,11 +236,9 @@ class GCNModel(SyntaxLSTMModel):
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> SyntaxLSTMModel:
-        """Build the model; the labels of the task's source are noted in ``args``."""
-        check_task(task, cls.title)  # another one has no labels
+    def remember(cls, args: Namespace, task: Any) -> None:
+        """Note the labels of the task's source."""
         remember_labels(args, task, "deprel")
-        return super().build_model(args, task)
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:

@@ -34,17 +34,12 @@ from fairseq_syntax.data.parse_dropout import drop_parses
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import PrintedAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
+from fairseq_syntax.model.options import REMEMBERED_NAMES
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.store.schema import STORE_SUFFIX
 from fairseq_syntax.text.files import fingerprint
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
-
-# Options of models that hold names for what a model knows by number, and the side whose names they are.
-REMEMBERED_NAMES = {
-    **{f"source_{column}_labels": "source" for column in ("deprel", "upos", "xpos")},
-    "latent_names": "target",
-}
 
 
 @dataclass

@@ -27,7 +27,7 @@ from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder, register_decoder_system
-from fairseq_syntax.model.options import SystemConfig, option
+from fairseq_syntax.model.options import REMEMBERED_NAMES, SystemConfig, option
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.lasyn.softmax import LN2, TagTables, log_marginal, search_scores, tag_tables
 
@@ -164,6 +164,9 @@ class LaSynConfig(SystemConfig):
     latent_values: int | None = option(
         None, "this many latent values without names, for training without tags (--tag-weight 0)", ""
     )
+
+
+REMEMBERED_NAMES["latent_names"] = "target"
 
 
 @register_decoder_system("lasyn")
