@@ -38,6 +38,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.text.conllu import read_conllu, write_conllu
     from fairseq_syntax.text.controls import Control
     from fairseq_syntax.text.files import check_apart, make_folder, whole_file
+    from fairseq_syntax.text.title import title
 
     if args.block < 2:
         raise SyntaxDataError("--block is 2 lines or more")
@@ -50,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
     lines = progress(read_conllu(args.input, n_lines=n_lines), total=n_lines)
     make_folder(Path(args.output).parent)
     with whole_file(args.output) as file:
-        file.write(f"# lines = {n_lines}\n")
+        file.write(title(n_lines))
         try:
             for number, line in enumerate(control(lines)):
                 if number == 0 and not line.words:

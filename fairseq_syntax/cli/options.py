@@ -30,7 +30,9 @@ def add_file_language(parser: Any) -> None:
 
 def add_source_parser(parser: Any, help: str = "for raw text", whose: str = "the model's") -> None:
     """Add the options of the parser of raw text: ``--parser``, ``--lang`` and ``--model-dir``."""
-    parser.add_argument("--parser", default="stanza", metavar="NAME", help=f"{help} (default: stanza)")
+    parser.add_argument(
+        "--parser", default="", metavar="NAME", help=f"{help} (default: that of the training text, with its options)"
+    )
     parser.add_argument("--lang", default="", help=f"language of the parser's models (default: {whose} source)")
     parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
 

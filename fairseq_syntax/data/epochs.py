@@ -27,15 +27,15 @@ FILLER: list[int] = []
 def by_update(batches: Sequence[Any], repeats: int, group: int, skip_remainder: bool = False) -> list[Any]:
     """Each run of ``group`` batches ``repeats`` times in a row, fillers (empty batches) before the others in each.
 
-    Where they are repeated, a shorter last run is filled up, so that each of its visits is one update on exactly its
-    batches; with ``skip_remainder`` it is left out.
+    With ``skip_remainder`` a shorter last run is left out, as fairseq does. Else, where runs are repeated, it is filled
+    up, so that each of its visits is one update on exactly its batches.
     """
     out: list[Any] = []
     for start in range(0, len(batches), group):
         run = list(batches[start : start + group])
-        if len(run) < group and repeats > 1:
-            if skip_remainder:
-                break
+        if len(run) < group and skip_remainder:
+            break
+        if repeats > 1:
             run += [FILLER] * (group - len(run))
         out += sorted(run, key=lambda batch: len(batch) > 0) * repeats
     return out

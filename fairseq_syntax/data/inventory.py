@@ -50,6 +50,8 @@ def label_inventory(parses: Sequence[str], *, workers: int | Workers = 1) -> Lab
         SyntaxDataError: bad input
     """
     labels = LabelInventory()
+    for path in parses:
+        labels.note_parse(path)
     tasks = ((path, part) for path in parses for part in conllu_parts(path, SENTENCES_PER_CHUNK))
     for found in in_workers(_labels_of, tasks, workers=workers):
         for column, names in found.items():

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import whole_file
+from fairseq_syntax.text.title import parsed_with
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = ("deprel", "upos", "xpos")
 ROOT_LABEL = "root"  # deprel of the word that attaches to the artificial root
@@ -27,11 +32,18 @@ class LabelInventory:
     Args:
         labels: names by column; the first of each is :data:`UNKNOWN`
         frozen: whether a new label gets the id of :data:`UNKNOWN` in place of a new one
+        parsed_with: the options of the parser whose labels they are, where they are known
     """
 
-    def __init__(self, labels: dict[str, list[str]] | None = None, *, frozen: bool = False) -> None:
+    def __init__(
+        self,
+        labels: dict[str, list[str]] | None = None,
+        *,
+        frozen: bool = False,
+        parsed_with: Mapping[str, Any] | None = None,
+    ) -> None:
         self.labels = {c: list((labels or {}).get(c, [UNKNOWN])) for c in COLUMNS}
-        self.frozen = frozen
+        self.frozen, self.parsed_with = frozen, parsed_with
         self.unknown: Counter[str] = Counter()
         self._ids = {c: {name: i for i, name in enumerate(names)} for c, names in self.labels.items()}
 
@@ -56,13 +68,14 @@ class LabelInventory:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal inventories only."""
+        """Equal for equal labels only."""
         return hashlib.sha256(json.dumps(self.labels, ensure_ascii=False).encode()).hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the inventory as JSON; the file appears whole or not at all."""
+        known = {} if self.parsed_with is None else {"parsed_with": dict(self.parsed_with)}
         with whole_file(path) as f:
-            json.dump(self.labels, f, ensure_ascii=False, indent=1)
+            json.dump({**self.labels, **known}, f, ensure_ascii=False, indent=1)
             f.write("\n")
 
     @classmethod
@@ -90,4 +103,16 @@ class LabelInventory:
             raise SyntaxDataError(
                 f"not a label inventory: wanted lists of different names for {', '.join(COLUMNS)}", path=path
             )
-        return cls(labels, frozen=True)
+        before = labels.get("parsed_with")
+        return cls(labels, frozen=True, parsed_with=before if isinstance(before, dict) else None)
+
+    def note_parse(self, path: str) -> None:
+        """Note by which options a file was parsed; texts of one model are parsed by the same."""
+        own = parsed_with(path)
+        if self.parsed_with is None:
+            self.parsed_with = own
+        elif own is not None and own != self.parsed_with:
+            before = self.parsed_with
+            names = [name for name in {**before, **own} if before.get(name) != own.get(name)]
+            of = {name: f"{own.get(name)}, not {before.get(name)}" for name in names}
+            logger.warning("%s was parsed with other options than the first text: %s", path, of)

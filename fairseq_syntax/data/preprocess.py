@@ -109,6 +109,7 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
         out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         dictionary = os.path.join(args.destdir, f"dict.{side.lang}.txt")
         given = {"lang": side.lang, "dictionary": dictionary, "workers": workers or args.workers}
+        labels.note_parse(side.parse)
         summary = binarize(side.tokens, side.parse, out, labels, **given)
         logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
         if labels.unknown:

@@ -22,7 +22,7 @@ from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.spelling import decoder
-from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser
+from fairseq_syntax.parsing.base import Parser, load_parser, options_as_before
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.text.conllu import ParsedLine, Token, parse_conllu_block, read_conllu, text_of, unflatten
 from fairseq_syntax.text.parsed_line import check_parse
@@ -91,11 +91,13 @@ class InteractiveInput:
         if self.given_parser is not None:
             return self.given_parser
         cfg = self.task.cfg
-        options = ParserOptions(
+        options = options_as_before(
+            self.task.source_parsed_with,
             parser=cfg.syntax_parser,
-            lang=cfg.syntax_parser_lang or cfg.source_lang,
+            lang=cfg.syntax_parser_lang,
             model_dir=cfg.syntax_parser_dir or None,
             distributions="arcs" in self.needs,
+            source_lang=cfg.source_lang,
         )
         return load_parser(options)
 

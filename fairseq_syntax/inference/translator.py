@@ -120,7 +120,7 @@ class Translator:
         data: str | os.PathLike[str] | None = None,
         *,
         parser: Parser | None = None,
-        parser_name: str = "stanza",
+        parser_name: str = "",
         parser_lang: str = "",
         parser_dir: str | os.PathLike[str] | None = None,
         missing_parse: str = "error",
@@ -135,7 +135,7 @@ class Translator:
                 one that the model was trained on
             parser: a parser object, in place of the three options that follow
             parser_name, parser_lang, parser_dir: as ``--parser``, ``--lang`` and ``--model-dir`` of
-                ``fairseq-syntax parse``
+                ``fairseq-syntax parse``; by default raw text is parsed as the training text was
             missing_parse: ``error``, or ``neutral``: text that cannot be parsed is translated without a parse
             device: default: the GPU where there is one
             options: of :class:`Translator`

@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from types import ModuleType
+from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.tokenizers import (
@@ -25,7 +26,7 @@ from fairseq_syntax.parsing.tokenizers import (
 )
 from fairseq_syntax.text.conllu import ParsedLine, Token, owner, text_of
 
-__all__ = ["NO_PARSER", "PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser"]
+__all__ = ["NO_PARSER", "PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser", "options_as_before"]
 
 logger = logging.getLogger(__name__)
 LONGEST_WORD = 500  # characters
@@ -35,6 +36,9 @@ PARSERS = {
     "stanza": "fairseq_syntax.parsing.stanza",
     "supar": "fairseq_syntax.parsing.supar",
 }
+# Options that do not change the parse but in the last digit of a probability, or name a place only. A smaller batch is
+# what helps against too little memory: the run that follows has to be the continuation of the one before.
+_NO_PART_OF_THE_RESULT = frozenset({"device", "model_dir", "batch_size"})
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,11 @@ class ParserOptions:
     structured: bool = False
     temperature: float = 1.0
     label_temperature: float = 1.0
+
+    @property
+    def of_the_result(self) -> dict[str, Any]:
+        """Those that the parse depends on, by name; for JSON."""
+        return {name: value for name, value in asdict(self).items() if name not in _NO_PART_OF_THE_RESULT}
 
 
 @dataclass(slots=True)
@@ -210,6 +219,52 @@ def parser_module(name: str) -> ModuleType:
     if not hasattr(module, "load"):
         raise SyntaxDataError(f"{name!r} is not a parser: its module has no load(options)")
     return module
+
+
+def options_as_before(
+    before: Mapping[str, Any] | None,
+    *,
+    parser: str = "",
+    lang: str = "",
+    model_dir: str | None = None,
+    distributions: bool = False,
+    source_lang: str = "en",
+) -> ParserOptions:
+    """The options by which a model's raw text is parsed: those of the parse that it was trained on.
+
+    Args:
+        before: :attr:`ParserOptions.of_the_result` of that parse, from a file; None where nobody knows. What this
+            version does not know is passed over.
+        parser, lang: in place of those; "" for the same. Another parser has its own defaults, as its scores are others.
+        model_dir: directory of the parser's models
+        distributions: whether the model reads them
+        source_lang: the language of the parser's models where nothing names one
+
+    Raises:
+        SyntaxDataError: the parser of before is not one of this package, and not named
+    """
+    defaults = ParserOptions()
+    known = {f.name for f in fields(ParserOptions)} - _NO_PART_OF_THE_RESULT
+    same = {
+        name: value
+        for name, value in (before or {}).items()
+        if name in known and type(value) is type(getattr(defaults, name))
+    }
+    own = same.pop("parser", defaults.parser)
+    if not parser and own not in PARSERS:  # a module of somebody's is imported only if the user says so
+        raise SyntaxDataError(f"the training text was parsed by {own}", hint=f"name it: --parser {own}, if it is yours")
+    if parser and parser != own:
+        if before is not None:
+            logger.warning("the training text was parsed by %s, and this is by %s", own, parser)
+        same = {}
+    if changed := {
+        name: value
+        for name, value in same.items()
+        if name not in ("lang", "distributions") and value != getattr(defaults, name)
+    }:
+        logger.info("raw text is parsed as the training text was: %s", changed)
+    same |= {"parser": parser or own, "lang": lang or same.get("lang") or source_lang}
+    return ParserOptions(**same | {"model_dir": model_dir, "distributions": distributions})
 
 
 def load_parser(options: ParserOptions) -> Parser:

@@ -9,6 +9,7 @@ from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import read_conllu, text_of, write_conllu
 from fairseq_syntax.text.files import read_lines, whole_file
+from fairseq_syntax.text.title import parsed_with, title
 from fairseq_syntax.text.uris import Uri
 
 
@@ -37,7 +38,7 @@ def pass_on(parse: Path | Uri, output: Path | Uri, *, text: Path | Uri | None = 
     texts = read_lines(text) if text is not None else ()
     lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
     with whole_file(output) as file:
-        file.write(f"# lines = {n_lines}\n")
+        file.write(title(n_lines, parsed_with=parsed_with(parse)))
         for line, expected in zip_longest(lines, texts):
             if expected is not None and "".join(text_of(line).split()) != "".join(expected.split()):
                 raise SyntaxDataError(

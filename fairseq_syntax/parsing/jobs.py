@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -33,15 +33,13 @@ from fairseq_syntax.text.files import (
     whole_binary,
 )
 from fairseq_syntax.text.jobs import Parts, Workers, in_workers, part_spans
+from fairseq_syntax.text.title import title
 from fairseq_syntax.text.uris import Uri
 
 logger = logging.getLogger(__name__)
 
 # To be raised where the same text, options and models give another parse, by another tokenizer for one.
 VERSION = 1
-# What does not change the parse but in the last digit of a probability, or names a place only. A smaller batch is what
-# helps against too little memory: the run that follows has to be this one's continuation.
-_NO_PART_OF_THE_RESULT = ("device", "model_dir", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -82,10 +80,11 @@ class Plan:
             n_lines += 1
         if n_lines == 0:
             raise SyntaxDataError("is empty", path=job.text)
-        options = {name: value for name, value in asdict(job.options).items() if name not in _NO_PART_OF_THE_RESULT}
         module = parser_module(job.options.parser)
         models = module.fingerprint(job.options) if hasattr(module, "fingerprint") else ""
-        return cls(job, n_lines, fingerprint(VERSION, digest.hexdigest(), options, models, job.part_lines))
+        return cls(
+            job, n_lines, fingerprint(VERSION, digest.hexdigest(), job.options.of_the_result, models, job.part_lines)
+        )
 
     @property
     def files(self) -> Parts:
@@ -103,11 +102,6 @@ class Plan:
         number, count = self.job.shard or (1, 1)
         parts = self.parts
         return parts[(number - 1) * len(parts) // count : number * len(parts) // count]
-
-    @property
-    def title(self) -> str:
-        """The first line of the finished file, from which a later run sees that nothing is to be done."""
-        return f"# lines = {self.n_lines}\n# made_from = {self.fingerprint}\n"
 
 
 def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
@@ -167,7 +161,8 @@ def merge(plan: Plan) -> Path | Uri:
                 "rest",
             )
         with whole_binary(plan.job.output) as file:
-            file.write(plan.title.encode())
+            options = plan.job.options.of_the_result
+            file.write(title(plan.n_lines, made_from=plan.fingerprint, parsed_with=options).encode())
             for part in plan.parts:
                 file.write(plan.files.body(part))
         plan.files.remove()
@@ -178,7 +173,8 @@ def _is_done(plan: Plan) -> bool:
     output = plan.job.output
     if not output.is_file():  # a FIFO or a device is never done
         return False
-    if b"".join(islice(read_raw_lines(output), 2)) == plan.title.encode():
+    first = title(plan.n_lines, made_from=plan.fingerprint).encode()
+    if b"".join(islice(read_raw_lines(output), first.count(b"\n"))) == first:
         return True
     if plan.job.overwrite:
         return False

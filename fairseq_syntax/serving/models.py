@@ -13,7 +13,7 @@ from fairseq_syntax.figures.sentences import exhibit_of_parse, show_model
 from fairseq_syntax.inference.attention import Reader
 from fairseq_syntax.inference.interactive import Sentence
 from fairseq_syntax.inference.translator import Translation, Translator
-from fairseq_syntax.parsing.base import NO_PARSER, Parser, ParserOptions, load_parser
+from fairseq_syntax.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.text.conllu import ParsedLine, Token, text_of
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,11 @@ class ServedModel:
     @property
     def target_lang(self) -> str:
         return str(self.task.cfg.target_lang)
+
+    @property
+    def parsed_with(self) -> Mapping[str, Any] | None:
+        """The options of the parser of its training text, where they are known."""
+        return self.task.source_parsed_with
 
     def parameters(self) -> int:
         """Parameters, of all models of an ensemble."""
@@ -176,8 +181,8 @@ def load_source(
 
     Args:
         models: at least one
-        parser: ``none``, or as ``--parser`` of ``fairseq-syntax parse``
-        lang: of the parser's models; "" is the models' source language
+        parser: ``none``, or as ``--parser`` of ``fairseq-syntax parse``; "" is that of the training text
+        lang: of the parser's models; "" is that of the training text
         model_dir: of the parser's models. Without it, and with models that need no parse, there is no parser.
         missing_parse, parse_timeout: of the source
 
@@ -188,9 +193,18 @@ def load_source(
     neutral = missing_parse == "neutral"
     loaded: Parser | None = None
     if parser != NO_PARSER and (needed or model_dir is not None):
-        lang = lang or models[0].source_lang
-        options = ParserOptions(parser=parser, lang=lang, model_dir=model_dir, distributions=True)
+        before = [before for model in models if (before := model.parsed_with) is not None]
+        if any(other != before[0] for other in before):
+            logger.warning("the training texts of these models were parsed with different options; the first are used")
         try:
+            options = options_as_before(
+                before[0] if before else None,
+                parser=parser,
+                lang=lang,
+                model_dir=model_dir,
+                distributions=True,
+                source_lang=models[0].source_lang,
+            )
             loaded = load_parser(options)
         except SyntaxDataError as error:
             if not neutral:

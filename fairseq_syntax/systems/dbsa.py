@@ -86,8 +86,7 @@ def attachment_nll(scores: Tensor, targets: Targets, hidden: Tensor) -> Tensor:
         scores: [B, T, T], row: dependent, column: head, before the masks
         hidden: broadcasts to [B, T, T], True on keys that a row does not see
     """
-    # Other rows may see no key at all, and have no logarithm: those of padding on the left.
-    log_p = scores.float().masked_fill(hidden & targets.real[:, :, None], -math.inf)
+    log_p = scores.float().masked_fill(hidden, -math.inf)
     log_p = log_p.gather(2, targets.parent[:, :, None]).squeeze(2) - log_p.logsumexp(dim=2)
     return -torch.where(targets.real, log_p, 0.0).sum()
 

@@ -54,10 +54,14 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
         },
     )
     syntax_parser: str = field(
-        default="stanza", metadata={"help": "parser for raw text in fairseq-interactive, as in fairseq-syntax parse"}
+        default="",
+        metadata={
+            "help": "parser for raw text in fairseq-interactive, as in fairseq-syntax parse (default: that of the "
+            "training text, with its options)"
+        },
     )
     syntax_parser_lang: str = field(
-        default="", metadata={"help": "language of the parser's models (default: the source language)"}
+        default="", metadata={"help": "language of the parser's models (default: as for the training text)"}
     )
     syntax_parser_dir: str = field(
         default="", metadata={"help": "directory of the parser's models, as --model-dir of fairseq-syntax parse"}
@@ -201,6 +205,12 @@ class SyntaxTranslationTask(TranslationTask):
     def source_labels(self) -> dict[str, list[str]]:
         """Label names by column (``deprel``, ``upos``, ``xpos``) of the source."""
         return LabelInventory.load(labels_path(self.data_dir, self.cfg.source_lang)).labels
+
+    @cached_property
+    def source_parsed_with(self) -> Mapping[str, Any] | None:
+        """The parser's options of the source, where the data directory knows them."""
+        path = labels_path(self.data_dir, self.cfg.source_lang)
+        return LabelInventory.load(path).parsed_with if os.path.exists(path) else None
 
     @cached_property
     def target_labels(self) -> dict[str, list[str]]:

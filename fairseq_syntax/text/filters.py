@@ -20,6 +20,7 @@ from fairseq_syntax.text.conllu_parts import conllu_parts
 from fairseq_syntax.text.files import check_apart, decode_line, read_lines, read_raw_lines, whole_file
 from fairseq_syntax.text.jobs import in_workers
 from fairseq_syntax.text.line_numbers import is_line_comment
+from fairseq_syntax.text.title import is_of_title, parsed_with, title
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
 _CHUNK = 2000
@@ -198,14 +199,14 @@ def filter_files(
             for keep, (_, block) in zip(kept, conllu_blocks(conllu[0], len(kept))):
                 if keep:
                     number += 1
-                    file.write(f"# lines = {report.kept}\n" if number == 1 else "")
+                    file.write(title(report.kept, parsed_with=parsed_with(conllu[0])) if number == 1 else "")
                     for sentence in block.split("\n\n"):
                         file.write(f"# line = {number}\n{sentence}\n\n")
     return report
 
 
 def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, str]]:
-    """The CoNLL-U of each text line as it stands, without its ``# line`` and ``# lines`` comments, and unchecked.
+    """The CoNLL-U of each text line as it stands, without its title and ``# line`` comments, and unchecked.
 
     Args:
         n_lines: of the text, where they are known
@@ -222,7 +223,7 @@ def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, 
             row = decode_line(raw, path, number)
             if not row.strip():
                 sentences.append([])
-            elif row != "#" and not is_line_comment(row):
+            elif row != "#" and not is_line_comment(row) and not is_of_title(row):
                 sentences[-1].append(row)
         kept = ["\n".join(rows) for rows in sentences if any(not row.startswith("#") for row in rows)]
         yield part.start, "\n\n".join(kept)

@@ -24,6 +24,7 @@ from fairseq_syntax.text.files import (
 from fairseq_syntax.text.jobs import Parts, Step, Workers, in_workers
 from fairseq_syntax.text.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.text.segmentation_training import fingerprints, train_segmenter
+from fairseq_syntax.text.title import parsed_with, title
 
 VERSION = 1  # to be raised where the same model and input give other pieces
 PART_LINES = 10_000
@@ -133,7 +134,7 @@ def segment_file(
             with ExitStack() as stack:
                 files = [stack.enter_context(whole_binary(out)) for out in outputs]
                 if len(files) == 2:
-                    files[1].write(f"# lines = {lines}\n".encode())
+                    files[1].write(title(lines, parsed_with=parsed_with(path)).encode())
                 for span, head in zip(spans, heads):
                     _, _, body = parts.body(span).partition(b"\n")
                     files[0].write(body[: head["bytes"]])

@@ -375,6 +375,14 @@ def test_a_parse_of_other_words(segmented):
     replace_line(tokens, number, lines[number - 1] + " ▁man")
     with pytest.raises(SyntaxDataError, match=rf"valid\.en:{number}: \d+ pieces, but the parse has \d+ .*the parse of"):
         list(paired_lines(str(tokens), parse, segmenter))
+    last = list(read_conllu(parse))[number - 1].tokens[-1]
+    rows = Path(parse).read_text(encoding="utf-8").split("\n")
+    at = rows.index("", rows.index(f"# line = {number}")) - 1  # a piece too many in both files
+    rows[at] = rows[at].replace(f"Pieces={last.pieces}", f"Pieces={last.pieces + 1}")
+    Path(parse).write_text("\n".join(rows), encoding="utf-8")
+    count = len(lines[number - 1].split()) + 1
+    with pytest.raises(SyntaxDataError, match=rf"valid\.en:{number}: piece {count} is '▁man', but the parse has ''"):
+        list(paired_lines(str(tokens), parse, segmenter))
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -67,6 +67,7 @@ class StandIn:
 
     name, source_lang, target_lang, systems = "stand-in", "en", "de", ()
     needs: frozenset[str] = frozenset()
+    parsed_with = None
 
     def __init__(self, wait: bool = False) -> None:
         self.go, self.began, self.batches = threading.Event(), threading.Event(), []

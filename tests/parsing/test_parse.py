@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.parsing.base import LONGEST_WORD, ParserOptions, load_parser
+from fairseq_syntax.parsing.base import LONGEST_WORD, ParserOptions, load_parser, options_as_before
 from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
 from fairseq_syntax.parsing.tokenizers import BasicTokenizer, normalise, spell_out
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
 from fairseq_syntax.text.files import locked
 from fairseq_syntax.text.jobs import Parts
+from fairseq_syntax.text.title import parsed_with
 
 CHAIN = ParserOptions(parser="chain_parser")
 TEXT = ["A man sleeps.", "", "Two dogs, one cat", "  ", "It's late! Isn't it?", "end", ""]
@@ -375,6 +377,16 @@ def test_overwriting_leaves_what_is_there_until_there_is_better(text, capsys, mo
     assert out.read_bytes() == parse_corpus(Job(text, text.with_name("other"), CHAIN, part_lines=3)).read_bytes()
 
 
+def test_the_parts_of_another_job_are_replaced_on_request(text):
+    other = replace(CHAIN, distributions=True)
+    parse_corpus(job(text, shard=(1, 2)))
+    with pytest.raises(SyntaxDataError, match="made from another text, with other options"):
+        parse_corpus(job(text, options=other))
+    parse_corpus(job(text, options=other, overwrite=True))
+    assert next(read_conllu(text.with_name("out.conllu"))).arcs is not None
+    assert not text.with_name("out.conllu.parts").exists()
+
+
 @pytest.mark.parametrize("parser", ["chain_parser", "conllu"])
 def test_the_input_is_not_overwritten(text, parser, capsys):
     before = text.read_bytes()
@@ -464,3 +476,59 @@ def _rows(line: ParsedLine) -> list[str]:
     file = io.StringIO()
     write_conllu(file, line)
     return file.getvalue().splitlines(keepends=True)
+
+
+# ------------------------------------------------------------------------------------------- as the training text was
+
+
+def test_the_title_has_the_options(tmp_path, text):
+    options = ParserOptions(parser="chain_parser", split_sentences=True, temperature=1.5, device="cpu", batch_size=7)
+    output = parse_corpus(job(text, options=options))
+    assert parsed_with(output) == options.of_the_result
+    assert options.of_the_result.keys() == {f.name for f in fields(options)} - {"device", "model_dir", "batch_size"}
+    older = [row for row in output.read_text("utf-8").splitlines(keepends=True) if "parsed_with" not in row]
+    output.write_text("".join(older), "utf-8")  # of the version before
+    assert parse_corpus(job(text, options=options)) == output and parsed_with(output) is None
+    copied, kept = tmp_path / "copied.conllu", tmp_path / "kept.conllu"
+    output.unlink()
+    parse_corpus(job(text, options=options))
+    assert main(["parse", "--parser", "conllu", "--input", str(output), "--output", str(copied)]) == 0
+    keep = ["--output", str(tmp_path / "kept.en"), "--conllu", str(output), "--conllu-output", str(kept)]
+    assert main(["filter", "--input", str(text), *keep, "--min-length", "4"]) == 0  # the first line goes
+    for path in (copied, kept):
+        assert parsed_with(path) == options.of_the_result
+        assert path.read_text("utf-8").count("parsed_with") == 1 and "made_from" not in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "rows", ["", "# lines = 1\n1\ta\n# parsed_with = {}\n", "# parsed_with = stanza\n", "# parsed_with = [1]\n"]
+)
+def test_a_title_without_options(tmp_path, rows):
+    path = tmp_path / "p.conllu"
+    path.write_text(rows)
+    assert parsed_with(path) is None
+
+
+def test_raw_text_is_parsed_as_the_training_text_was(caplog):
+    before = ParserOptions("supar", "fr", tokenizer="spacy", max_words=9, min_prob=0.1, structured=True).of_the_result
+    given = {"model_dir": "dir", "distributions": True, "source_lang": "de"}
+    same = options_as_before(before, **given)
+    assert same == ParserOptions(**before | {"model_dir": "dir", "distributions": True})
+    assert options_as_before(before, parser="supar", lang="it", **given) == replace(same, lang="it")
+    assert options_as_before(None, **given) == ParserOptions(lang="de", model_dir="dir", distributions=True)
+    assert not caplog.records or all(record.levelname == "INFO" for record in caplog.records)
+    other = options_as_before(before, parser="stanza", **given)  # whose scores are others
+    assert other == ParserOptions("stanza", "de", "dir", distributions=True)
+    assert "parsed by supar" in caplog.text
+    odd = {
+        "tokenizer": None,
+        "temperature": "hot",
+        "max_words": True,
+        "of_tomorrow": 1,
+        "model_dir": "/",
+        "device": "x",
+    }
+    assert options_as_before(odd, **given) == options_as_before(None, **given)
+    with pytest.raises(SyntaxDataError, match=r"parsed by my\.parser"):
+        options_as_before({"parser": "my.parser"}, **given)
+    assert options_as_before({"parser": "my.parser", "max_words": 9}, parser="my.parser").max_words == 9

@@ -25,10 +25,13 @@ from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import read_blocks_in_interactive
 from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.parsing.base import ParserOptions
+from fairseq_syntax.serving.models import ServedModel, load_source
 from fairseq_syntax.store import SyntaxStore
 from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
 from fairseq_syntax.text.conllu import flatten, owner, text_of
+from fairseq_syntax.text.title import title
 
 pytestmark = pytest.mark.slow
 TASK = ["--task", "syntax_translation"]
@@ -180,6 +183,31 @@ def test_raw_text_is_parsed(toy, trained, tmp_path):
         for n, best in enumerate(translator.translations(sentences)):
             assert best[0].text == commanded[n][1]
             assert best[0].score / math.log(2) == pytest.approx(commanded[n][0], abs=2e-4)
+
+
+def test_raw_text_is_parsed_as_the_training_text_was(toy, trained, tmp_path):
+    """The options go from the parse through segmented files to the label inventory, and from there to the parser."""
+    shutil.copytree(toy.raw, tmp_path / "raw")
+    options = ParserOptions("chain_parser", tokenizer="whitespace", min_prob=0.2, split_sentences=True).of_the_result
+    for split, own in (("train", options), ("valid", options | {"min_prob": 0.5})):
+        file = tmp_path / "raw" / f"{split}.en.conllu"
+        file.write_text(title(len(toy.lines[split]), parsed_with=own) + file.read_text("utf-8"), encoding="utf-8")
+    toy_data.segment(tmp_path / "raw", tmp_path / "segmented")
+    with toy_data.logged("fairseq_syntax.data.labels") as said:
+        fairseq("preprocess", *toy_data.preprocess_options(tmp_path / "segmented", tmp_path / "data"))
+    assert "valid.en.conllu was parsed with other options" in said.getvalue()
+    assert "'min_prob': '0.5, not 0.2'" in said.getvalue() and said.getvalue().count("\n") == 1
+    named = {"device": "cpu", "parser_name": "chain_parser"}
+    translator = Translator.load(trained, tmp_path / "data", **named)
+    assert translator.input().parser.options.of_the_result == options
+    text = ["a man, saw", "he painted dogs. it rains"]
+    assert [line.words for line in translator.parse(text)] == [line.split() for line in text]
+    other = Translator.load(trained, toy.data, **named)  # where nobody knows
+    assert other.input().parser.options.of_the_result == ParserOptions("chain_parser").of_the_result
+    served = load_source([ServedModel("m", translator)], "chain_parser", "", None)
+    assert served.parser.options.of_the_result == options | {"distributions": True}
+    with pytest.raises(SyntaxDataError, match="parsed by chain_parser"):
+        Translator.load(trained, tmp_path / "data", device="cpu").translate(text)
 
 
 def test_words_that_hold_a_backslash(toy, trained):

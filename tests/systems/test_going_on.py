@@ -58,16 +58,20 @@ def test_a_run_does_not_go_on_with_another_dictionary(toy, of_labels, tmp_path):
         toy_data.train(data, tmp_path / "on", **{**LABELS, "max_update": 2})
 
 
-def test_latent_tags_keep_their_names(toy):
+@pytest.mark.parametrize(
+    "option, side",
+    [("latent_names", "target"), *((f"source_{column}_labels", "source") for column in ("deprel", "upos", "xpos"))],
+)
+def test_numbers_keep_their_names(toy, option, side):
     from fairseq.tasks import setup_task
 
     task = setup_task(Namespace(task="syntax_translation", data=str(toy.data), source_lang="en", target_lang="de"))
-    state = {"cfg": {"model": Namespace(latent_names=["</s>", "VERB", "NOUN"])}}
-    task.check_checkpoint(state, Namespace(latent_names=["</s>", "VERB", "NOUN"]), "a.pt")
+    state = {"cfg": {"model": Namespace(**{option: ["</s>", "VERB", "NOUN"]})}}
+    task.check_checkpoint(state, Namespace(**{option: ["</s>", "VERB", "NOUN"]}), "a.pt")
     task.check_checkpoint(state, Namespace(), "a.pt")
-    task.check_checkpoint({"args": Namespace()}, Namespace(latent_names=["</s>"]), "a.pt")
-    with pytest.raises(SyntaxDataError, match=r"tags of the target.*--target-labels"):
-        task.check_checkpoint(state, Namespace(latent_names=["</s>", "NOUN", "VERB"]), "a.pt")
+    task.check_checkpoint({"args": Namespace()}, Namespace(**{option: ["</s>"]}), "a.pt")
+    with pytest.raises(SyntaxDataError, match=rf"tags of the {side}.*--{side}-labels"):
+        task.check_checkpoint(state, Namespace(**{option: ["</s>", "NOUN", "VERB"]}), "a.pt")
 
 
 SYSTEMS = {

@@ -27,6 +27,7 @@ from fairseq_syntax.text.segmentation import (
     spaces_before,
 )
 from fairseq_syntax.text.segmentation_training import _drawn, read_words, train_segmenter
+from fairseq_syntax.text.title import parsed_with
 
 TEXT = """A man sees the girl with the telescope.
 The girl does n't see the man @@ home.
@@ -347,7 +348,7 @@ def run_segment(*arguments):
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])
 def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
-    (tmp_path / "dev.en.conllu").write_text(CONLLU, encoding="utf-8")
+    (tmp_path / "dev.en.conllu").write_text('# parsed_with = {"parser": "stanza"}\n' + CONLLU, encoding="utf-8")
     out = tmp_path / "seg"
     options = ["--train", kind, "--train-on", corpus, "--vocab-size", 90, "--lang", "en", "--outdir", out]
     run_segment(*options, "--input", tmp_path / "dev.en.conllu", corpus)
@@ -355,7 +356,7 @@ def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
     assert segmenter.about["language"] == "en"
     lines = (out / "dev.en").read_text(encoding="utf-8").split("\n")
     parsed = list(read_conllu(out / "dev.en.conllu", n_lines=3))
-    assert len(lines) == 4 and lines[1] == lines[3] == ""
+    assert len(lines) == 4 and lines[1] == lines[3] == "" and parsed_with(out / "dev.en.conllu") == {"parser": "stanza"}
     before = list(read_conllu(tmp_path / "dev.en.conllu"))
     for line, parse, original in zip(lines, parsed, before):
         assert segmenter.decode(line) == text_of(parse) == text_of(original)
