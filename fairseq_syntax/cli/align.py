@@ -64,6 +64,8 @@ def main(args: argparse.Namespace) -> None:
         for place, candidate in enumerate(ranked, start=1):
             print(f"{place:3}  {score} {candidate.score:.4f}  {candidate.head}")
         best = ranked[0]
+        if best.score <= 0:
+            print("no head aligns these pairs better than chance: give more of them", file=sys.stderr)
         exported = os.path.isdir(args.checkpoint)
         checkpoint = os.path.join(args.checkpoint, CHECKPOINT) if exported else args.checkpoint
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))

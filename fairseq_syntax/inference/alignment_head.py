@@ -45,6 +45,16 @@ class AlignmentHead:
     heads: int = 0
     shift: int = 0
 
+    def __str__(self) -> str:
+        """As a reader names it, counted from 0."""
+        if self.layer is None:
+            of = "the attention"
+        elif self.head is not None:
+            of = f"layer {self.layer}, head {self.head}"
+        else:
+            of = f"layer {self.layer}, mean of {f'{self.heads} heads' if self.heads else 'all heads'}"
+        return f"{of}, one step later" if self.shift else of
+
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
         """Of a model's attention over the source, [B, H, T, S] by layer, this one's [B, T, S]."""
         weights = layers[self.layer or 0]

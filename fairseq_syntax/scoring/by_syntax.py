@@ -15,7 +15,7 @@ from fairseq_syntax.console import progress
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property, interval_label
 from fairseq_syntax.scoring.significance import LEAST_SENTENCES, Difference, holm, resample
-from fairseq_syntax.scoring.tables import Table, number, p_value
+from fairseq_syntax.scoring.tables import Table, corrected, number, p_value
 from fairseq_syntax.text.conllu import ParsedLine
 
 
@@ -122,7 +122,7 @@ def syntax_tables(found: Sequence[dict[str, Any]], baseline: str) -> list[Table]
                 header = [one["property"], "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
                 notes = [
                     "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
-                    f"p of the paired bootstrap; Holm: corrected for {tested} comparisons; * below 0.05",
+                    "p of the paired bootstrap; " + corrected(tested),
                 ]
                 title = f"{metric} by {one['property']}, against {baseline}"
                 tables.append(Table(title, header, tests, notes if tested else []))

@@ -15,7 +15,7 @@ from scipy import stats
 
 from fairseq_syntax.scoring.contrast_sets import ContrastSet
 from fairseq_syntax.scoring.significance import holm
-from fairseq_syntax.scoring.tables import Table, p_value
+from fairseq_syntax.scoring.tables import Table, corrected, p_value
 
 ALL = "all"
 
@@ -146,7 +146,7 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
         if tests:
             header = [title, "system", "difference", "gained", "lost", "p", "Holm"]
             family = len(entries) * (len(names) - 1)
-            notes = [f"McNemar's exact test; Holm: corrected for {family} comparisons; * below 0.05"]
+            notes = ["McNemar's exact test; " + corrected(family)]
             if kind == "category":
                 notes.append("the row of all items is a comparison of its own")
             found.append(Table(f"Against {report['baseline']}, by {title}", header, tests, notes))

@@ -67,6 +67,13 @@ def p_value(p: float | None, *, star: bool = True) -> str:
     return ("<0.001" if p < 0.001 else f"{p:.3f}") + ("*" if star and p < 0.05 else "")
 
 
+def corrected(comparisons: int) -> str:
+    """The note that says what Holm's correction is for."""
+    if comparisons == 1:
+        return "Holm: one comparison, nothing to correct; * below 0.05"
+    return f"Holm: corrected for {comparisons} comparisons; * below 0.05"
+
+
 def _escape(text: str) -> str:
     return "".join(_LATEX.get(c, c) for c in text)
 

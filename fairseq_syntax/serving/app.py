@@ -177,5 +177,6 @@ def _explained(errors: Any) -> str:
     found: dict[str, None] = {}
     for error in errors:
         place = ".".join(map(str, error["loc"][2:]))  # after "body" and the form of the request
-        found[f"{place}: {error['msg']}" if place else error["msg"]] = None
+        message = error["msg"].removeprefix("Value error, ")  # of pydantic, before a message of ours
+        found[f"{place}: {message}" if place else message] = None
     return "; ".join(list(found)[:6])[:2000]

@@ -115,6 +115,16 @@ def test_the_best_of_the_candidates_is_chosen():
     assert (best.head, best.score, worst.score) == (good, 1.0, 0.0)
 
 
+def test_heads_are_named_as_one_reads_them():
+    heads = AlignmentHead(1, 2), AlignmentHead(0, shift=1), AlignmentHead(3, heads=2), AlignmentHead(shift=1)
+    assert [str(head) for head in heads] == [
+        "layer 1, head 2",
+        "layer 0, mean of all heads, one step later",
+        "layer 3, mean of 2 heads",
+        "the attention, one step later",
+    ]
+
+
 def targets(net_input: dict) -> list[torch.Tensor]:
     return [torch.cat((row[1:], row[:1])) for row in net_input["prev_output_tokens"]]
 
@@ -230,3 +240,6 @@ def test_a_chosen_head_is_used_and_can_be_named(corpus, tmp_path, capsys):
     (tmp_path / "gold").write_text("0-0\n", encoding="utf-8")
     assert toy_data.syntax_command(*common, "--gold", gold, "--device", "cpu") == 1
     assert "1 lines, but there are 12 sentences" in capsys.readouterr().err
+    gold.write_text("\n" * 12, encoding="utf-8")
+    assert toy_data.syntax_command(*common, "--gold", gold, "--choose", "--device", "cpu") == 0
+    assert "no head aligns these pairs better than chance" in capsys.readouterr().err

@@ -259,4 +259,4 @@ def test_intervals_with_few_sentences_are_not_tested_beside_those_with_many():
     assert few.keys() == {"difference"} and many["p_holm"] == many["p"], "one comparison"
     scores, tests = (table.render() for table in syntax_tables(found, "a"))
     assert scores.count("[") == 2 and "no intervals or tests of fewer than 10 sentences" in scores
-    assert "corrected for 1 comparisons" in tests and tests.splitlines()[-3].split()[-3:] == ["–"] * 3
+    assert "Holm: one comparison, nothing to correct" in tests and tests.splitlines()[-3].split()[-3:] == ["–"] * 3

@@ -196,7 +196,7 @@ CYCLE = "1\ta\t_\tX\t_\t_\t2\tdep\t_\t_\n2\tb\t_\tX\t_\t_\t1\tdep\t_\t_\n"
         ({"text": "a", "beam": 0}, "beam.*greater than or equal to 1"),
         ({"text": "a", "beam": MAX_BEAM + 1}, f"less than or equal to {MAX_BEAM}"),
         ({"text": "a", "model": "none"}, "no model 'none'; there are: PASCAL, again"),
-        ({"text": ["a", "b"], "attention": True}, "one sentence and one model"),
+        ({"text": ["a", "b"], "attention": True}, "^attention is answered for one sentence and one model"),
         ({"tokens": ["a b"]}, "tokens"),
         ({"tokens": []}, "at least 1 item"),
         ({"conllu": "not a parse"}, "column"),
