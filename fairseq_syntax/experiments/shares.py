@@ -138,7 +138,7 @@ def measure(
         ``gain``, ``syntax`` and ``kept`` (None where the gain may be 0). Figures are [value, low, high].
     """
     resampled = Resampled(scorer, runs, draws, seed, subset)
-    twins = {f"{system}.{control}" for system in runs for control in controls}
+    twins = {name for name in runs if name.rpartition(".")[2] in controls}  # whose system may not be finished
     rows = []
     for system in runs:
         if system == baseline or system in twins:

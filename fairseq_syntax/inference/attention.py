@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fairseq import utils
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
@@ -115,17 +116,22 @@ class Reader:
             ``</s>``); ``parents``: (layer, head) of the encoder's parent head, or None
         """
         batch = dataset.collater([dataset[sentence]])
+        if next(self.model.parameters()).is_cuda:
+            batch = utils.move_to_cuda(batch)
         best = self.task.inference_step(self._generator, [self.model], batch)[0][0]
         tokens = best["tokens"].long().cpu()
         dictionary = self.task.target_dictionary
         eos = torch.tensor([dictionary.eos()])
-        net_input = {**batch["net_input"], "prev_output_tokens": torch.cat([eos, tokens[:-1]])[None]}
+        net_input = {
+            **batch["net_input"],
+            "prev_output_tokens": torch.cat([eos, tokens[:-1]])[None].to(batch["net_input"]["src_tokens"]),
+        }
         with recorded(self.model) as weights:
             _, extra = self.model(**net_input)
-        attention = {kind: [w[0].numpy() for w in layers] for kind, layers in weights.items() if layers}
+        attention = {kind: [w[0].cpu().numpy() for w in layers] for kind, layers in weights.items() if layers}
         if "cross" not in attention and isinstance(extra, Tensor):
             # an LSTM decoder: one head over the source, [B, T', S]
-            attention["cross"] = [extra[:1].float().numpy()]
+            attention["cross"] = [extra[:1].float().cpu().numpy()]
         pieces = [dictionary[i] for i in tokens.tolist()]
         return {
             "text": text_of_tokens(tokens, dictionary, getattr(self.task, "target_segmenter", None)),

@@ -135,7 +135,11 @@ class CTranslate2Translator(Translator):
                     # A row for each step; the step that reads a piece comes after the one that writes it.
                     weights = np.array(result.attention[rank], dtype=np.float32)[self.exported.alignment_shift :]
                     target = spell(translation.pieces, self._decode)
-                    translation.alignment = align(weights[: len(translation.pieces)], texts[number], target)
+                    weights = weights[: len(translation.pieces)]
+                    # A search that ends by length has no step that reads the last piece: nothing is known of it.
+                    missing = len(translation.pieces) - len(weights)
+                    weights = np.pad(weights, ((0, missing), (0, 0)))
+                    translation.alignment = align(weights, texts[number], target)
                 found[i].append(translation)
         return found
 

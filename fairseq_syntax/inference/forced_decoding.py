@@ -100,7 +100,7 @@ class ForcedDecoder:
             [target.numel() for target in flat],
             self.task.target_dictionary,
             left_pad_source=self.task.cfg.left_pad_source,
-            left_pad_target=self.task.cfg.left_pad_target,
+            left_pad_target=False,  # fairseq's scorer counts a target's columns from the left
             source_syntax=None if syntax is None else _OfRows(syntax, of_row),
         )
         first_row = [0]

@@ -276,7 +276,7 @@ class Translator:
         Raises:
             SyntaxDataError: as in :meth:`translate`; or a side is empty where the other is not
         """
-        pairs = self._aligned(sentences, translations, self._aligner.heads[:1], all_heads=False)
+        pairs = self._aligned(sentences, translations, all_heads=False)
         return [align(next(iter(pair.weights.values())), pair.source, pair.target) for pair in pairs]
 
     def rank_heads(
@@ -288,20 +288,14 @@ class Translator:
             gold: given links (:func:`~fairseq_syntax.inference.alignment.read_gold`); see
                 :func:`~fairseq_syntax.inference.alignment_choice.choose`
         """
-        pairs = self._aligned(sentences, translations, (), all_heads=True)
+        pairs = self._aligned(sentences, translations, all_heads=True)
         kept = [i for i, pair in enumerate(pairs) if pair.weights]
         return choose([pairs[i] for i in kept], None if gold is None else [gold[i] for i in kept])
 
     @torch.no_grad()
-    def _aligned(
-        self,
-        sentences: Sequence[Sentence],
-        translations: Sequence[str],
-        heads: Sequence[AlignmentHead],
-        *,
-        all_heads: bool,
-    ) -> list[Pair]:
-        """Given translations with the attention of all heads of the first model, or of the heads in use."""
+    def _aligned(self, sentences: Sequence[Sentence], translations: Sequence[str], *, all_heads: bool) -> list[Pair]:
+        """Given translations with the attention of all heads of the first model, or of the head in use."""
+        heads = () if all_heads else self._aligner.heads[:1]
         if len(sentences) != len(translations):
             raise SyntaxDataError(f"{len(sentences)} sentences, but {len(translations)} translations")
         filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence) and translations[i].strip()]
@@ -337,7 +331,8 @@ class Translator:
     @staticmethod
     def _untranslated(sentences: Sequence[Sentence], alignments: bool) -> tuple[list[list[Translation]], list[int]]:
         """Empty translations of what is empty or no text, and the numbers of the others."""
-        if isinstance(sentences, (str, ParsedLine)) or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
+        wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
+        if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
             raise SyntaxDataError("a list of sentences is wanted", hint="each is a text, or a ParsedLine")
         found, filled = [], []
         for i, sentence in enumerate(sentences):

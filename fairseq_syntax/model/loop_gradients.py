@@ -7,6 +7,7 @@ matrix product. The values are those of the plain operations; there are no secon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,35 +32,41 @@ class Deferred:
             shared = shared.to(dtype)
         self.log: Log = {}
         self.calls = 0
-        self.shared = _Anchor.apply(shared, self)
+        self.shared = _Anchor.apply(shared, self.log, self.total)
 
     def key(self) -> int:
         """A number for a step."""
         self.calls += 1
         return self.calls
 
-    def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
-        """The gradient of ``shared``, from what the steps have noted."""
+    @staticmethod
+    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
+        """The gradient of ``shared``, of that size, from what the steps have noted."""
         raise NotImplementedError
 
 
 class _Anchor(torch.autograd.Function):
-    """The identity. Autograd reaches it once all steps have been through their backward pass."""
+    """The identity. Autograd reaches it once all steps have been through their backward pass.
+
+    It has no reference to who holds its output: that would be a cycle, and all of an update's states would wait in it
+    for Python's collector.
+    """
 
     @staticmethod
-    def forward(ctx: Any, shared: Tensor, owner: Deferred) -> Tensor:
-        ctx.owner = owner
+    def forward(ctx: Any, shared: Tensor, log: Log, total: Callable[..., Tensor]) -> Tensor:
+        ctx.parts = log, total, shared.size(), shared.dtype
         ctx.set_materialize_grads(False)
         return shared.view_as(shared)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
-        notes = list(ctx.owner.log.values())
-        ctx.owner.log.clear()
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None, None]:
+        log, total, size, dtype = ctx.parts
+        notes = list(log.values())
+        log.clear()
         if notes:
-            total = ctx.owner.total(notes)
-            grad = total if grad is None else grad + total
-        return grad, None
+            of_steps = total(notes, size).to(dtype)
+            grad = of_steps if grad is None else grad + of_steps
+        return grad, None, None
 
 
 class DeferredLinear(Deferred):
@@ -71,7 +78,8 @@ class DeferredLinear(Deferred):
             plus = plus.to(self.shared.dtype)
         return _Linear.apply(x.to(self.shared.dtype), self.shared, plus, self.log, self.key())
 
-    def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
+    @staticmethod
+    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
         x, grad = (torch.cat(part) for part in zip(*notes))
         return grad.t() @ x
 
@@ -103,7 +111,8 @@ class DeferredRows(Deferred):
         """Sums of rows, weighted by ``weights`` [N, M]: [N, H]."""
         return _Sums.apply(weights.to(self.shared.dtype), self.shared, members, self.log, self.key())
 
-    def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
+    @staticmethod
+    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
         # Every note is a sum of coefficient · vector into rows; they may differ in the number of rows that they read.
         vector = torch.cat([note[2] for note in notes])
         rows = torch.cat([members.flatten() for members, _, _ in notes])
@@ -113,10 +122,10 @@ class DeferredRows(Deferred):
         matrix = torch.sparse_coo_tensor(
             torch.stack((rows, source)),
             coefficient.float(),
-            (self.shared.size(0), len(vector)),
+            (shared[0], len(vector)),
             check_invariants=False,
         )
-        return torch.sparse.mm(matrix, vector.float()).to(self.shared.dtype)
+        return torch.sparse.mm(matrix, vector.float())
 
 
 def _dots(query: Tensor, table: Tensor, members: Tensor) -> Tensor:
@@ -170,7 +179,8 @@ class DeferredStates(Deferred):
         """Sums of states, weighted by ``weights`` [N, S]: [N, H]."""
         return _Bmm.apply(weights.to(self.shared.dtype), self.shared, self.log, self.key(), True)
 
-    def total(self, notes: list[tuple[Tensor, ...]]) -> Tensor:
+    @staticmethod
+    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
         # Every note is an outer product of coefficients [N, S] and a vector [N, H].
         coefficient, vector = (torch.stack(part, dim=1) for part in zip(*notes))
         return torch.bmm(coefficient.transpose(1, 2), vector)

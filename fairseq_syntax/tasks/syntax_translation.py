@@ -336,6 +336,8 @@ class SyntaxTranslationTask(TranslationTask):
         base = self.datasets[split]
         paths = self.cfg.data.split(os.pathsep) if split == self.cfg.train_subset else [self.data_dir]
         directory = paths[(epoch - 1) % len(paths)]
+        if directory != self.data_dir:
+            self._check_numbers(directory)
         self.datasets[split] = SyntaxPairDataset(
             base.src,
             base.src_sizes,
@@ -394,6 +396,17 @@ class SyntaxTranslationTask(TranslationTask):
         with torch.random.fork_rng():
             loss, size, log = super().train_step(sample, *args, ignore_grad=True, **kwargs)
         return loss, 0 * size, {name: 0 * value for name, value in log.items()}
+
+    def _check_numbers(self, directory: str) -> None:
+        """Whether the pieces of another directory of training data have the numbers of the first."""
+        for side, own in self._dictionaries.items():
+            path = os.path.join(directory, f"dict.{getattr(self.cfg, f'{side}_lang')}.txt")
+            if os.path.exists(path) and fingerprint(self.load_dictionary(path).symbols) != own:
+                raise SyntaxDataError(
+                    "is another dictionary than that of the first directory: its pieces would be taken for others",
+                    path=path,
+                    hint="give fairseq-preprocess --srcdict and --tgtdict, those of the first directory",
+                )
 
     def _side_syntax(self, side: str, tokens: Any, directory: str, split: str) -> SideSyntax | None:
         lang, needs = getattr(self.cfg, f"{side}_lang"), self._needs[side]

@@ -43,7 +43,10 @@ def test_scores_are_those_of_fairseq_generate(toy, trained, translator):
         assert score.total == pytest.approx(score.mean * score.tokens)
 
 
-def test_a_score_does_not_depend_on_the_rest_of_the_batch(toy, translator):
+@pytest.mark.parametrize("left", [False, True])
+def test_a_score_does_not_depend_on_the_rest_of_the_batch(toy, trained, left):
+    translator = Translator.load(trained, toy.data, device="cpu")
+    translator.task.cfg.left_pad_target = left
     lines, german = lines_and_targets(toy)
     lines, german = lines[:12], german[:12]
     targets = [[text, german[(i + 1) % 12], ""][: i % 4] for i, text in enumerate(german)]

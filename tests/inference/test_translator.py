@@ -55,7 +55,7 @@ def test_a_form_with_a_space_has_two_pieces_without_a_segmentation():
     assert syntax.pieces.tolist() == [1, 2, 1]
 
 
-@pytest.mark.parametrize("sentences", ["A man sleeps.", ParsedLine(), [None], ["a", 3]])
+@pytest.mark.parametrize("sentences", ["A man sleeps.", ParsedLine(), [None], ["a", 3], iter(["a"])])
 def test_one_text_given_for_a_list(trained, sentences):
     """A text is a sequence of texts, of its characters."""
     with pytest.raises(SyntaxDataError, match="a list of sentences is wanted"):

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import sacrebleu
 import torch
 import toy_data
 from fairseq import checkpoint_utils
@@ -347,11 +348,17 @@ def test_lower_precision(toy, tmp_path, precision):
     assert all(torch.isfinite(w.float()).all() for w in weights(state).values())
 
 
-def test_checkpoints_with_bleu(toy, tmp_path):
+def test_checkpoints_with_bleu(toy, tmp_path, monkeypatch):
     """numpy's counts in a checkpoint load with weights_only, which toy_data.train checks; raw text is scored."""
+    references, score = set(), sacrebleu.corpus_bleu
+    monkeypatch.setattr(
+        sacrebleu, "corpus_bleu", lambda sys, refs, **more: references.update(*refs) or score(sys, refs, **more)
+    )
     bleu = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2}', "--eval-bleu-detok", "space"]
     state = toy_data.train(toy.data, tmp_path, *bleu, best_checkpoint_metric="bleu", max_epoch=1)
     assert "bleu" in str(state["extra_state"])
+    raw = set((toy.raw / "valid.de").read_text("utf-8").splitlines())
+    assert len(references & raw) > len(raw) / 2 and not any("▁" in text for text in references)
     models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "checkpoint_best.pt")])
     assert models
 
@@ -472,6 +479,10 @@ def test_several_parts_and_upsampling(toy, data, tmp_path):
         assert_syntax_is_of(batch, lines, lambda n: n)
         seen.update(batch["id"].tolist())
     assert seen == set(range(len(lines)))
+    task = the_task(data)  # fairseq's default is no number of times
+    task.load_dataset("train", combine=True)
+    ids = [n for batch in batches(task) for n in batch["id"].tolist()]
+    assert sorted(ids) == list(range(len(toy.lines["train"]) + len(toy.lines["valid"])))
     rename(data, "test", "valid")
     state = toy_data.train(data, tmp_path / "c", upsample_primary=3, max_epoch=1)
     assert state["extra_state"]["val_loss"] > 0
@@ -513,6 +524,12 @@ def test_several_directories(toy, tmp_path):
     task.load_dataset("valid", epoch=2)  # always from the first
     state = toy_data.train(f"{toy.data}:{second}", tmp_path / "c", max_epoch=2)
     assert state["extra_state"]["train_iterator"]["epoch"] == 3
+    labels = ["--source-labels", toy.data / "labels.en.json"]
+    for lang, kept in (("en", options[-2:]), ("de", options[-4:-2])):  # with a dictionary of its own
+        other = tmp_path / f"other{lang}"
+        fairseq("preprocess", *options[:-4], *kept, *labels, "--destdir", other)
+        with pytest.raises(SyntaxDataError, match=rf"other{lang}/dict\.{lang}\.txt: is another dictionary.*--srcdict"):
+            the_task(f"{toy.data}:{other}").load_dataset("train", epoch=2)
     # With labels of its own, its ids would mean other labels.
     fairseq("preprocess", *options, "--destdir", tmp_path / "own")
     task = the_task(f"{toy.data}:{tmp_path / 'own'}")
@@ -584,6 +601,27 @@ def test_no_syntax_at_generation(data, trained, tmp_path):
     store.unlink()
     with pytest.raises(SyntaxDataError, match=r"test\.en-de\.en\.syntax\.arrow: there is no syntax"):
         generate(data, trained, tmp_path)
+
+
+def test_a_store_of_other_tokens_or_pieces(data):
+    tokens = data / "train.en-de.en.bin"
+    whole = tokens.read_bytes()
+    tokens.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    with pytest.raises(SyntaxDataError, match="made beside other tokens"):
+        the_task(data).load_dataset("train")
+    tokens.write_bytes(whole)
+    the_task(data).load_dataset("train")
+    about = data / "segmentation.en.json"
+    kept = about.read_bytes()
+    shutil.copy(data / "segmentation.de.json", about)
+    with pytest.raises(SyntaxDataError, match="made with another segmentation model"):
+        the_task(data).load_dataset("train")
+    about.write_bytes(kept)
+    path = data / "dict.en.txt"
+    first, second, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([second, first, *rest]), encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match="made with another dictionary"):
+        the_task(data).load_dataset("train")
 
 
 def test_another_dictionary(data, trained, tmp_path):

@@ -186,7 +186,7 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
                 "\n".join(_corpus(60, 3)[1 if name == "a" else 2][seed:] + refs[:seed])
             )
     systems = [read_system(f"{n}=" + ",".join(str(tmp_path / f"{n}{s}") for s in range(3))) for n in "ab"]
-    report = evaluate(systems, [refs], Options(metrics=["bleu", "chrf"], resamples=20, trials=0))
+    report = evaluate(systems, [refs], Options(metrics=["bleu", "chrf"], resamples=100, trials=0))
     a, b = ([run["scores"]["chrF"] for run in s["runs"]] for s in report["systems"])
     assert len(set(a)) == 3
     assert report["systems"][0]["mean"]["chrF"] == pytest.approx(sum(a) / 3)
@@ -194,6 +194,11 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
     tests = report["systems"][1]["tests"]["chrF"]
     assert tests["seeds"] == pytest.approx(stats.ttest_ind(b, a, equal_var=False).pvalue)
     assert len(tests["runs"]) == 3 and "randomization" not in tests["runs"][0]
+    scorer = metrics.Scorer("chrf", [refs])
+    pairs = list(zip(*(system.runs for system in systems)))  # seed by seed
+    own = [significance.paired_tests(scorer, x.lines, y.lines, resamples=100, trials=0)["bootstrap"] for x, y in pairs]
+    assert [run["bootstrap"] for run in tests["runs"]] == own and len({one["p"] for one in own}) > 1
+    assert tests["holm"]["bootstrap"] == max(one["p"] for one in own)
     text = tables(report)[0].render()
     assert "±" in text and "seeds" in text
 

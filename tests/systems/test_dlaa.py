@@ -1,8 +1,10 @@
 """DLAA: dependency blocks, attention over them, and the LSTM decoder around it."""
 
+import gc
 import io
 import logging
 import random
+import weakref
 
 import pytest
 import torch
@@ -154,6 +156,21 @@ def test_a_shared_tensor_may_also_be_used_otherwise():
     x = torch.randn(2, 3, dtype=torch.float64)
     (grad,) = torch.autograd.grad(linear(x).sum() + linear.shared.sum(), weight)
     torch.testing.assert_close(grad, torch.ones(3, 1, dtype=torch.float64) * x.sum(0) + 1)
+
+
+@pytest.mark.parametrize("kind", [DeferredLinear, DeferredRows, DeferredStates])
+def test_nothing_waits_for_pythons_collector(kind):
+    """Else the states of updates would pile up, most of all on a GPU, of whose memory the collector knows nothing."""
+    gc.collect()
+    gc.disable()
+    try:
+        deferred = kind(torch.randn(2, 3, 4, requires_grad=True).double() * 1)
+        deferred.shared.sum().backward()
+        alive = weakref.ref(deferred)
+        del deferred
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 # -- the decoder -----------------------------------------------------------------------------------------------------
