@@ -36,8 +36,9 @@ def paired_tests(
 
     Returns:
         ``{"bootstrap": {"p", "mean", "ci", "baseline_mean", "baseline_ci", "signature"}, "randomization": {"p",
-        "signature"}}``; mean and ci are the bootstrap's mean score and the half width of its 95% interval; p is 1
-        where the scores of the corpus do not differ
+        "signature"}}``; mean and ci are the bootstrap's mean score and the half width of its 95% interval. The
+        bootstrap's p is one-sided: it counts resamples on the side of the difference. p is 1 where the scores of the
+        corpus do not differ.
     """
     equal = scorer.statistics(baseline) == scorer.statistics(system)
     found: dict[str, dict] = {}
@@ -119,8 +120,8 @@ class Difference:
     Attributes:
         difference: system minus baseline
         low, high: its 95% interval, percentiles of the resamples
-        p: of the paired bootstrap, two-sided: how often a resample is further from the mean of the resamples than the
-            difference is from 0 (sacrebleu's definition, with its 1 added above and below)
+        p: of the paired bootstrap, two-sided: how often a resample is further from the mean of the resamples, on either
+            side, than the difference is from 0 (sacrebleu counts one side); with 1 added above and below, as there
         detectable: the minimal detectable difference, which a test at the 5% level finds with a probability of 80%:
             (1.96 + 0.84) standard errors
     """
