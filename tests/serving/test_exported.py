@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import binarized
 import pytest
 from served import running
 from untrained import untrained
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.export import export
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.parsing.base import ParserOptions, load_parser
@@ -60,3 +63,13 @@ def test_label_factors_without_a_parse(folders):
         assert status == 200 and answer["without_parse"] == [0]
         expected = offline.translations(["the dog sees the man."])[0][0].score
         assert answer["translations"][0]["score"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_alignments_where_the_search_ends_by_length(folders):
+    """CTranslate2 has no step then that reads the last piece, which an alignment of a step later is read from."""
+    fast = Translator.load(folders["fast"], device="cpu", max_len_b=2)
+    fast.exported = replace(fast.exported, alignment_shift=1)
+    for (best,) in fast.translations(["the dog sees the man.", "children"], alignments=True):
+        assert 0 < len(best.alignment.links) <= len(best.alignment.target_words)  # nothing is known of the last piece
+    with pytest.raises(SyntaxDataError, match="align given translations with the checkpoint"):
+        fast.align(["children"], ["Kinder"])
