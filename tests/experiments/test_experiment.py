@@ -380,6 +380,10 @@ def test_published_figures_stand_beside_the_measured_ones(recipe):
     assert command.main(_parse(recipe)) == 0
     table = (recipe.parent / "work/results.md").read_text()
     assert re.search(r"\| better \| 2\.0 ± 0\.7 \| 1\.25 ± 0\.00 \|", table)
+    for figure in ("1.50", "1.25"):  # and back
+        recipe.write_text(TEMPLATE + f"  published loss: {{published: {{better: {figure}}}}}\n")
+        assert command.main(_parse(recipe)) == 0
+        assert f"| {figure} ± 0.00 |" in (recipe.parent / "work/results.md").read_text()
     for wrong in ("nobody: 1", "better: much"):
         recipe.write_text(TEMPLATE + f"  published loss: {{published: {{{wrong}}}}}\n")
         with pytest.raises(SyntaxDataError, match="no such system, or not a number"):
