@@ -133,12 +133,11 @@ class CTranslate2Translator(Translator):
                 translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
                 if alignments:
                     # A row for each step; the step that reads a piece comes after the one that writes it.
-                    weights = np.array(result.attention[rank], dtype=np.float32)[self.exported.alignment_shift :]
-                    target = spell(translation.pieces, self._decode)
-                    weights = weights[: len(translation.pieces)]
+                    first, count = self.exported.alignment_shift, len(translation.pieces)
+                    weights = np.array(result.attention[rank], dtype=np.float32)[first : first + count]
                     # A search that ends by length has no step that reads the last piece: nothing is known of it.
-                    missing = len(translation.pieces) - len(weights)
-                    weights = np.pad(weights, ((0, missing), (0, 0)))
+                    weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
+                    target = spell(translation.pieces, self._decode)
                     translation.alignment = align(weights, texts[number], target)
                 found[i].append(translation)
         return found
