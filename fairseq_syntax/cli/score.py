@@ -43,7 +43,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--metrics", nargs="+", action="extend", choices=_METRICS, help="default: all")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
-    parser.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the paired bootstrap; 0: none")
+    parser.add_argument(
+        "--resamples", type=int, default=1000, metavar="N", help="of the bootstrap over sentences and seeds; 0: none"
+    )
     parser.add_argument("--trials", type=int, default=10000, metavar="N", help="of the randomization test; 0: none")
     parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, where you have it")
     parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")

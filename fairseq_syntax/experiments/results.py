@@ -8,8 +8,9 @@
   fingerprint of the cell's last step
 - ``{"kind": "test", "test", "seeds", "fingerprint", "files", "report"}``: what ``fairseq-syntax score`` says of a test
   set, and the SHA-256 of each file that it has read
-- ``{"kind": "shares", "test", "seeds", "fingerprint", "files", "draws", "baseline", "metrics", "by"}``: what
-  :func:`.shares.measure` and :func:`.shares.measure_by` say of a test set, by metric
+- ``{"kind": "shares", "test", "seeds", "fingerprint", "files", "draws", "baseline", "metrics", "own", "by"}``:
+  what :func:`.shares.measure`, :meth:`.significance.Resampled.own_part` and :func:`.shares.measure_by` say of a test
+  set, by metric
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
              "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
-DRAWS = 1000  # of the bootstrap behind the shares
+DRAWS, DRAWS_BY = 10_000, 1000  # of the bootstrap behind the shares, and behind those by properties of the parse
 
 
 def append(path: Path, entry: dict) -> None:
@@ -167,7 +168,9 @@ def _measured(experiment: Experiment, value: Value, system: str, seed: int) -> f
 
 def _fingerprint(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> str:
     """Of what the test's scores depend on besides its files: the commands behind them, and how they are scored."""
-    parts = [repr(test)]
+    from fairseq_syntax.scoring.report import FORMAT
+
+    parts = [repr(test), str(FORMAT)]
     for system, mine in seeds.items():
         for seed in mine:
             parts += [f"{system}/{seed}", *(task.fingerprint for task in experiment.cell_tasks(system, seed))]
@@ -219,11 +222,12 @@ def _parses(experiment: Experiment, test: Test, sentences: int) -> list[ParsedLi
 
 
 def _shares(experiment: Experiment, shares: Shares, test: Test, seeds: dict[str, list[int]]) -> dict[str, Any]:
-    """``metrics``: of each metric what :func:`.shares.measure` says; ``by``: that in the intervals of properties."""
+    """What the record has, by metric: ``metrics``, gains and shares; ``own``, the seeds' part; ``by``, in intervals."""
     from fairseq_syntax.experiments.shares import measure, measure_by
     from fairseq_syntax.scoring.metrics import METRICS, Scorer
     from fairseq_syntax.scoring.properties import Property
     from fairseq_syntax.scoring.report import Options
+    from fairseq_syntax.scoring.significance import Resampled
 
     options = Options(**test.options)
     references = _texts(experiment, test.ref)
@@ -231,14 +235,16 @@ def _shares(experiment: Experiment, shares: Shares, test: Test, seeds: dict[str,
     properties = [Property.of(text) for text in shares.by]
     parses = _parses(experiment, test, len(references[0])) if properties else []
     controls = list(shares.controls)
-    found: dict[str, Any] = {"metrics": {}, "by": {}}
+    found: dict[str, Any] = {"metrics": {}, "own": {}, "by": {}}
     for key in options.metrics:
         if key in METRICS:
             scorer = Scorer(key, references, options.tokenize, options.lowercase)
             if scorer.higher_is_better:
-                arguments = scorer, runs, shares.baseline, controls
-                found["metrics"][scorer.name] = measure(*arguments, draws=DRAWS)
-                found["by"][scorer.name] = measure_by(*arguments, parses, properties, draws=DRAWS)
+                resampled = Resampled(scorer, runs, DRAWS)
+                found["metrics"][scorer.name] = measure(resampled, shares.baseline, controls)
+                found["own"][scorer.name] = resampled.own_part()
+                arguments = scorer, runs, shares.baseline, controls, parses, properties
+                found["by"][scorer.name] = measure_by(*arguments, draws=DRAWS_BY)
     return found
 
 

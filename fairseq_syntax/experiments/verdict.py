@@ -19,8 +19,9 @@ something other than the syntax that the control leaves out. **Syntax** is what 
 the score with the control. **Kept** is the share of the gain that the control keeps.
 
 Intervals hold 95 % of {draws} bootstrap draws, each of which takes other sentences (the same for all systems) and,
-where a system has several seeds, other seeds. An interval from one seed says nothing of how another seed would come
-out, and those from two or three are somewhat too narrow. *May be chance* means that the interval has 0 in it: the
+where a system has several seeds, adds what its seeds differ beyond what these sentences make them differ. An interval
+from one seed says nothing of how another seed would come out, and those from two or three are too narrow where seeds
+differ by far more than sentences. *May be chance* means that the interval has 0 in it: the
 figures do not tell, and more seeds or more sentences might. No correction is made for the number of comparisons, and
 all of them share the runs of {baseline}. What holds for this corpus, this parser and models of this size, trained for
 this long, need not hold for others."""
@@ -61,7 +62,25 @@ def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -
         ]
         parts += [table.render("markdown") for table in found] or ["No system is finished but the baseline."]
     parts += ["## How to read this", _HOW_TO_READ.format(baseline=shares.baseline, controls=described, draws=draws)]
+    parts += _own(latest)
     return "\n\n".join(parts) + "\n"
+
+
+def _own(latest: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """How much seeds differ beyond what the sentences make them differ; nothing where there are no two of a system."""
+    found = {
+        Measure(metric, test): share
+        for test, entry in latest.items()
+        for metric, share in entry.get("own", {}).items()
+        if share is not None
+    }
+    if not found:
+        return []
+    said = enumerated(f"{share:.1f} ({where})" for where, share in found.items())
+    return [
+        "How well intervals over seeds hold depends on how much of a seed's score is its own, given here as its "
+        f"standard deviation over all systems, in those that the sentences give to a seed's score: {said}."
+    ]
 
 
 def _progress(experiment: Experiment, latest: Mapping[str, Mapping[str, Any]]) -> str:

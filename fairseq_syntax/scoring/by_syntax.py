@@ -14,7 +14,7 @@ import numpy as np
 from fairseq_syntax.console import progress
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property, interval_label
-from fairseq_syntax.scoring.significance import LEAST_SENTENCES, Difference, holm, resample
+from fairseq_syntax.scoring.significance import LEAST_SENTENCES, Resampled, bounds, holm
 from fairseq_syntax.scoring.tables import Table, corrected, number, p_value
 from fairseq_syntax.text.conllu import ParsedLine
 
@@ -34,8 +34,8 @@ def by_syntax(
         systems: the runs of each system by its name, one per seed; a system's score is the mean over them
         parses: of the N source lines
         baseline: the system to compare the others with
-        resamples: of the bootstrap, drawn alike for all systems; 0 leaves intervals and tests out, as it is where there
-            are fewer than :data:`.significance.LEAST_SENTENCES`
+        resamples: of the bootstrap over sentences and seeds (:class:`.significance.Resampled`); 0 leaves intervals and
+            tests out, as it is where there are fewer than :data:`.significance.LEAST_SENTENCES`
 
     Returns:
         per property ``{"property", "intervals"}``, and per interval ``{"over", "to", "sentences", "mean", "scores",
@@ -72,23 +72,21 @@ def _compare(
     systems: dict[str, list[list[str]]], scorer: Scorer, lines: np.ndarray, baseline: str, resamples: int
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
     chosen = lines.tolist()
-    resamples = resamples if len(chosen) >= LEAST_SENTENCES else 0
+    resampled = (
+        Resampled(scorer, systems, resamples, subset=chosen) if resamples and len(chosen) >= LEAST_SENTENCES else None
+    )
     scores: dict[str, dict[str, float]] = {}
-    drawn: dict[str, np.ndarray] = {}
     for name, runs in systems.items():
         scores[name] = {"score": float(np.mean([scorer.corpus(run, chosen) for run in runs]))}
-        if resamples:
-            drawn[name] = resample(scorer, runs, chosen, resamples)
-            low, high = np.quantile(drawn[name], [0.025, 0.975])
-            scores[name] |= {"low": float(low), "high": float(high)}
+        if resampled is not None:
+            low, high = bounds(resampled.scores[name])
+            scores[name] |= {"low": low, "high": high}
     differences: dict[str, dict[str, float]] = {}
     for name in systems:
-        if name == baseline:
-            continue
-        difference = scores[name]["score"] - scores[baseline]["score"]
-        differences[name] = {"difference": difference}
-        if resamples:
-            differences[name] = dict(vars(Difference.of(difference, drawn[name] - drawn[baseline])))
+        if name != baseline:
+            differences[name] = {"difference": scores[name]["score"] - scores[baseline]["score"]}
+            if resampled is not None:
+                differences[name] = dict(vars(resampled.difference(name, baseline)))
     return scores, differences
 
 
@@ -122,7 +120,7 @@ def syntax_tables(found: Sequence[dict[str, Any]], baseline: str) -> list[Table]
                 header = [one["property"], "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
                 notes = [
                     "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
-                    "p of the paired bootstrap; " + corrected(tested),
+                    "p of the bootstrap over sentences, and over seeds where there are several; " + corrected(tested),
                 ]
                 title = f"{metric} by {one['property']}, against {baseline}"
                 tables.append(Table(title, header, tests, notes if tested else []))

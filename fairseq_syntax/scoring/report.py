@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,10 +22,10 @@ from fairseq_syntax.scoring.outputs import Translations, check_parallel, read_tr
 from fairseq_syntax.scoring.properties import Property
 from fairseq_syntax.scoring.significance import (
     LEAST_SENTENCES,
-    Difference,
+    SEED,
+    Resampled,
     holm,
     paired_tests,
-    resample,
     seed_test,
     sentence_tests,
 )
@@ -33,7 +34,7 @@ from fairseq_syntax.text.conllu import ParsedLine, read_conllu
 
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
-FORMAT = 1
+FORMAT = 2  # of the report, and of how it is computed: scores of another are computed anew
 DISTINCT = "distinct-1"
 KEYS = (*METRICS, "distinct1")
 
@@ -105,9 +106,10 @@ def evaluate(
 ) -> dict:
     """Score the systems and test them against the baseline (by name, or the first).
 
-    A baseline of several seeds meets the other systems seed by seed, in the order given, where the numbers of seeds
-    agree; otherwise its first seed meets all of theirs. Tests over sentences use the mean of a sentence's scores
-    over the seeds; the test over seeds (Welch's) uses the corpus scores.
+    The bootstrap (:class:`.significance.Resampled`) takes all seeds of both systems. sacrebleu's two tests compare two
+    runs: a system's seeds meet the baseline's one by one, in the order given, and those of a system that has more begin
+    again at the baseline's first. Tests over sentences use the mean of a sentence's scores over the seeds; the
+    test over seeds (Welch's) uses the corpus scores.
 
     Args:
         references: one list of sentences per reference translation
@@ -116,8 +118,10 @@ def evaluate(
 
     Returns:
         the report: ``sentences``, ``signatures`` by metric, ``systems`` (``name``, ``runs`` of ``file`` and
-        ``scores``, ``mean``, ``sd``; but for the baseline ``tests`` by metric, with the p values of all comparisons of
-        a metric corrected in ``holm``), ``by_length``, ``by_syntax``
+        ``scores``, ``mean``, ``sd``; but for the baseline ``tests`` by metric: ``difference``, ``bootstrap`` with
+        ``low``, ``high`` and ``p``, ``detectable``, ``runs`` with sacrebleu's tests of each pair, ``t_test``, ``ks``,
+        ``seeds``, and ``holm`` with each test's p corrected for all comparisons of a metric), ``by_length``,
+        ``by_syntax``
 
     Raises:
         SyntaxDataError: line counts differ, names are double, or there is no such baseline
@@ -146,10 +150,16 @@ def evaluate(
         base = systems[names.index(baseline)] if baseline else systems[0]
         report["baseline"] = base.name
         base_entry = report["systems"][names.index(base.name)]
+        every = {system.name: [run.lines for run in system.runs] for system in systems}
+        resamples = options.resamples if sentences >= LEAST_SENTENCES else 0
         with progress(total=(len(systems) - 1) * len(scorers), of="tests", unit="tests") as bar:
-            for system, entry in zip(systems, report["systems"]):
-                if system is not base:
-                    entry["tests"] = _test(system, base, scorers, options, entry, base_entry, bar.update)
+            for scorer in scorers:
+                resampled = Resampled(scorer, every, resamples) if resamples else None
+                for system, entry in zip(systems, report["systems"]):
+                    if system is not base:
+                        found = _test(system, base, scorer, resampled, options, entry, base_entry)
+                        entry.setdefault("tests", {})[scorer.name] = found
+                        bar.update()
         _correct([entry["tests"] for entry in report["systems"] if "tests" in entry])
     if options.by_length:
         report["by_length"] = by_length(systems, references, options, sources)
@@ -193,47 +203,40 @@ def _score(system: System, scorers: Sequence[Scorer], references, options: Optio
 def _test(
     system: System,
     base: System,
-    scorers: Sequence[Scorer],
+    scorer: Scorer,
+    resampled: Resampled | None,
     options: Options,
     entry: dict,
     base_entry: dict,
-    step: Callable[[], object],
 ) -> dict:
-    one_by_one = len(system.runs) == len(base.runs)
+    tests: dict = {"difference": entry["mean"][scorer.name] - base_entry["mean"][scorer.name]}
     enough = len(base.runs[0]) >= LEAST_SENTENCES
     resamples, trials = (options.resamples, options.trials) if enough else (0, 0)
-    found = {}
-    for scorer in scorers:
-        tests: dict = {"difference": entry["mean"][scorer.name] - base_entry["mean"][scorer.name]}
-        tests["runs"] = [
-            paired_tests(
-                scorer,
-                base.runs[i if one_by_one else 0].lines,
-                run.lines,
-                resamples=resamples,
-                trials=trials,
-            )
-            for i, run in enumerate(system.runs)
-        ]
-        ours, theirs = (np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in (system, base))
-        tests |= sentence_tests(theirs, ours)
-        corpora = [[run["scores"][scorer.name] for run in e["runs"]] for e in (base_entry, entry)]
-        tests["seeds"] = seed_test(*corpora)
-        if resamples:
-            everything = range(len(ours))
-            drawn = [resample(scorer, [run.lines for run in s.runs], everything, resamples) for s in (system, base)]
-            tests["detectable"] = Difference.of(tests["difference"], drawn[0] - drawn[1]).detectable
-        found[scorer.name] = tests
-        step()
-    return found
+    tests["runs"] = [
+        paired_tests(scorer, theirs.lines, run.lines, resamples=resamples, trials=trials)
+        for run, theirs in zip(system.runs, itertools.cycle(base.runs))
+    ]
+    ours, theirs = (np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in (system, base))
+    tests |= sentence_tests(theirs, ours)
+    corpora = [[run["scores"][scorer.name] for run in e["runs"]] for e in (base_entry, entry)]
+    tests["seeds"] = seed_test(*corpora)
+    if resampled is not None:
+        found = resampled.difference(system.name, base.name)
+        tests["bootstrap"] = {"low": found.low, "high": found.high, "p": found.p}
+        tests["bootstrap"]["signature"] = f"over:sentences and seeds|sides:2|n:{resamples}|seed:{SEED}"
+        tests["detectable"] = found.detectable
+    return tests
 
 
 def _p_values(tests: dict) -> dict[str, float]:
-    """The p of each test there is; of a test with a p for each seed, the largest."""
+    """The p of each test there is; of a test of pairs of seeds, the largest."""
     found = {}
-    for name in ("bootstrap", "randomization"):
-        if name in tests["runs"][0]:
-            found[name] = max(run[name]["p"] for run in tests["runs"])
+    if "bootstrap" in tests:
+        found["bootstrap"] = tests["bootstrap"]["p"]
+    elif "bootstrap" in tests["runs"][0]:  # a record of the first format
+        found["bootstrap"] = max(run["bootstrap"]["p"] for run in tests["runs"])
+    if "randomization" in tests["runs"][0]:
+        found["randomization"] = max(run["randomization"]["p"] for run in tests["runs"])
     for name in ("t_test", "ks", "seeds"):
         if tests[name] is not None:
             found[name] = tests[name]
@@ -330,6 +333,9 @@ def _test_table(report: dict) -> Table:
     entries = [(system["name"], metric, tests) for system in tested for metric, tests in system["tests"].items()]
     present = [name for name in columns if any(name in tests["holm"] for _, _, tests in entries)]
     detectable = any("detectable" in tests for _, _, tests in entries)
+    both_sides = any("bootstrap" in tests for _, _, tests in entries)
+    if not both_sides:  # a record of the first format
+        columns["bootstrap"] = "bootstrap, one-sided"
     rows = []
     for system, metric, tests in entries:
         power = [number(tests.get("detectable"))] if detectable else []
@@ -342,9 +348,14 @@ def _test_table(report: dict) -> Table:
     if detectable:
         notes.append("MDD: the minimal detectable difference, found at the 5% level with a probability of 80%")
     first = entries[0][2]["runs"][0] if entries else {}
-    notes += [f"{name}: {first[name]['signature']}" for name in first]
-    if first and any(len(tests["runs"]) > 1 for _, _, tests in entries):
-        notes.append("bootstrap, randomization: the largest p over the seeds")
+    signatures = {name: first[name]["signature"] for name in first}
+    if both_sides:
+        signatures["bootstrap"] = entries[0][2]["bootstrap"]["signature"]
+    notes += [f"{name}: {signature}" for name, signature in signatures.items()]
+    if any(len(tests["runs"]) > 1 for _, _, tests in entries):
+        of_pairs = [name for name in first if name == "randomization" or not both_sides]
+        if of_pairs:
+            notes.append(f"{', '.join(of_pairs)}: the largest p over pairs of seeds")
     if report["sentences"] < LEAST_SENTENCES:
         notes.append(f"no bootstrap and no randomization of fewer than {LEAST_SENTENCES} sentences")
     if "seeds" in present:

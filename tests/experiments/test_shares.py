@@ -12,10 +12,11 @@ import sacrebleu
 from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan_file import load
-from fairseq_syntax.experiments.shares import Estimate, Resampled, by_table, measure, measure_by
+from fairseq_syntax.experiments.shares import by_table, measure, measure_by
 from fairseq_syntax.experiments.verdict import verdict_page
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property
+from fairseq_syntax.scoring.significance import Resampled
 
 WORDS = list("abcdefghijklm")
 REFERENCES = [" ".join(random.Random(n).choices(WORDS, k=12)) for n in range(30)]
@@ -34,7 +35,7 @@ def runs(**shares: float) -> dict[str, list[list[str]]]:
 @pytest.mark.parametrize("key", ["bleu", "chrf"])
 def test_figures_are_those_of_sacrebleu(key):
     systems = runs(base=0.4, S=0.1, S_linear=0.2, T=0.3, U_linear=0.2)  # U is not finished
-    rows = measure(Scorer(key, [REFERENCES]), systems, "base", ["linear", "random"], draws=50)
+    rows = measure(Resampled(Scorer(key, [REFERENCES]), systems, 50), "base", ["linear", "random"])
 
     def corpus(name: str) -> float:
         score = sacrebleu.corpus_bleu if key == "bleu" else sacrebleu.corpus_chrf
@@ -53,40 +54,13 @@ def test_figures_are_those_of_sacrebleu(key):
         assert row["gain"][1] < row["gain"][0] < row["gain"][2]
 
 
-def test_draws_take_the_same_sentences_for_all_systems():
-    systems = {"one": [noisy(0.2, 1)], "same": [noisy(0.2, 1)], "other": [noisy(0.2, 2)]}
-    resampled = Resampled(Scorer("bleu", [REFERENCES]), systems, draws=40)
-    assert resampled.difference("one", "same") == Estimate(0, 0, 0)
-    assert resampled.difference("one", "other").low < resampled.difference("one", "other").high
-
-
-def test_a_draw_is_the_score_of_its_sentences():
-    lines = noisy(0.3, 1)
-    resampled = Resampled(Scorer("bleu", [REFERENCES]), {"a": [lines]}, draws=5, seed=3)
-    counts = np.random.default_rng(3).multinomial(30, np.full(30, 1 / 30), size=5)
-    for k, row in enumerate(counts):
-        chosen = np.repeat(np.arange(30), row)
-        expected = sacrebleu.corpus_bleu([lines[i] for i in chosen], [[REFERENCES[i] for i in chosen]]).score
-        assert resampled.scores["a"][k] == pytest.approx(expected)
-
-
-def test_the_spread_over_seeds_is_that_of_their_mean():
-    """Three seeds whose sentences are all alike: only the seeds vary, with the variance s²/n of a mean."""
-    reference = ["a b c d e f g h"] * 20
-    seeds = [["a b c d e f g h"] * 20, ["a b c d e f x h"] * 20, ["a b c x e f g h"] * 20]
-    scorer = Scorer("chrf", [reference])
-    resampled = Resampled(scorer, {"a": seeds}, draws=4000)
-    of_each = [scorer.corpus(lines) for lines in seeds]
-    assert resampled.scores["a"].std() == pytest.approx(np.std(of_each, ddof=1) / 3**0.5, rel=0.05)
-
-
 def test_a_subset_of_the_sentences():
     systems = runs(base=0.4, S=0.1)
     chosen = [1, 4, 9, 16, 25]
-    found = measure(Scorer("bleu", [REFERENCES]), systems, "base", [], draws=5, subset=chosen)[0]["gain"][0]
+    found = measure(Resampled(Scorer("bleu", [REFERENCES]), systems, 5, subset=chosen), "base", [])[0]["gain"][0]
     part = {n: [[lines[i] for i in chosen] for lines in found] for n, found in systems.items()}
     scorer = Scorer("bleu", [[REFERENCES[i] for i in chosen]])
-    assert found == pytest.approx(measure(scorer, part, "base", [], draws=5)[0]["gain"][0])
+    assert found == pytest.approx(measure(Resampled(scorer, part, 5), "base", [])[0]["gain"][0])
 
 
 def test_intervals_of_a_property():
@@ -96,14 +70,15 @@ def test_intervals_of_a_property():
     scorer = Scorer("chrf", [REFERENCES])
     (found,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], draws=10)
     assert [i["sentences"] for i in found["intervals"]] == [10, 20]
-    assert found["intervals"][0]["rows"] == measure(scorer, systems, "base", ["linear"], draws=10, subset=range(10))
+    resampled = Resampled(scorer, systems, 10, subset=range(10))
+    assert found["intervals"][0]["rows"] == measure(resampled, "base", ["linear"])
     table = by_table("chrF", found)
     assert table.header == ["", "≤ 3", "> 3"] and len(table.rows) == 3
 
 
 def test_no_share_of_a_gain_that_may_be_nothing():
     systems = {"base": [noisy(0.3, 1)], "S": [noisy(0.3, 2)], "S.linear": [noisy(0.3, 3)]}
-    row = measure(Scorer("bleu", [REFERENCES]), systems, "base", ["linear"], draws=100)[0]
+    row = measure(Resampled(Scorer("bleu", [REFERENCES]), systems, 100), "base", ["linear"])[0]
     assert row["gain"][1] <= 0 and row["controls"]["linear"]["kept"] is None
 
 
@@ -220,7 +195,7 @@ def test_the_page_is_written_from_the_record_alone(recipe):
     assert "BLEU by label=acl" in table and "| sentences | 5 | 4 |" in table and "| S, syntax against linear |" in table
     assert "BLEU by depth" in table
     record = [json.loads(line) for line in (recipe.parent / "toy.jsonl").read_text().splitlines()]
-    assert [e["draws"] for e in record if e["kind"] == "shares"] == [1000]
+    assert [e["draws"] for e in record if e["kind"] == "shares"] == [10_000]
     shutil.rmtree(recipe.parent / "work")
     (recipe.parent / "VERDICT.md").unlink()
     assert run(recipe, "--table") == 0
@@ -269,7 +244,9 @@ def words(recipe, bleu: dict, chrf: dict, base: int = 2) -> str:
     metrics = {"BLEU": [{"system": "S", **bleu}], "chrF": [{"system": "S", **chrf}]}
     seeds = {"base": [1, 2][:base], "S": [1, 2]}
     entry = {"kind": "shares", "test": "test", "draws": 10, "seeds": seeds, "metrics": metrics}
+    entry["own"] = {"BLEU": 0.25, "chrF": None}
     page = verdict_page(load(recipe), [entry])
+    assert page.endswith("give to a seed's score: 0.2 (BLEU on test).\n")
     return page[page.index("**S**") : page.index("## test")]
 
 

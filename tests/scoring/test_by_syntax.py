@@ -149,11 +149,17 @@ def test_an_interval_is_scored_and_resampled_as_a_file_of_its_own(key):
             for name, text in part.items():
                 drawn[name].append(resampled.corpus([text[i] for i in lines]))
         ours = (np.array(drawn["1"]) + drawn["2"]) / 2
+        seeds = np.array([scorer.corpus(part["1"]), scorer.corpus(part["2"])])
+        of_sentences = np.var(np.array(drawn["1"]) - drawn["2"], ddof=1) / 2
+        assert seeds.var(ddof=1) > of_sentences, "the seeds are to differ by more than the sentences"
+        rng = np.random.default_rng([significance.SEED, *b"ours"])
+        taken = rng.integers(2, size=(1, 6))[0]
+        ours += (seeds[taken] - seeds.mean()) * (1 - of_sentences / seeds.var(ddof=1)) ** 0.5
         differences = ours - drawn["base"]
         (tests,) = interval["differences"].values()
         test = tests["ours"]
-        assert (scores["ours"]["low"], scores["ours"]["high"]) == pytest.approx(np.quantile(ours, [0.025, 0.975]))
-        assert (test["low"], test["high"]) == pytest.approx(np.quantile(differences, [0.025, 0.975]))
+        assert (scores["ours"]["low"], scores["ours"]["high"]) == pytest.approx((min(ours), max(ours)))
+        assert (test["low"], test["high"]) == pytest.approx((min(differences), max(differences)))
         further = sum(abs(d - np.mean(differences)) > abs(test["difference"]) for d in differences)
         assert test["p"] == pytest.approx((further + 1) / 7)
         assert test["detectable"] == pytest.approx(2.8016 * np.std(differences, ddof=1), rel=1e-3)
@@ -168,11 +174,12 @@ def test_the_detectable_difference_is_that_of_the_formula():
     refs, (base, ours, _) = texts(120, 2)
     scorer = Scorer("ribes", [refs])
     difference = scorer.sentences(ours) - scorer.sentences(base)
-    drawn = [significance.resample(scorer, [run], range(120), 3000) for run in (ours, base)]
-    found = significance.Difference.of(float(difference.mean()), drawn[0] - drawn[1])
+    resampled = significance.Resampled(scorer, {"ours": [ours], "base": [base], "same": [ours]}, 3000)
+    found = resampled.difference("ours", "base")
+    assert found.difference == pytest.approx(float(difference.mean()))
     assert found.detectable == pytest.approx((1.95996 + 0.84162) * difference.std() / math.sqrt(120), rel=0.05)
-    same = significance.Difference.of(0.0, drawn[0] - drawn[0])
-    assert (same.p, same.detectable) == (1.0, 0.0)
+    same = resampled.difference("ours", "same")
+    assert (same.low, same.high, same.p, same.detectable) == (0, 0, 1, 0)
 
 
 def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_path):
@@ -183,7 +190,7 @@ def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_pa
     report = evaluate(systems, [refs], Options(metrics=["bleu"], resamples=100, trials=100))
     tests = [system["tests"]["BLEU"] for system in report["systems"][1:]]
     for name, raw in (
-        ("bootstrap", [t["runs"][0]["bootstrap"]["p"] for t in tests]),
+        ("bootstrap", [t["bootstrap"]["p"] for t in tests]),
         ("randomization", [t["runs"][0]["randomization"]["p"] for t in tests]),
         ("t_test", [t["t_test"] for t in tests]),
         ("ks", [t["ks"] for t in tests]),
@@ -195,6 +202,11 @@ def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_pa
     for test in tests:
         del test["holm"]  # as in the records of earlier versions
     assert [table.rows for table in tables(report)] == shown
+    for test in tests:  # as in those of the first format
+        del test["bootstrap"], test["holm"]
+        test["runs"][0]["bootstrap"]["p"] = 0.25
+    of_tests = tables(report)[1]
+    assert "bootstrap, one-sided" in of_tests.header and [row[4] for row in of_tests.rows] == ["0.500", "0.500"]
 
 
 def test_the_command(tmp_path, capsys):

@@ -198,7 +198,11 @@ def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
     pairs = list(zip(*(system.runs for system in systems)))  # seed by seed
     own = [significance.paired_tests(scorer, x.lines, y.lines, resamples=100, trials=0)["bootstrap"] for x, y in pairs]
     assert [run["bootstrap"] for run in tests["runs"]] == own and len({one["p"] for one in own}) > 1
-    assert tests["holm"]["bootstrap"] == max(one["p"] for one in own)
+    every = {system.name: [run.lines for run in system.runs] for system in systems}
+    found = significance.Resampled(scorer, every, 100).difference("b", "a")
+    assert tests["holm"]["bootstrap"] == tests["bootstrap"]["p"] == found.p
+    assert (tests["bootstrap"]["low"], tests["bootstrap"]["high"]) == (found.low, found.high)
+    assert tests["difference"] == pytest.approx(found.difference)
     text = tables(report)[0].render()
     assert "±" in text and "seeds" in text
 
