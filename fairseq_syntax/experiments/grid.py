@@ -86,11 +86,17 @@ class Grid:
         if self.experiment.keep is None:
             return
         if self._is_done_here(system, seed):
+            files = {}
             for ours, kept in self._kept_files(system, seed):
                 if not ours.is_file():
                     raise SyntaxDataError("keep.files: not a file that can be kept", path=ours)
-                if not kept.exists() or kept.read_bytes() != ours.read_bytes():
+                files[kept.relative_to(self.experiment.keep.folder).as_posix()] = sha256 = file_sha256(ours)
+                if not kept.exists() or file_sha256(kept) != sha256:
                     _copy(ours, kept)
+            entry = {"kind": "kept", "cell": f"{system}/{seed}", "files": files}
+            entry["fingerprint"] = self.experiment.cell_tasks(system, seed)[-1].fingerprint
+            if self._kept_entry(system, seed) != entry:
+                append(self.experiment.record, entry)
         elif self._is_kept(system, seed):
             for ours, kept in self._kept_files(system, seed):
                 if not ours.exists():
@@ -100,15 +106,33 @@ class Grid:
         tasks = self.experiment.prepare_tasks() + self.experiment.cell_tasks(system, seed)
         return all(self.is_done(task) for task in tasks)
 
+    def _kept_entry(self, system: str, seed: int) -> dict | None:
+        """What the record said last of the cell's kept files; None in records of earlier versions."""
+        found = None
+        for entry in read(self.experiment.record):
+            if entry["kind"] == "kept" and entry["cell"] == f"{system}/{seed}":
+                found = {key: value for key, value in entry.items() if key != "time"}
+        return found
+
     def _is_kept(self, system: str, seed: int) -> bool:
-        if self.experiment.keep is None or not all(kept.exists() for _, kept in self._kept_files(system, seed)):
+        """True if the files of the cell that are kept are those that its last step made, as it stands now."""
+        keep = self.experiment.keep
+        if keep is None or not all(kept.is_file() for _, kept in self._kept_files(system, seed)):
             return False
         steps = {(e["cell"], e["step"]): e for e in read(self.experiment.record) if e["kind"] == "step"}
         done = [steps.get((task.cell, task.step), {}) for task in self.experiment.cell_tasks(system, seed)]
         if self.check_code and any(entry.get("code") != code_fingerprint() for entry in done):
             return False
         wanted = [task.fingerprint for task in self.experiment.cell_tasks(system, seed)]
-        return [entry.get("fingerprint") for entry in done] == wanted
+        if [entry.get("fingerprint") for entry in done] != wanted:
+            return False
+        entry = self._kept_entry(system, seed)
+        if entry is None:  # a step that says so was not followed by its keeping: the program was killed between them
+            return not done[-1].get("to_keep")
+        names = {kept.relative_to(keep.folder).as_posix(): kept for _, kept in self._kept_files(system, seed)}
+        if entry["fingerprint"] != wanted[-1] or entry["files"].keys() != names.keys():
+            return False
+        return all(file_sha256(names[name]) == sha256 for name, sha256 in entry["files"].items())
 
     def _kept_files(self, system: str, seed: int) -> list[tuple[Path, Path]]:
         """The files to keep of a cell, each in the work directory and in the folder of those that are kept.
@@ -138,21 +162,21 @@ class Grid:
             SyntaxDataError: a step of ``prepare`` failed, another run holds the work directory, or a name in
                 ``only`` is none of the experiment's
         """
-        self.exchange_kept()
         cells = [(system, seed) for system, seed in self.experiment.cells() if _chosen(system, seed, only)]
         for name in only or ():
             if not any(_chosen(system, seed, [name]) for system, seed in cells):
                 raise SyntaxDataError(f"no system or cell is called {name}", path=self.experiment.path)
-        kept = [cell for cell in cells if not self._is_done_here(*cell) and self._is_kept(*cell)]
-        for system, seed in kept:
-            self.say(f"{system}/{seed}: kept from before")
-        cells = [cell for cell in cells if cell not in kept]
-        if kept and not cells:
-            return []
         self.experiment.workdir.mkdir(parents=True, exist_ok=True)
-        if self.cluster is not None:
-            self.cluster.connect()
         with self._lock() as lock, self._stop_on_signals(), ExitStack() as stack:
+            self.exchange_kept()
+            kept = [cell for cell in cells if not self._is_done_here(*cell) and self._is_kept(*cell)]
+            for system, seed in kept:
+                self.say(f"{system}/{seed}: kept from before")
+            cells = [cell for cell in cells if cell not in kept]
+            if kept and not cells:
+                return []
+            if self.cluster is not None:
+                self.cluster.connect()
             tasks = [self.experiment.prepare_tasks(), *(self.experiment.cell_tasks(*cell) for cell in cells)]
             bar = stack.enter_context(progress(total=sum(map(len, tasks)), of=self.experiment.name, unit="steps"))
             failed = self._run_tasks(tasks[0], lock, bar.update)
@@ -171,14 +195,17 @@ class Grid:
 
     def _run_tasks(self, tasks: list[Task], lock: int, step: Callable[[], object]) -> str | None:
         """Run a cell's steps in order; the name of the one that failed, if any."""
-        for task in tasks:
+        for place, task in enumerate(tasks):
             if self._stopped:
                 return task.step
             if self.is_done(task):
-                other = self._code_of(task) != code_fingerprint()
+                other = self._last_run(task).get("code") != code_fingerprint()
                 self.say(f"{task.cell} {task.step}: done before{', by other code' if other else ''}")
-            elif not self._run_task(task, lock):
-                return task.step
+            else:
+                for later in tasks[place + 1 :]:
+                    self._forget(later)
+                if not self._run_task(task, lock):
+                    return task.step
             step()
         system, _, seed = tasks[0].cell.partition("/") if tasks else ("", "", "")
         if seed:
@@ -218,6 +245,8 @@ class Grid:
         entry: dict[str, Any] = {"kind": "step", "cell": task.cell, "step": task.step, "command": task.command.strip()}
         entry |= {"seconds": seconds, "attempts": attempts, "fingerprint": task.fingerprint}
         entry["code"] = code_fingerprint()
+        if self.experiment.keep is not None and task.cell != "prepare":
+            entry["to_keep"] = True
         # the record first: a step with a record and without a mark runs again, and the later record counts
         append(self.experiment.record, entry)
         write_whole(mark, json.dumps(entry, indent=1, ensure_ascii=False) + "\n")
@@ -265,26 +294,23 @@ class Grid:
                 record_environment(self.experiment.record)
                 self._recorded = True
 
-    def _last_fingerprint(self, task: Task) -> tuple[str | None, int]:
-        """The fingerprint of the command started or done last in the step's place, and its attempts so far."""
-        try:
-            fingerprint, count = self._attempts(task).read_text().split()
-            return fingerprint, int(count)
-        except (OSError, ValueError):
-            pass
-        try:
-            return json.loads(self._mark(task).read_text(encoding="utf-8")).get("fingerprint"), 0
-        except (OSError, ValueError):
-            return None, 0
+    def _last_run(self, task: Task) -> dict[str, Any]:
+        """The ``fingerprint`` and ``code`` of what was started or done last in the step's place, if anything was.
 
-    def _code_of(self, task: Task) -> str | None:
-        try:
-            return json.loads(self._mark(task).read_text(encoding="utf-8")).get("code")
-        except (OSError, ValueError):
-            return None
+        Of what was started and did not end also ``started``, how often.
+        """
+        for path in (self._attempts(task), self._mark(task)):
+            try:
+                return dict(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError):
+                continue
+        return {}
 
     def _was_another(self, task: Task) -> bool:
-        return self._last_fingerprint(task)[0] not in (None, task.fingerprint)
+        """Whether another command made what is there or, where that is asked, other code of this package."""
+        last = self._last_run(task)
+        other_code = self.check_code and last.get("code") != code_fingerprint()
+        return bool(last) and (last.get("fingerprint") != task.fingerprint or other_code)
 
     def _remove_outputs(self, task: Task) -> None:
         """Remove what another command made, so that it passes for nobody else's work; only in the work directory."""
@@ -299,10 +325,17 @@ class Grid:
 
     def _count_attempt(self, task: Task) -> int:
         """How often this very command has been started without an end, this time included."""
-        fingerprint, count = self._last_fingerprint(task)
-        attempts = count + 1 if fingerprint == task.fingerprint else 1
-        write_whole(self._attempts(task), f"{task.fingerprint} {attempts}\n")
+        last = self._last_run(task)
+        attempts = last.get("started", 0) + 1 if last.get("fingerprint") == task.fingerprint else 1
+        found = {"fingerprint": task.fingerprint, "started": attempts, "code": code_fingerprint()}
+        write_whole(self._attempts(task), json.dumps(found) + "\n")
         return attempts
+
+    def _forget(self, task: Task) -> None:
+        """Undo a step, as the one before it is done again: what it made is of what that one had made before."""
+        if self._mark(task).exists():
+            self._remove_outputs(task)
+            self._mark(task).unlink()
 
     def _missing(self, task: Task) -> list[str]:
         return [path for path in task.outputs if not (self.experiment.workdir / path).exists()]

@@ -143,6 +143,11 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         names = [Path(experiment.fill(file, experiment.variables(*cell))) for cell in experiment.cells()]
         if not any({str(name), *map(str, name.parents)} & made for name in names):
             raise reader.fail(f"keep.files: {file} is no output of a step, and in none")
+    read = {f"results.{test.name}": test.sys for test in experiment.tests}
+    read |= {f"values.{value.name}": value.file for value in experiment.values if not value.published}
+    for place, file in read.items():
+        if experiment.keep and file not in experiment.keep.files:
+            raise reader.fail(f"keep.files has no {file}, without which {place} cannot be had of a cell that was kept")
     for test in experiment.tests:
         if test.parse is None and (test.options.get("by") or (experiment.shares and experiment.shares.by)):
             raise reader.fail(f"results.{test.name} has no parse, and is to be told apart by properties of the parse")

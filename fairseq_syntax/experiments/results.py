@@ -4,6 +4,8 @@
 
 - ``{"kind": "environment", …}``: hardware, threads and versions, at each start
 - ``{"kind": "step", "cell", "step", "command", "seconds", "attempts", "fingerprint"}``: a step that succeeded
+- ``{"kind": "kept", "cell", "fingerprint", "files"}``: that a cell's files are in the folder of those that are kept:
+  the fingerprint of its last step, and the SHA-256 of each file
 - ``{"kind": "value", "cell", "name", "value", "digits", "fingerprint"}``: a number out of a step's JSON file, and the
   fingerprint of the cell's last step
 - ``{"kind": "test", "test", "seeds", "fingerprint", "files", "report"}``: what ``fairseq-syntax score`` says of a test

@@ -391,7 +391,7 @@ def test_published_figures_stand_beside_the_measured_ones(recipe):
 
 
 def test_a_file_extends_another(recipe):
-    kept = "keep: {folder: kept, files: ['{out}']}\n"
+    kept = "keep: {folder: kept, files: ['{out}', '{dir}/loss.json']}\n"
     recipe.write_text(TEMPLATE + kept)
     bigger = recipe.with_name("bigger.yaml")
     own = "extends: toy.yaml\nname: bigger\nworkdir: bigger\nvars: {words: g h}\nseeds: [3]\n"

@@ -11,6 +11,7 @@ import sacrebleu
 
 from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.experiments.grid import Grid
 from fairseq_syntax.experiments.plan_file import load
 from fairseq_syntax.experiments.shares import by_table, measure, measure_by
 from fairseq_syntax.experiments.verdict import verdict_page
@@ -226,9 +227,93 @@ def test_what_other_code_did_is_done_again_where_it_was_kept_too(recipe, capsys)
     assert ran(recipe) == ["base/1"]
 
 
+CONTINUING = (
+    TEMPLATE.replace(
+        "      echo {system}/{seed} >> ran.txt\n",
+        "      echo {system}/{seed} >> ran.txt; echo update >> {dir}/model\n",
+    )
+    .replace(
+        'outputs: ["{dir}/test.txt"]\n',
+        """outputs: ["{dir}/model"]
+  - name: translate
+    run: cp {dir}/model {dir}/log; sed "{seed}~{share}s/four/x/;3s/two/y/" ref.txt > {dir}/test.txt
+    outputs: ["{dir}/test.txt"]
+""",
+    )
+    .replace('keep: {folder: kept, files: ["{dir}/test.txt"]}\n', "")
+)
+
+
+def test_other_code_does_not_go_on_from_what_there_was(recipe):
+    """A training finds the model that other code has finished, and would end at once."""
+    recipe.write_text(CONTINUING)
+    assert run(recipe, "--only", "base/1") == 0
+    work = recipe.parent / "work/base/1"
+    mark = work / ".done/train.json"
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), "code": "of another day"}))
+    assert run(recipe, "--only", "base/1") == 0
+    assert ran(recipe) == ["base/1"] and (work / "model").read_text() == "update\n"
+    assert run(recipe, "--only", "base/1", "--check-code") == 0
+    assert ran(recipe) == 2 * ["base/1"] and (work / "model").read_text() == "update\n"
+
+
+def test_what_was_begun_by_other_code_does_not_go_on(recipe):
+    recipe.write_text(CONTINUING)
+    recipe.write_text(CONTINUING.replace("      sed", "      test -e go; sed", 1))
+    assert run(recipe, "--only", "base/1") == 1
+    work = recipe.parent / "work/base/1"
+    begun = work / ".done/train.attempts"
+    assert run(recipe, "--only", "base/1", "--check-code") == 1
+    assert (work / "model").read_text() == 2 * "update\n", "this code's own attempt goes on"
+    begun.write_text(json.dumps({**json.loads(begun.read_text()), "code": "of another day"}))
+    (recipe.parent / "work/go").touch()
+    assert run(recipe, "--only", "base/1", "--check-code") == 0
+    assert (work / "model").read_text() == "update\n"
+
+
+def test_steps_after_one_that_is_done_again_are_done_again(recipe):
+    recipe.write_text(CONTINUING)
+    assert run(recipe, "--only", "base/1", "S/1") == 0
+    work = recipe.parent / "work/base/1"
+    (work / "model").unlink()
+    (work / "log").unlink()
+    assert run(recipe, "--only", "base/1", "S/1") == 0
+    assert ran(recipe) == ["base/1", "S/1", "base/1"]
+    assert (work / "log").read_text() == "update\n", "the translation is of the new model"
+
+
+def test_files_that_another_command_made_are_not_kept_for_this_one(recipe, monkeypatch):
+    """The program is killed after a step's new record, and before its files are in the place of the old ones."""
+    assert run(recipe, "--only", "base/1") == 0
+    changed = TEMPLATE.replace("s/four/x/", "s/four/z/")
+    recipe.write_text(changed)
+    with monkeypatch.context() as patch:
+        patch.setattr(Grid, "_exchange_kept", lambda self, system, seed: None)
+        assert run(recipe, "--only", "base/1") == 0
+    assert " x " in (recipe.parent / "kept/base/1/test.txt").read_text()
+    shutil.rmtree(recipe.parent / "work")
+    assert run(recipe, "--only", "base/1") == 0
+    assert ran(recipe) == ["base/1"], "what was kept is no work of the new command"
+    assert " z " in (recipe.parent / "kept/base/1/test.txt").read_text()
+    shutil.rmtree(recipe.parent / "work")
+    assert run(recipe, "--only", "base/1") == 0 and ran(recipe) == []
+    (recipe.parent / "kept/base/1/test.txt").write_text("something else\n" * 9)
+    assert run(recipe, "--only", "base/1") == 0 and ran(recipe) == ["base/1"]
+
+
+def test_records_of_earlier_versions_hold_for_what_was_kept(recipe):
+    assert run(recipe, "--only", "base/1") == 0
+    shutil.rmtree(recipe.parent / "work")
+    record = recipe.parent / "toy.jsonl"
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    lines = [{k: v for k, v in line.items() if k != "to_keep"} for line in lines if line["kind"] != "kept"]
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run(recipe, "--only", "base/1") == 0 and ran(recipe) == []
+
+
 def test_a_folder_cannot_be_kept_and_the_other_cells_go_on(recipe, capsys):
     recipe.write_text(
-        TEMPLATE.replace('files: ["{dir}/test.txt"]', 'files: ["{dir}/model"]')
+        TEMPLATE.replace('files: ["{dir}/test.txt"]', 'files: ["{dir}/model", "{dir}/test.txt"]')
         .replace('outputs: ["{dir}/test.txt"]', 'outputs: ["{dir}/test.txt", "{dir}/model"]')
         .replace("echo {system}", "[ {seed} = 2 ] && echo x > {dir}/model || mkdir {dir}/model; echo {system}")
     )
@@ -319,6 +404,11 @@ def test_a_control_that_one_test_has_and_another_has_not_yet(recipe):
         ("files: [", "wrong: [", "keep has no files"),
         ('files: ["{dir}/test.txt"]', "files: []", "keep.files is empty"),
         ('files: ["{dir}/test.txt"]', 'files: ["{dir}/log"]', "{dir}/log is no output of a step, and in none"),
+        (
+            'sys: "{dir}/test.txt"',
+            'sys: "{dir}/other.txt"',
+            "keep.files has no {dir}/other.txt, without which results.test",
+        ),
         ("metrics: [bleu]", "metrics: [ter]", "no test has a score of which more is better"),
         ('files: ["{dir}/test.txt"]', 'files: ["{dirr}/test.txt"]', "no variable dirr"),
     ],
