@@ -37,6 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--beam", type=positive, default=4, metavar="N", help="default: 4")
     parser.add_argument("--lenpen", type=float, default=1.0, metavar="P", help="length penalty (default: 1)")
+    parser.add_argument("--max-len-b", type=positive, default=200, metavar="N", help="most pieces (default: 200)")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -47,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
 
     from fairseq_syntax.console import finished, progress
     from fairseq_syntax.inference.alignment import written
-    from fairseq_syntax.inference.translator import Translator
+    from fairseq_syntax.inference.translator import Translator, cut_short
     from fairseq_syntax.text.conllu_parts import count_lines
     from fairseq_syntax.text.files import whole_file
 
@@ -57,6 +58,7 @@ def main(args: argparse.Namespace) -> int:
         missing_parse=args.missing_parse,
         beam=args.beam,
         lenpen=args.lenpen,
+        max_len_b=args.max_len_b,
         **translator_options(args),
     )
     total = None if args.input == "-" else count_lines(args.input)
@@ -74,10 +76,13 @@ def main(args: argparse.Namespace) -> int:
         # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
         while chunk := list(islice(lines, args.batch_size * 4)):
             for number, best in enumerate(translator.translations(chunk, alignments=links is not None), count + 1):
+                where = f"{'<stdin>' if args.input == '-' else args.input}:{number}"
                 if best[0].error is not None:
                     bad += 1
-                    where = "<stdin>" if args.input == "-" else args.input
-                    print(f"fairseq-syntax translate: error: {where}:{number}: {best[0].error}", file=sys.stderr)
+                    print(f"fairseq-syntax translate: error: {where}: {best[0].error}", file=sys.stderr)
+                if best[0].cut:
+                    short = cut_short(best[0]).replace("max_len_b", "--max-len-b")
+                    print(f"fairseq-syntax translate: warning: {where}: {short}", file=sys.stderr)
                 file.write(best[0].text + "\n")
                 if links is not None:
                     found = best[0].alignment  # an empty line has none

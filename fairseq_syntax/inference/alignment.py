@@ -90,6 +90,8 @@ def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> Piec
     for i in range(len(pieces)):
         before = end
         so_far = decode(pieces[: i + 1])
+        if not text.startswith(so_far):
+            so_far = so_far.rstrip("\ufffd")  # the bytes of a character of which there are more: the last one has it
         end = min(max(before, len(so_far)), len(text))
         spans.append((before, end))
     # A piece without text of its own, such as the space before a word, stands where the next piece stands.

@@ -43,6 +43,11 @@ def search_options(generation: dict[str, Any], most: int) -> dict[str, Any]:
     return options
 
 
+def default_device(ctranslate2: Any) -> str:
+    """The GPU where CTranslate2 can use one: PyTorch may see one that this build of CTranslate2 does not."""
+    return "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
+
+
 class CTranslate2Translator(Translator):
     """A :class:`Translator` whose model runs in CTranslate2.
 
@@ -50,7 +55,7 @@ class CTranslate2Translator(Translator):
         folder: that ``fairseq-syntax export --to ctranslate2`` wrote
         exported: what is in it
         parser, batch_size, generation: as in :class:`Translator`; of the search only what CTranslate2 has
-        device: ``cpu`` or ``cuda``
+        device: ``cpu`` or ``cuda`` (default: ``cuda`` where CTranslate2 finds a GPU)
         options: of the task, such as ``syntax_parser``
 
     Raises:
@@ -82,7 +87,10 @@ class CTranslate2Translator(Translator):
         self._set_search(generation)
         self._input = InteractiveInput(self.task, parser, exported.source_tag)
         self._model = ctranslate2.Translator(
-            os.fspath(folder), device=device or "cpu", inter_threads=1, intra_threads=torch.get_num_threads()
+            os.fspath(folder),
+            device=device or default_device(ctranslate2),
+            inter_threads=1,
+            intra_threads=torch.get_num_threads(),
         )
 
     def _set_search(self, generation: dict[str, Any]) -> None:
@@ -131,6 +139,7 @@ class CTranslate2Translator(Translator):
             for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
                 ended = alignments and pieces[-1:] == [self.task.target_dictionary.eos_word]
                 translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
+                translation.cut = len(translation.pieces) >= self._search["max_decoding_length"]
                 if alignments:
                     # A row for each step; the step that reads a piece comes after the one that writes it.
                     first, count = self.exported.alignment_shift, len(translation.pieces)

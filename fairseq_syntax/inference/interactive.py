@@ -22,7 +22,7 @@ from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.spelling import decoder
-from fairseq_syntax.parsing.base import Parser, load_parser, options_as_before
+from fairseq_syntax.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.text.conllu import ParsedLine, Token, parse_conllu_block, read_conllu, text_of, unflatten
 from fairseq_syntax.text.parsed_line import check_parse
@@ -116,10 +116,7 @@ class InteractiveInput:
         raw: dict[int, str] = {}
         for i, line in enumerate(lines):
             if is_parsed(line):
-                try:
-                    parsed[i] = parse_conllu_block(line) if isinstance(line, str) else check_parse(line)
-                except SyntaxDataError as e:
-                    raise SyntaxDataError(f"input line {i + 1}: {e.message}", hint=e.hint) from e
+                (parsed[i],) = self._own_parses([(i, line)])
             elif is_empty(line):
                 parsed[i] = ParsedLine()
             elif self.task.cfg.syntax_input == "conllu":
@@ -159,13 +156,11 @@ class InteractiveInput:
     def encode(self, lines: Sequence[Sentence]) -> tuple[list[torch.Tensor], list[int]]:
         """Tokens [T] and lengths of raw or parsed lines; the syntax is kept for :meth:`dataset`.
 
-        A model that needs no parse takes raw text without one; where the data directory has no segmentation, that is
-        pieces with spaces between them.
+        A model that needs no parse takes raw text without one, beside lines that bring theirs; where the data
+        directory has no segmentation, that is pieces with spaces between them.
         """
-        segmenter = self.task.source_segmenter
-        if not self.needs and not any(map(is_parsed, lines)) and not self._has_parser():
-            pieces = [segmenter.encode_text(line) if segmenter else line.split() for line in map(str, lines)]
-            self._encoded = [(line, None) for line in lines]
+        if not self.needs and not self._has_parser():
+            pieces = self._pieces_as_given(lines)
             self._store = None
         else:
             both = self.parsed_pieces(lines)
@@ -176,6 +171,31 @@ class InteractiveInput:
             pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
         return tokens, [t.numel() for t in tokens]
+
+    def _pieces_as_given(self, lines: Sequence[Sentence]) -> list[list[str]]:
+        """The pieces of each line: of its tokens where it is a parse, else of its text."""
+        segmenter = self.task.source_segmenter
+        numbers = [i for i, line in enumerate(lines) if is_parsed(line)]
+        of_parses = dict(zip(numbers, map(self.segment, self._own_parses([(i, lines[i]) for i in numbers]))))
+        found = []
+        for i, line in enumerate(lines):
+            if i in of_parses:
+                found.append(of_parses[i][1])
+            else:
+                found.append(segmenter.encode_text(str(line)) if segmenter else str(line).split())
+        self._encoded = [(line, of_parses[i][0] if i in of_parses else None) for i, line in enumerate(lines)]
+        return found
+
+    @staticmethod
+    def _own_parses(lines: Sequence[tuple[int, Sentence]]) -> list[ParsedLine]:
+        """The parses that lines bring, which come with their numbers, counted from 0."""
+        found = []
+        for i, line in lines:
+            try:
+                found.append(parse_conllu_block(line) if isinstance(line, str) else check_parse(line))
+            except SyntaxDataError as e:
+                raise SyntaxDataError(f"input line {i + 1}: {e.message}", hint=e.hint) from e
+        return found
 
     def parsed_pieces(self, lines: Sequence[Sentence]) -> list[tuple[ParsedLine, list[str]]]:
         """The parse of each line, with tokens that know how many pieces they have, and the pieces."""
@@ -228,7 +248,10 @@ class InteractiveInput:
         return PieceText(line, words_of(line), spans)
 
     def _has_parser(self) -> bool:
-        return self.given_parser is not None or bool(self.task.cfg.syntax_parser_dir)
+        """Whether a parser was asked for, of which a model that needs none takes the words."""
+        cfg = self.task.cfg
+        named = cfg.syntax_parser not in ("", NO_PARSER)
+        return self.given_parser is not None or named or bool(cfg.syntax_parser_dir)
 
     def _remember(self, parsed: list[ParsedLine]) -> None:
         if not self.needs:

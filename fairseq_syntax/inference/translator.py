@@ -55,6 +55,7 @@ class Translation:
         score: the mean log-probability of its pieces (base e)
         alignment: its words and those of the source, where they are asked for
         error: why there is none, where the sentence cannot be translated; the text is empty then
+        cut: whether it ends where the search had to, at its greatest length (``max_len_a``, ``max_len_b``)
     """
 
     text: str
@@ -62,6 +63,7 @@ class Translation:
     score: float
     alignment: WordAlignment | None = None
     error: str | None = None
+    cut: bool = False
 
     def _repr_html_(self) -> str:
         """The text with its score and pieces, as a notebook shows it."""
@@ -237,6 +239,8 @@ class Translator:
         for number, translation in enumerate(found, 1):
             if translation.error is not None:
                 logger.warning("sentence %d is not translated: %s", number, translation.error)
+            if translation.cut:
+                logger.warning("the translation of sentence %d is cut: %s", number, cut_short(translation))
         return [translation.text for translation in found]
 
     @torch.no_grad()
@@ -257,9 +261,10 @@ class Translator:
         batches = self._batches(tokens)
         for batch in batches:
             numbers = batch["id"].tolist()
+            most = self._most_pieces(batch["net_input"]["src_tokens"].size(1))
             hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
             for number, best in zip(numbers, hypotheses):
-                found[filled[number]] = [self._translation(h) for h in best]
+                found[filled[number]] = [self._translation(h, most) for h in best]
             if alignments:
                 weights = self._aligner.of_hypotheses(
                     batch["net_input"], [[h["tokens"] for h in b] for b in hypotheses]
@@ -385,8 +390,16 @@ class Translator:
     def _decode(self) -> Callable[[Iterable[str]], str]:
         return decoder(self.task.target_segmenter)
 
-    def _translation(self, hypothesis: dict[str, Any]) -> Translation:
-        return self._spelt(pieces_of(hypothesis["tokens"], self.task.target_dictionary), float(hypothesis["score"]))
+    def _most_pieces(self, source_length: int) -> int:
+        """Of a translation, without ``</s>``: fairseq ends every search of a batch there."""
+        search: Any = self._generator
+        return int(min(int(search.max_len_a * source_length + search.max_len_b), search.max_len - 1))
+
+    def _translation(self, hypothesis: dict[str, Any], most: int) -> Translation:
+        pieces = pieces_of(hypothesis["tokens"], self.task.target_dictionary)
+        translation = self._spelt(pieces, float(hypothesis["score"]))
+        translation.cut = len(hypothesis["tokens"]) > most
+        return translation
 
     def _spelt(self, pieces: list[str], score: float) -> Translation:
         return Translation(self._decode(pieces), pieces, score)
@@ -412,6 +425,11 @@ def check_search(generation: Mapping[str, Any], known: Collection[str], of: str,
             raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(known))}")
         if name in ("beam", "nbest", "batch_size") and value < 1:
             raise SyntaxDataError(f"{name} is {value}: at least 1 is wanted")
+
+
+def cut_short(translation: Translation) -> str:
+    """What is said of a translation that is cut."""
+    return f"the search ended at {len(translation.pieces)} pieces; a greater max_len_b allows more"
 
 
 def too_long(pieces: int, most: int) -> str:

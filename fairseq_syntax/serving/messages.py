@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import (
@@ -21,6 +22,7 @@ MAX_SENTENCES = 64
 MAX_CHARACTERS = 2000  # of a sentence
 MAX_TOKENS = 250  # of a sentence
 MAX_BEAM = 16
+MAX_PIECES = 1000  # of a translation, so that the longest sentence that is taken is not cut
 
 EXAMPLE_CONLLU = """\
 1	the	_	DET	DT	_	2	det	_	_
@@ -143,8 +145,12 @@ class Parse(BaseModel):
     conllu: str = Field(description="the same in CoNLL-U; it may be changed and sent again")
 
     @classmethod
-    def of(cls, line: ParsedLine) -> Parse:
-        """The parse of a line, whose words are counted from 0 and whose roots are their own heads."""
+    def of(cls, line: ParsedLine, number: int) -> Parse:
+        """The parse of a line, whose words are counted from 0 and whose roots are their own heads.
+
+        Args:
+            number: of the line in its request, counted from 0
+        """
         arcs = None
         if line.arcs is not None:
             arcs = [Arc(dependent=d + 1, head=0 if h == d else h + 1, label=l, p=p) for d, h, l, p in line.arcs]
@@ -155,7 +161,8 @@ class Parse(BaseModel):
             tags=line.upos,
             sentences=[(start + 1, end) for start, end in line.sentences],
             arcs=arcs,
-            conllu=format_conllu(line, comments=False),
+            # several sentences are one text again only where they say so
+            conllu=format_conllu(replace(line, line_number=number), comments=len(line.sentences) > 1),
         )
 
 
@@ -177,6 +184,7 @@ class Hypothesis(BaseModel):
     text: str
     score: float = Field(description="mean log-probability (base e) of its pieces")
     pieces: list[str]
+    cut: bool = Field(False, description=f"whether it was cut, at {MAX_PIECES} pieces or where the model ends")
     alignment: Alignment | None = None
 
 
@@ -209,6 +217,7 @@ ANSWER_EXAMPLE = {
             "text": "der Mann sah das Mädchen mit dem Fernrohr (sah).",
             "score": -0.01,
             "pieces": ["▁der", "▁Mann", "▁sah", "▁das", "▁Mädchen", "▁mit", "▁dem", "▁Fernrohr", "▁(", "sah", ")", "."],
+            "cut": False,
             "alignment": None,
         }
     ],

@@ -14,6 +14,7 @@ from fairseq_syntax.inference.attention import Reader
 from fairseq_syntax.inference.interactive import Sentence
 from fairseq_syntax.inference.translator import Translation, Translator
 from fairseq_syntax.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
+from fairseq_syntax.serving.messages import MAX_PIECES
 from fairseq_syntax.text.conllu import ParsedLine, Token, text_of
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class ServedModel:
         """
         search = self._searches.get(beam)
         if search is None:
-            search = self._searches[beam] = self._translator.with_search(beam=beam, nbest=beam)
+            search = self._searches[beam] = self._translator.with_search(beam=beam, nbest=beam, max_len_b=MAX_PIECES)
         found = search.translations(sentences, alignments=alignments)
         for best in found:
             if best[0].error is not None:
@@ -183,7 +184,8 @@ def load_source(
         models: at least one
         parser: ``none``, or as ``--parser`` of ``fairseq-syntax parse``; "" is that of the training text
         lang: of the parser's models; "" is that of the training text
-        model_dir: of the parser's models. Without it, and with models that need no parse, there is no parser.
+        model_dir: of the parser's models. With neither it nor ``parser``, and with models that need no parse, there is
+            no parser.
         missing_parse, parse_timeout: of the source
 
     Raises:
@@ -192,22 +194,27 @@ def load_source(
     needed = any(model.needs for model in models)
     neutral = missing_parse == "neutral"
     loaded: Parser | None = None
-    if parser != NO_PARSER and (needed or model_dir is not None):
+    if parser != NO_PARSER and (needed or parser or model_dir is not None):
         before = [before for model in models if (before := model.parsed_with) is not None]
         if any(other != before[0] for other in before):
             logger.warning("the training texts of these models were parsed with different options; the first are used")
-        try:
-            options = options_as_before(
-                before[0] if before else None,
-                parser=parser,
-                lang=lang,
-                model_dir=model_dir,
-                distributions=True,
-                source_lang=models[0].source_lang,
-            )
-            loaded = load_parser(options)
-        except SyntaxDataError as error:
-            if not neutral:
-                raise
-            logger.warning("there is no parser: %s", error)
+        for distributions in (True, False):
+            try:
+                options = options_as_before(
+                    before[0] if before else None,
+                    parser=parser,
+                    lang=lang,
+                    model_dir=model_dir,
+                    distributions=distributions,
+                    source_lang=models[0].source_lang,
+                )
+                loaded = load_parser(options)
+                break
+            except SyntaxDataError as error:
+                if distributions and not any("arcs" in model.needs for model in models):
+                    continue  # a parser may have none, and no model asks for them
+                if not neutral:
+                    raise
+                logger.warning("there is no parser: %s", error)
+                break
     return Source(loaded, neutral=neutral, timeout=parse_timeout)

@@ -112,7 +112,7 @@ class Service:
                 for hypothesis in _hypotheses(row[number][: request.nbest], number, model)
             ],
             sources=[source_text(sentence) for sentence in parsed],
-            parses=[self._answered(sentence, given) for sentence, given in zip(parsed, sentences)]
+            parses=[self._answered(*pair, number) for number, pair in enumerate(zip(parsed, sentences))]
             if request.tree
             else None,
             attention=rows[-1][0] if request.attention else None,
@@ -171,11 +171,11 @@ class Service:
             )
         return sentence if isinstance(sentence, str) else without_parse(sentence)
 
-    def _answered(self, sentence: str | ParsedLine, given: str | list[str] | ParsedLine) -> Parse | None:
+    def _answered(self, sentence: str | ParsedLine, given: str | list[str] | ParsedLine, number: int) -> Parse | None:
         """The parse as it is answered; None where nobody parsed."""
         if isinstance(sentence, str) or (self.source.parser is None and not isinstance(given, ParsedLine)):
             return None
-        return Parse.of(sentence)
+        return Parse.of(sentence, number)
 
     def _translate(self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine]) -> list[Any]:
         """In the thread of the models: translations, or attention."""
@@ -248,5 +248,6 @@ def _hypotheses(translations: Sequence[Translation], number: int, model: str) ->
             text=translation.text,
             score=translation.score,
             pieces=translation.pieces,
+            cut=translation.cut,
             alignment=alignment,
         )

@@ -50,6 +50,25 @@ def test_pieces_stand_where_their_text_stands():
     assert plain.text == "a bc" and plain.membership().argmax(axis=1).tolist() == [0, 1, 1]
 
 
+def test_the_bytes_of_a_character_stand_where_it_stands():
+    """Decoded bytes that are not yet a character are shown as one mark each, which ran into the next word."""
+    pieces = ["▁a", "▁", "<0xF0>", "<0x9F>", "<0x8E>", "<0x89>", "▁b"]
+
+    def decode(given):
+        found = b""
+        for piece in given:
+            found += bytes([int(piece[3:5], 16)]) if piece.startswith("<0x") else piece.replace("▁", " ").encode()
+        text = found.decode(errors="replace").lstrip()
+        broken = len(text) and text[-1] == "\ufffd"
+        # as SentencePiece: each byte of what is no character has a mark of its own
+        return text[:-1] + "\ufffd" * sum(p.startswith("<0x") for p in given) if broken else text
+
+    found = alignment.spell(pieces, decode)
+    assert found.text == "a 🎉 b"
+    assert found.pieces == [(0, 1), (1, 2), (2, 3), (2, 3), (2, 3), (2, 3), (3, 5)]
+    assert found.membership().argmax(1).tolist()[2:] == [1, 1, 1, 1, 2]
+
+
 def test_tokens_are_found_in_the_line_or_not_at_all():
     assert alignment.locate(" do n't  go.", ["do", "n't", "go", "."]) == [(1, 3), (4, 7), (9, 11), (11, 12)]
     assert alignment.locate("10 000 men", ["10 000", "men"]) == [(0, 6), (7, 10)]

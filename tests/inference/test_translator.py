@@ -1,5 +1,6 @@
 """What the Translator does to its models, and to the words of a parse."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -8,12 +9,13 @@ import pytest
 import torch
 from tiny_syntax import LABELS, dictionary
 
+from fairseq_syntax.cli import main as command
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import default_head
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.translator import Translator
-from fairseq_syntax.text.conllu import ParsedLine
+from fairseq_syntax.text.conllu import ParsedLine, format_conllu
 
 
 @pytest.mark.parametrize("arch", ["dlaa_lstm", "tree2seq_lstm", "local_attention_lstm"])
@@ -53,6 +55,51 @@ def test_a_form_with_a_space_has_two_pieces_without_a_segmentation():
     batch = dataset.collater([dataset[0]])
     syntax = unpack(batch["net_input"]["src_syntax"])
     assert syntax.pieces.tolist() == [1, 2, 1]
+
+
+def test_text_beside_parses_for_a_model_that_needs_none():
+    """Each line is taken as it is given; nobody asks for a parser, unless one was named."""
+    words = dictionary()
+    cfg = SimpleNamespace(syntax_parser_dir="", syntax_parser="", syntax_parser_lang="", source_lang="en")
+    cfg.syntax_input, cfg.missing_parse = "text", "error"
+    task = SimpleNamespace(source_segmenter=None, source_dictionary=words, source_labels=LABELS, cfg=cfg)
+    task.needs, task.source_parsed_with = lambda side: None, None
+    block = "1\tw4\t_\tN\tn\t_\t0\troot\t_\t_\n2\tw5 w6\t_\tN\tn\t_\t1\ta\t_\t_\n"
+    given = InteractiveInput(task)
+    tokens, lengths = given.encode(["w7 w8", block, "w9"])
+    assert [own.tolist() for own in tokens] == [[7, 8, 2], [4, 5, 6, 2], [9, 2]] and lengths == [3, 4, 2]
+    assert [parse and parse.words for parse in given.parses()] == [None, ["w4", "w5 w6"], None]
+    assert [text.text for text in given.texts()] == ["w7 w8", "w4 w5 w6", "w9"]
+    with pytest.raises(SyntaxDataError, match="input line 2: "):
+        given.encode(["w7", block.replace("\t1\ta", "\t7\ta")])
+    cfg.syntax_parser = "chain_parser"
+    named = InteractiveInput(task)
+    named.encode(["w7 w8"])
+    assert named.parses()[0].deprels == ["root", "dep"], "a parser that was named is used"
+
+
+@pytest.mark.slow
+def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsys):
+    whole = Translator.load(trained, device="cpu")
+    line = next(line for line in toy.lines["test"] if len(line.words) > 4)
+    (best,) = whole.translations([line])[0]
+    assert len(best.pieces) > 3 and not best.cut
+    exact, short = (whole.with_search(max_len_b=len(best.pieces) - less) for less in (0, 2))
+    (found,) = short.translations([line])[0]
+    assert found.cut and len(found.pieces) == len(best.pieces) - 2
+    assert exact.translate([line]) == [best.text]
+    caplog.clear()
+    short.translate([line])
+    assert f"sentence 1 is cut: the search ended at {len(found.pieces)} pieces" in caplog.text
+    text = tmp_path / "in.conllu"
+    text.write_text(format_conllu(replace(line, line_number=0)))
+    argv = ["translate", str(trained), "--input", str(text), "--output", f"{tmp_path}/out", "--max-len-b"]
+    assert command([*argv, str(len(found.pieces))]) == 0
+    assert (
+        f"in.conllu:1: the search ended at {len(found.pieces)} pieces; a greater --max-len-b" in capsys.readouterr().err
+    )
+    assert command([*argv, "200"]) == 0
+    assert "the search ended" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sentences", ["A man sleeps.", ParsedLine(), [None], ["a", 3], iter(["a"])])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from served import running, stand_in_service
 
+import fairseq_syntax.serving.models as served_models
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.parsing.base import ParserOptions, load_parser
@@ -101,6 +104,38 @@ def test_the_parse_that_is_answered_can_be_changed_and_sent_again(server, lines)
             row[6] = "1"
     _, changed = server.translate(conllu="\n".join("\t".join(row) for row in rows))
     assert abs(changed["translations"][0]["score"] - first["translations"][0]["score"]) > 1e-4
+
+
+def test_a_parse_of_several_sentences_is_one_text_when_it_is_sent_again(server, lines):
+    several = next(line for line in lines if len(line.sentences) > 1)
+    single = next(line for line in lines if len(line.sentences) == 1)
+    given = format_conllu(replace(several, line_number=0)) + format_conllu(replace(single, line_number=1))
+    _, first = server.translate(conllu=given, tree=True)
+    assert [len(parse["sentences"]) for parse in first["parses"]] == [len(several.sentences), 1]
+    _, again = server.translate(conllu=first["parses"][0]["conllu"], tree=True)
+    assert again["parses"] == first["parses"][:1] and len(again["translations"]) == 1
+    assert again["translations"][0]["text"] == first["translations"][0]["text"]
+    assert first["parses"][1]["conllu"] == format_conllu(single, comments=False)
+
+
+def test_a_parser_without_probabilities_serves_models_that_need_none(trained, monkeypatch):
+    """It was asked for them, for the page, and refused."""
+
+    def load(options):
+        if options.distributions:
+            raise SyntaxDataError("has no distributions")
+        return load_parser(options)
+
+    monkeypatch.setattr(served_models, "load_parser", load)
+    models = load_models({"m": trained})
+    source = load_source(models, "chain_parser", "", None)
+    assert source.parser.parse(["a b"])[0].arcs is None
+    monkeypatch.setattr(models[0], "needs", frozenset({"tree", "arcs"}))
+    with pytest.raises(SyntaxDataError, match="has no distributions"):
+        load_source(models, "chain_parser", "", None)
+    plain = [SimpleNamespace(needs=frozenset(), parsed_with=None, source_lang="en")]
+    assert load_source(plain, "", "", None).parser is None
+    assert load_source(plain, "chain_parser", "", None).parser is not None, "a parser that is named is used"
 
 
 def test_beam_nbest_and_models(server, offline, lines):
