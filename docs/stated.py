@@ -210,7 +210,9 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
     in_bleu = [low > 0 for low, _ in gains["PASCAL"]]
     assert in_bleu == [True, False, True, False], "README.md, docs/results.md: PASCAL gains in BLEU, not in chrF"
     against_random = _intervals("PASCAL", "syntax", "random")
-    assert all(low <= 0 < high for low, high in against_random), "README.md: none of PASCAL's gain is shown to be syntax"
+    assert all(low <= 0 < high for low, high in against_random), (
+        "README.md: none of PASCAL's gain is shown to be syntax"
+    )
     for system in gains:
         above = _intervals(system, "syntax", "linear")
         assert all(low < 0 < high for low, high in above), f"README.md: {system} above linear trees may be chance"

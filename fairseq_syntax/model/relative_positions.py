@@ -56,9 +56,22 @@ class RelativeTerm(ScoreTerm):
 
     def output(self, weights: Tensor, given: HeadInputs) -> Tensor:
         values = self._embeddings.values.to(weights.dtype)
-        by_bucket = weights.new_zeros(*weights.shape[:3], values.size(0))  # [B, H, T, R]
-        by_bucket = by_bucket.scatter_add(3, self._buckets.expand_as(weights), weights)
-        return by_bucket @ values
+        return sums_by_bucket(weights, self._buckets.expand_as(weights), values.size(0)) @ values
+
+
+def sums_by_bucket(weights: Tensor, buckets: Tensor, number: int) -> Tensor:
+    """The weights of each bucket added up: [B, H, T, R], of the weights' dtype.
+
+    The sums are made in float32 at least: of a long line's weights the small ones would be lost in half precision.
+
+    Args:
+        weights: [B, H, T, N]
+        buckets: [B, H, T, N] int64, from 0 to R - 1
+        number: R
+    """
+    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    zeros = wide.new_zeros(*weights.shape[:3], number)
+    return zeros.scatter_add(3, buckets, wide).to(weights.dtype)
 
 
 def distance_buckets(length: int, most: int, device: torch.device) -> Tensor:

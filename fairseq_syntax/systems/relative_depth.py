@@ -25,7 +25,13 @@ from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets, fit
+from fairseq_syntax.model.relative_positions import (
+    RelativeEmbeddings,
+    RelativeTerm,
+    distance_buckets,
+    fit,
+    sums_by_bucket,
+)
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 
@@ -86,8 +92,7 @@ class DepthTerm(ScoreTerm):
             scale=1.0,
         )
         out, share = wide.split((d, depths), dim=3)
-        shares = q.new_zeros(B, H, T, keys.size(0)).scatter_add(3, bucket, share)  # [B, H, T, 2k + 1]
-        return out + shares @ values
+        return out + sums_by_bucket(share, bucket, keys.size(0)) @ values
 
 
 @dataclass

@@ -237,7 +237,8 @@ class SyntaxTranslationTask(TranslationTask):
         """fairseq's, noting what of the syntax the model needs (in training, or at inference from a checkpoint).
 
         Raises:
-            SyntaxDataError: training in a way that fairseq offers, and that does not run
+            SyntaxDataError: training in a way that fairseq offers, and that does not run, or with an option that would
+                do nothing
         """
         if not from_checkpoint:
             self._check_training(cfg)
@@ -247,6 +248,8 @@ class SyntaxTranslationTask(TranslationTask):
         self._adaptive_softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
         self._of_lstm = isinstance(model, LSTMModel)
         inference_needs: frozenset[str] = getattr(model, "inference_needs", frozenset())
+        if not from_checkpoint:
+            self._check_model(inference_needs)
         self._target_needs = getattr(model, "target_training_needs", frozenset())
         self._need("source", inference_needs if from_checkpoint else self._training_needs)
         if from_checkpoint:
@@ -273,6 +276,17 @@ class SyntaxTranslationTask(TranslationTask):
                 raise SyntaxDataError(
                     f"fairseq does not read its own --{side}-layers-to-keep", hint=f"train with fewer --{side}-layers"
                 )
+
+    def _check_model(self, inference_needs: frozenset[str]) -> None:
+        if self._of_lstm and self.cfg.left_pad_target:
+            raise SyntaxDataError(
+                "--left-pad-target: an LSTM decoder would read the padding before a sentence, "
+                "of which there is more or less by what else is in the batch"
+            )
+        if self.cfg.parse_dropout and not inference_needs:
+            raise SyntaxDataError(
+                "--parse-dropout takes the parse from what reads it at inference too; this model has nothing of that"
+            )
 
     def build_criterion(self, cfg: Any) -> Any:
         """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``.

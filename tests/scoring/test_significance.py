@@ -133,6 +133,26 @@ def test_systems_that_are_alike_differ_as_seldom_as_is_said(seeds, of_seeds, lea
     assert found.one_sided > 1.5 * found.small, "a p of one side would find twice as many"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["bleu", "chrf"])
+def test_one_seed_is_judged_as_by_randomization(key):
+    """Approximate randomization asks the same by another way: swapped translations in place of drawn sentences."""
+    references = [" ".join(random.Random(n).choices(WORDS, k=12)) for n in range(200)]
+    scorer = Scorer(key, [references])
+
+    def run(share: float, seed: int) -> list[str]:
+        rng = random.Random(seed)
+        return [" ".join(w if rng.random() > share else "x" for w in line.split()) for line in references]
+
+    found = []
+    for seed in range(6):
+        base, ours = run(0.22, seed), run(0.22 - 0.004 * seed, 100 + seed)
+        p = paired_tests(scorer, base, ours, resamples=0, trials=2000)["randomization"]["p"]
+        found.append((p, Resampled(scorer, {"a": [base], "b": [ours]}, 2000).difference("b", "a").p))
+    assert max(abs(one - other) for one, other in found) < 0.05, found
+    assert min(p for p, _ in found) < 0.1 < 0.5 < max(p for p, _ in found), "likely and unlikely ones"
+
+
 def test_pairs_of_seeds_begin_again_where_a_system_has_more():
     seeds = {name: [noisy(share, 10 * share + n) for n in (1, 2, 3)] for name, share in (("base", 0.3), ("ours", 0.2))}
     systems = [

@@ -6,6 +6,7 @@ import pytest
 import toy_data
 from toy_data import fairseq
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import flatten
 
 pytestmark = pytest.mark.slow
@@ -59,6 +60,12 @@ def test_commands(arch, toy, tmp_path):
         assert aligned[n][0] == pytest.approx(score, abs=2e-4)
     # Lines 7 and 8 of the corpus differ in their parse alone; a block holds all words of so short a line anyway.
     assert (abs(generated[7][0] - generated[8][0]) > 1e-5) == (arch not in WITHOUT_TREES)
+
+
+@pytest.mark.parametrize("arch", ["lstm", "dlaa_lstm"])
+def test_targets_padded_on_the_left_are_refused(toy, tmp_path, arch):
+    with pytest.raises(SyntaxDataError, match="an LSTM decoder would read the padding before a sentence"):
+        toy_data.train(toy.data, tmp_path, "--left-pad-target", arch=arch, max_epoch=1, **LSTM)
 
 
 def test_ensembles_with_fairseqs_own_lstm(toy, tmp_path):

@@ -153,6 +153,9 @@ def test_training_drops_parses_and_the_losses_keep_theirs(toy, tmp_path):
     assert all(s[2] is None for s in seen if not s[1])
     with pytest.raises(SyntaxDataError, match="probability lies between 0 and 1"):
         toy_data.train(toy.data, tmp_path / "bad", "--parse-dropout", 1.5, max_epoch=1)
+    for options in ({"arch": "transformer"}, {"arch": "supervised_head_transformer", "criterion": "supervised_head"}):
+        with pytest.raises(SyntaxDataError, match="this model has nothing of that"):
+            toy_data.train(toy.data, tmp_path / "bad", "--parse-dropout", 0.5, max_epoch=1, **options)
 
 
 class Picky:

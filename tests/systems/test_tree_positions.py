@@ -11,7 +11,7 @@ from tiny_syntax import sample, tiny_model
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets, sums_by_bucket
 from fairseq_syntax.systems.relative_depth import DepthTerm, RelativeDepth, forest_of, piece_depth
 from fairseq_syntax.systems.structural_positions import StructuralPositions, sinusoids, structural_buckets
 
@@ -242,3 +242,17 @@ def test_it_combines_with_pascal_in_one_layer():
 def test_options_that_cannot_be(system):
     with pytest.raises(SyntaxDataError):
         system()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_weights_of_a_bucket_are_added_up_in_full(dtype):
+    """In half precision a sum of a thousand small weights stops growing long before it is 1."""
+    weights = torch.full((1, 2, 3, 1000), 1e-3).to(dtype)
+    buckets = torch.zeros(1, 2, 3, 1000, dtype=torch.long)
+    buckets[..., 500:] = 4
+    found = sums_by_bucket(weights, buckets, 5)
+    assert found.dtype == dtype
+    half = torch.full((1, 2, 3), 500 * weights[0, 0, 0, 0].item(), dtype=torch.float64)
+    torch.testing.assert_close(found[..., 0].double(), half, rtol=4e-3, atol=0)
+    torch.testing.assert_close(found[..., 4].double(), half, rtol=4e-3, atol=0)
+    assert not found[..., 1:4].any()
