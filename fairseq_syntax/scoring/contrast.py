@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from fairseq_syntax.scoring.contrast_sets import ContrastSet
+from fairseq_syntax.scoring.contrast_sets import LONGEST, ContrastSet
 from fairseq_syntax.scoring.significance import holm
 from fairseq_syntax.scoring.tables import Table, corrected, p_value
 
@@ -42,19 +42,21 @@ def ties(contrast: ContrastSet, scores: Sequence[float]) -> int:
 def groups(contrast: ContrastSet) -> dict[str, dict[str, np.ndarray]]:
     """The items [n] of ``all``, of each ``category`` and of each ``distance``, in the order of their tables."""
     by_category: dict[str, list[int]] = {}
-    by_distance: dict[int, list[int]] = {}
+    by_distance: dict[tuple[str, int], list[int]] = {}
     for number, item in enumerate(contrast.items):
         by_category.setdefault(item.category, []).append(number)
         if item.distance is not None:
-            by_distance.setdefault(min(item.distance, contrast.longest + 1), []).append(number)
+            place = item.unit, min(item.distance, LONGEST[item.unit] + 1)
+            by_distance.setdefault(place, []).append(number)
     found = {ALL: {ALL: np.arange(len(contrast.items))}}
     if len(by_category) > 1:
         found["category"] = {name: np.array(by_category[name]) for name in sorted(by_category)}
     if by_distance:
-        found["distance"] = {
-            f"> {contrast.longest}" if distance > contrast.longest else str(distance): np.array(by_distance[distance])
-            for distance in sorted(by_distance)
-        }
+        several = len({unit for unit, _ in by_distance}) > 1  # then they are no distances of one kind
+        found["distance"] = {}
+        for unit, distance in sorted(by_distance, key=lambda place: (place[0] != "words", place[1])):
+            label = f"> {LONGEST[unit]}" if distance > LONGEST[unit] else str(distance)
+            found["distance"][f"{label} {unit}" if several else label] = np.array(by_distance[unit, distance])
     return found
 
 

@@ -14,24 +14,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import read_lines
 
-LONGEST = {"LingEval97": 15, "ContraPro": 3}  # further distances are counted together, as by the sets' own programs
+# Further distances are counted together, as by the sets' own programs: LingEval97's are in words, ContraPro's, of a
+# pronoun from what it stands for, in sentences.
+LONGEST = {"words": 15, "sentences": 3}
 
 
 @dataclass(frozen=True)
 class Item:
-    """A decision: is row ``correct`` better than all rows ``incorrect``?"""
+    """A decision: is row ``correct`` better than all rows ``incorrect``? ``unit`` is the distance's, of ``LONGEST``."""
 
     correct: int
     incorrect: tuple[int, ...]
     category: str
     distance: int | None = None
+    unit: str = "words"
 
 
 @dataclass
@@ -44,14 +47,12 @@ class ContrastSet:
         rows: the translations to be scored, (0-based number of the source, text), in the order of the set's own score
             files
         items: the decisions
-        longest: distances above it are counted together
     """
 
     name: str
     sources: list[str] = field(default_factory=list)
     rows: list[tuple[int, str]] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
-    longest: int = LONGEST["LingEval97"]
 
     def row(self, source: int, text: str) -> int:
         """Adds a row and returns its number."""
@@ -134,7 +135,7 @@ def read_json(name: str, path: str) -> ContrastSet:
     if not isinstance(entries, list) or not entries:
         raise SyntaxDataError("not a list of entries", path=path, hint="LingEval97's or ContraPro's layout")
     pronouns = isinstance(entries[0], dict) and "ref segment" in entries[0]
-    found = ContrastSet(name, longest=LONGEST["ContraPro" if pronouns else "LingEval97"])
+    found = ContrastSet(name)
     keys = ("src segment", "ref segment") if pronouns else ("source", "reference")
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
@@ -154,7 +155,7 @@ def read_json(name: str, path: str) -> ContrastSet:
             fail(number, f"is not of the layout: {error}")
         if pronouns and rows:
             category = ":".join(str(entry.get(key, "")).lower() for key in ("src pronoun", "ref pronoun"))
-            found.items.append(Item(correct, tuple(rows), category, distances[0]))
+            found.items.append(Item(correct, tuple(rows), category, distances[0], "sentences"))
         elif not pronouns:
             found.items += [
                 Item(correct, (row,), str(error.get("type") or name), distance)
@@ -167,7 +168,7 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
     """Several sets as one; where there are several, categories are named by their set, too."""
     if len(sets) == 1:
         return sets[0]
-    whole = ContrastSet("all", longest=max(one.longest for one in sets))
+    whole = ContrastSet("all")
     for one in sets:
         sources, rows = len(whole.sources), len(whole.rows)
         whole.sources += one.sources
@@ -175,7 +176,8 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
         for item in one.items:
             category = item.category if item.category == one.name else f"{one.name}: {item.category}"
             incorrect = tuple(rows + row for row in item.incorrect)
-            whole.items.append(Item(rows + item.correct, incorrect, category, item.distance))
+            moved = replace(item, correct=rows + item.correct, incorrect=incorrect, category=category)
+            whole.items.append(moved)
     return whole
 
 

@@ -133,6 +133,18 @@ def test_tsv_and_several_sets(tmp_path):
         assert len({both.rows[row][0] for row in (item.correct, *item.incorrect)}) == 1
 
 
+def test_distances_of_two_kinds_stay_apart(tmp_path):
+    """LingEval97 counts words, ContraPro sentences; 3 of the one is not 3 of the other, nor is what is far."""
+    one, other = (read_set(write(tmp_path / f"{n}.json", found)) for n, found in (("a", LINGEVAL), ("b", CONTRAPRO)))
+    both = joined([one, other])
+    scores = [float(number % 3) for number in range(len(both.rows))]
+    found, rows = counted(both, scores, "distance"), len(one.rows)
+    alone = [counted(own, part, "distance") for own, part in ((one, scores[:rows]), (other, scores[rows:]))]
+    words, sentences = ({f"{k} {unit}": v for k, v in d.items()} for d, unit in zip(alone, ("words", "sentences")))
+    assert found == {**words, **sentences}
+    assert list(found)[-1] == "> 3 sentences" and "> 15 words" in found
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
