@@ -107,3 +107,22 @@ def test_one_text_given_for_a_list(trained, sentences):
     """A text is a sequence of texts, of its characters."""
     with pytest.raises(SyntaxDataError, match="a list of sentences is wanted"):
         Translator.load(trained, device="cpu").translate(sentences)
+
+
+def test_the_commands_options_reach_the_search(trained, monkeypatch, tmp_path):
+    seen = {}
+
+    def load(path, data=None, **options):
+        seen.update(options)
+        raise SyntaxDataError("enough")
+
+    monkeypatch.setattr(Translator, "load", load)
+    (tmp_path / "in.txt").write_text("a\n")
+    argv = ["translate", str(trained), "--input", f"{tmp_path}/in.txt", "--output", f"{tmp_path}/out"]
+    argv += ["--beam", "7", "--lenpen", "0.3", "--max-len-b", "9", "--missing-parse", "neutral", "--device", "cpu"]
+    assert (
+        command([*argv, "--parser", "chain_parser", "--lang", "xx", "--model-dir", "models", "--batch-size", "3"]) == 1
+    )
+    wanted = {"beam": 7, "lenpen": 0.3, "max_len_b": 9, "missing_parse": "neutral", "device": "cpu", "batch_size": 3}
+    wanted |= {"parser_name": "chain_parser", "parser_lang": "xx", "parser_dir": "models"}
+    assert {name: seen[name] for name in wanted} == wanted

@@ -338,6 +338,22 @@ def test_tables_align_wide_letters_and_escape_what_the_style_needs():
     assert r"$\pm$" in latex and r"\caption{a\_b}" in latex and "$<$0.001*" in latex and "% 100%" in latex
 
 
+def test_case_is_left_out_of_every_metric_where_that_is_asked_for(tmp_path, capsys):
+    refs, lines, _ = _corpus(30, 2)
+    for name, text in (("ref", refs), ("as_is", [line.upper() for line in lines]), ("lower", lines)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in text))
+    argv = ["--ref", tmp_path / "ref", "--sys", f"x={tmp_path / 'as_is'}", f"y={tmp_path / 'lower'}", "--json", "-"]
+    argv += ["--metrics", "bleu", "bleu1", "chrf", "ter", "ribes", "--resamples", "0", "--trials", "0"]
+    reports = []
+    for more in ([], ["--lowercase"]):
+        command.main(_parse(*argv, *more))
+        reports.append(json.loads(capsys.readouterr().out))
+    cased, uncased = ([system["mean"] for system in report["systems"]] for report in reports)
+    assert uncased[0] == uncased[1] == cased[1], "the text is lower case already"
+    assert all(cased[0][name] != cased[1][name] for name in cased[0] if name != "TER"), "TER has no case by default"
+    assert "case:lc" in reports[1]["signatures"]["RIBES"] and "case:lc" in reports[1]["signatures"]["BLEU"]
+
+
 def test_latex_markdown_and_json_are_printed(files, capsys):
     argv = [
         "--ref",

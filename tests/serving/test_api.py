@@ -310,3 +310,27 @@ def test_fuzzed_requests_find_no_defect(server):
 
     found = fuzz(f"http://127.0.0.1:{server.port}", 200)
     assert found[422] > 50 and sum(found.values()) > 150
+
+
+def test_the_commands_limits_reach_the_server(trained, monkeypatch):
+    from fairseq_syntax.cli import main as command
+    from fairseq_syntax.serving import app, server
+
+    seen = {}
+    monkeypatch.setattr(app, "create_app", lambda service, **limits: seen.update(limits, service=service) or "app")
+    monkeypatch.setattr(server, "serve", lambda *where: seen.update(where=where))
+    argv = ["serve", f"m={trained}", str(trained), "--parser", "chain_parser", "--queue", "3", "--timeout", "7.5"]
+    argv += ["--max-bytes", "99", "--batch-size", "5", "--host", "127.0.0.2", "--port", "0", "--device", "cpu"]
+    assert not command([*argv, "--missing-parse", "neutral", "--parse-timeout", "2"])
+    service = seen["service"]
+    assert seen["where"] == ("app", "127.0.0.2", 0) and (seen["timeout"], seen["max_bytes"]) == (7.5, 99)
+    assert (
+        service.capacity == 3
+        and service.default == "m"
+        and list(service.models)[:1] == ["m"]
+        and len(service.models) == 2
+    )
+    assert (service.source.neutral, service.source.timeout) == (True, 2.0)
+    assert type(service.source.parser).__name__ == type(load_parser(CHAIN)).__name__
+    assert {model._translator.batch_size for model in service.models.values()} == {5}
+    service.close()
