@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
                     print(f"fairseq-syntax translate: error: {where}: {best[0].error}", file=sys.stderr)
                 if best[0].cut:
                     short = cut_short(best[0]).replace("max_len_b", "--max-len-b")
-                    print(f"fairseq-syntax translate: warning: {where}: {short}", file=sys.stderr)
+                    print(f"fairseq-syntax translate: warning: {where}: may be cut: {short}", file=sys.stderr)
                 file.write(best[0].text + "\n")
                 if links is not None:
                     found = best[0].alignment  # an empty line has none

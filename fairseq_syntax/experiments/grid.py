@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Grid:
 
     Args:
         say: takes a line of progress
-        check_code: take a step that was done by other code of this package for not done
+        check_code: take a step that was done or begun by other code of this package for not done, and begin it anew
         cluster: where the commands run, if not here
     """
 
@@ -83,7 +83,8 @@ class Grid:
             self._exchange_kept(*cell)
 
     def _exchange_kept(self, system: str, seed: int) -> None:
-        if self.experiment.keep is None:
+        tasks = self.experiment.cell_tasks(system, seed)
+        if self.experiment.keep is None or not tasks:
             return
         if self._is_done_here(system, seed):
             files = {}
@@ -93,13 +94,14 @@ class Grid:
                 files[kept.relative_to(self.experiment.keep.folder).as_posix()] = sha256 = file_sha256(ours)
                 if not kept.exists() or file_sha256(kept) != sha256:
                     _copy(ours, kept)
-            entry = {"kind": "kept", "cell": f"{system}/{seed}", "files": files}
-            entry["fingerprint"] = self.experiment.cell_tasks(system, seed)[-1].fingerprint
+            entry: dict[str, Any] = {"kind": "kept", "cell": f"{system}/{seed}", "files": files}
+            entry["fingerprint"], entry["code"] = tasks[-1].fingerprint, self._last_run(tasks[-1]).get("code")
             if self._kept_entry(system, seed) != entry:
                 append(self.experiment.record, entry)
         elif self._is_kept(system, seed):
             for ours, kept in self._kept_files(system, seed):
-                if not ours.exists():
+                # what another command left in its place is not this cell's
+                if not ours.exists() or file_sha256(ours) != file_sha256(kept):
                     _copy(kept, ours)
 
     def _is_done_here(self, system: str, seed: int) -> bool:
@@ -117,13 +119,14 @@ class Grid:
     def _is_kept(self, system: str, seed: int) -> bool:
         """True if the files of the cell that are kept are those that its last step made, as it stands now."""
         keep = self.experiment.keep
-        if keep is None or not all(kept.is_file() for _, kept in self._kept_files(system, seed)):
+        tasks = self.experiment.cell_tasks(system, seed)
+        if keep is None or not tasks or not all(kept.is_file() for _, kept in self._kept_files(system, seed)):
             return False
         steps = {(e["cell"], e["step"]): e for e in read(self.experiment.record) if e["kind"] == "step"}
-        done = [steps.get((task.cell, task.step), {}) for task in self.experiment.cell_tasks(system, seed)]
+        done = [steps.get((task.cell, task.step), {}) for task in tasks]
         if self.check_code and any(entry.get("code") != code_fingerprint() for entry in done):
             return False
-        wanted = [task.fingerprint for task in self.experiment.cell_tasks(system, seed)]
+        wanted = [task.fingerprint for task in tasks]
         if [entry.get("fingerprint") for entry in done] != wanted:
             return False
         entry = self._kept_entry(system, seed)
@@ -131,6 +134,8 @@ class Grid:
             return not done[-1].get("to_keep")
         names = {kept.relative_to(keep.folder).as_posix(): kept for _, kept in self._kept_files(system, seed)}
         if entry["fingerprint"] != wanted[-1] or entry["files"].keys() != names.keys():
+            return False
+        if self.check_code and entry["code"] != code_fingerprint():
             return False
         return all(file_sha256(names[name]) == sha256 for name, sha256 in entry["files"].items())
 
@@ -301,9 +306,14 @@ class Grid:
         """
         for path in (self._attempts(task), self._mark(task)):
             try:
-                return dict(json.loads(path.read_text(encoding="utf-8")))
-            except (OSError, ValueError, TypeError):
+                text = path.read_text(encoding="utf-8")
+            except OSError:
                 continue
+            with suppress(ValueError, TypeError):
+                return dict(json.loads(text))
+            with suppress(ValueError):  # as earlier versions wrote it
+                known, started = text.split()
+                return {"fingerprint": known, "started": int(started)}
         return {}
 
     def _was_another(self, task: Task) -> bool:
@@ -333,9 +343,10 @@ class Grid:
 
     def _forget(self, task: Task) -> None:
         """Undo a step, as the one before it is done again: what it made is of what that one had made before."""
-        if self._mark(task).exists():
+        if self._mark(task).exists() or self._attempts(task).exists():
             self._remove_outputs(task)
-            self._mark(task).unlink()
+            self._mark(task).unlink(missing_ok=True)
+            self._attempts(task).unlink(missing_ok=True)
 
     def _missing(self, task: Task) -> list[str]:
         return [path for path in task.outputs if not (self.experiment.workdir / path).exists()]

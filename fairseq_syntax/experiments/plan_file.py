@@ -35,7 +35,7 @@
         parse: "{root}/test.en.conllu"      # of the source, for by: [depth, label=acl], here or in shares
         only: [transformer, pascal]
     values:                       # other numbers of each cell, out of JSON files that steps wrote
-      UAS: {file: "{dir}/trees.json", key: "dev.uas", digits: 2}
+      UAS: {file: "{root}/trees.json", key: "dev.uas", digits: 2}
       BLEU of the paper: {published: {transformer: 30.14}}    # to stand beside
     keep:                         # what stays of a finished cell where the work directory is gone
       folder: kept                # from this file's folder
@@ -59,9 +59,10 @@ Commands run in bash with ``-euo pipefail``, the interpreter's folder first on P
 has succeeded, all its outputs are there, and neither its command, nor the content of its ``inputs``, nor any of that in
 a step before it has changed since; done steps are skipped. A step that was done by other code of this package is
 skipped too, with a line that says so; ``--check-code`` runs it again. A step that was killed starts over, and
-``fairseq-train`` itself goes on from its last checkpoint.
-Before a changed command runs, the outputs of the old one are removed where they lie in the work directory: so name the
-checkpoints' folder as the output of a training step, lest it go on from a checkpoint of other options.
+``fairseq-train`` itself goes on from its last checkpoint. Where a step of a cell runs again, those after it do, too.
+Before a changed command runs, a step by other code with ``--check-code``, or a step after one that runs again, what
+was made in its place is removed where it lies in the work directory: so name the checkpoints' folder as the output of a
+training step, lest it go on from a checkpoint of other options.
 """
 
 from __future__ import annotations
@@ -145,9 +146,17 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
             raise reader.fail(f"keep.files: {file} is no output of a step, and in none")
     read = {f"results.{test.name}": test.sys for test in experiment.tests}
     read |= {f"values.{value.name}": value.file for value in experiment.values if not value.published}
-    for place, file in read.items():
-        if experiment.keep and file not in experiment.keep.files:
-            raise reader.fail(f"keep.files has no {file}, without which {place} cannot be had of a cell that was kept")
+    files = experiment.keep.files if experiment.keep else ()
+    for system, seed in experiment.cells() if files else ():
+        cell = experiment.variables(system, seed)
+        kept = {experiment.fill(file, cell) for file in files}
+        outputs = [Path(output) for task in experiment.cell_tasks(system, seed) for output in task.outputs]
+        for place, file in read.items():
+            name = experiment.fill(file, cell)
+            if name not in kept and any(output in (Path(name), *Path(name).parents) for output in outputs):
+                raise reader.fail(
+                    f"keep.files has no {file}, without which {place} cannot be had of a cell that was kept"
+                )
     for test in experiment.tests:
         if test.parse is None and (test.options.get("by") or (experiment.shares and experiment.shares.by)):
             raise reader.fail(f"results.{test.name} has no parse, and is to be told apart by properties of the parse")

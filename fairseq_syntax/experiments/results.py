@@ -3,14 +3,16 @@
 ``results.jsonl`` has one JSON object a line; of two that say the same thing the later one counts:
 
 - ``{"kind": "environment", …}``: hardware, threads and versions, at each start
-- ``{"kind": "step", "cell", "step", "command", "seconds", "attempts", "fingerprint"}``: a step that succeeded
-- ``{"kind": "kept", "cell", "fingerprint", "files"}``: that a cell's files are in the folder of those that are kept:
-  the fingerprint of its last step, and the SHA-256 of each file
+- ``{"kind": "step", "cell", "step", "command", "seconds", "attempts", "fingerprint", "code"}``: a step that
+  succeeded, and the fingerprint of this package's code; ``"to_keep"`` where its cell's files will be kept
+- ``{"kind": "kept", "cell", "fingerprint", "code", "files"}``: that a cell's files are in the folder of those that are
+  kept: the fingerprint of its last step, the code that made them, and the SHA-256 of each
 - ``{"kind": "value", "cell", "name", "value", "digits", "fingerprint"}``: a number out of a step's JSON file, and the
   fingerprint of the cell's last step
-- ``{"kind": "test", "test", "seeds", "fingerprint", "files", "report"}``: what ``fairseq-syntax score`` says of a test
-  set, and the SHA-256 of each file that it has read
-- ``{"kind": "shares", "test", "seeds", "fingerprint", "files", "draws", "baseline", "metrics", "own", "by"}``:
+- ``{"kind": "test", "test", "seeds", "fingerprint", "files", "cells", "report"}``: what ``fairseq-syntax score`` says
+  of a test set, the SHA-256 of each file that it has read, and the fingerprint of each cell's last step
+- ``{"kind": "shares", "test", "seeds", "fingerprint", "files", "cells", "draws", "draws_by", "baseline", "metrics",
+  "own", "by"}``:
   what :func:`.shares.measure`, :meth:`.significance.Resampled.own_part` and :func:`.shares.measure_by` say of a test
   set, by metric
 """
@@ -127,16 +129,22 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
         seeds = {system: mine for system, mine in seeds.items() if mine}
         if seeds:
             fingerprint, files = _fingerprint(experiment, test, seeds), _files(experiment, test, seeds)
-            entry = {"test": test.name, "seeds": seeds, "files": files}
+            cells = {f"{s}/{seed}": _of_cell(experiment, s, seed) for s, mine in seeds.items() for seed in mine}
+            entry = {"test": test.name, "seeds": seeds, "files": files, "cells": cells}
             if not _is_scored(last.get(("test", test.name), {}), fingerprint, files):
                 report = _report(experiment, test, seeds)
                 append(experiment.record, {"kind": "test", **entry, "fingerprint": fingerprint, "report": report})
             shares = experiment.shares
             if shares is not None and shares.baseline in seeds:
-                asked = f"{fingerprint}{DRAWS}{shares.baseline}{list(shares.controls)}{shares.by}"
+                asked = f"{fingerprint}{DRAWS},{DRAWS_BY}{shares.baseline}{list(shares.controls)}{shares.by}"
                 fingerprint = hashlib.sha256(asked.encode()).hexdigest()
                 if not _is_scored(last.get(("shares", test.name), {}), fingerprint, files):
-                    entry |= {"fingerprint": fingerprint, "draws": DRAWS, "baseline": shares.baseline}
+                    entry |= {
+                        "fingerprint": fingerprint,
+                        "draws": DRAWS,
+                        "draws_by": DRAWS_BY,
+                        "baseline": shares.baseline,
+                    }
                     append(experiment.record, {"kind": "shares", **entry, **_shares(experiment, shares, test, seeds)})
 
 
@@ -289,6 +297,10 @@ def current(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> lis
     tests, values = [test.name for test in experiment.tests], [value.name for value in experiment.values]
     baseline = experiment.shares.baseline if experiment.shares is not None else None
 
+    def replaced(entry: Mapping[str, Any]) -> bool:
+        """Whether a cell that was scored has other commands now; records of earlier versions do not tell."""
+        return any(cells.get(cell, known) != known for cell, known in entry.get("cells", {}).items())
+
     def holds(entry: Mapping[str, Any]) -> bool:
         if entry["kind"] == "step":
             return commands.get((entry["cell"], entry["step"])) == entry.get("fingerprint")
@@ -297,6 +309,8 @@ def current(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> lis
                 return False
             fingerprint = cells[entry["cell"]]
             return entry.get("fingerprint", fingerprint) == fingerprint  # records of earlier versions have none
+        if entry["kind"] in ("test", "shares") and replaced(entry):
+            return False
         if entry["kind"] == "shares":
             return baseline is not None and entry["test"] in tests and entry.get("baseline", baseline) == baseline
         return entry["kind"] != "test" or entry["test"] in tests

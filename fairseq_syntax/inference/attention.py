@@ -98,13 +98,13 @@ class Reader:
     Args:
         model: in evaluation mode
         task: the task it was trained with
-        beam: of the search
+        beam, max_len_b: of the search
     """
 
-    def __init__(self, model: nn.Module, task: Any, beam: int = 5) -> None:
+    def __init__(self, model: nn.Module, task: Any, beam: int = 5, max_len_b: int = 200) -> None:
         model.eval()  # whose result is None for a model that has been prepared for inference already
         self.model, self.task = model, task
-        self._generator = task.build_generator([model], Namespace(beam=beam, nbest=1))
+        self._generator = task.build_generator([model], Namespace(beam=beam, nbest=1, max_len_b=max_len_b))
 
     @torch.no_grad()
     def read(self, dataset: Any, sentence: int) -> dict:

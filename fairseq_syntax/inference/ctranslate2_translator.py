@@ -44,8 +44,10 @@ def search_options(generation: dict[str, Any], most: int) -> dict[str, Any]:
 
 
 def default_device(ctranslate2: Any) -> str:
-    """The GPU where CTranslate2 can use one: PyTorch may see one that this build of CTranslate2 does not."""
-    return "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
+    """The GPU where both CTranslate2 and PyTorch, with whose libraries it computes there, can use one."""
+    import torch
+
+    return "cuda" if ctranslate2.get_cuda_device_count() and torch.cuda.is_available() else "cpu"
 
 
 class CTranslate2Translator(Translator):
@@ -55,7 +57,7 @@ class CTranslate2Translator(Translator):
         folder: that ``fairseq-syntax export --to ctranslate2`` wrote
         exported: what is in it
         parser, batch_size, generation: as in :class:`Translator`; of the search only what CTranslate2 has
-        device: ``cpu`` or ``cuda`` (default: ``cuda`` where CTranslate2 finds a GPU)
+        device: ``cpu`` or ``cuda`` (default: ``cuda`` where CTranslate2 and PyTorch find a GPU)
         options: of the task, such as ``syntax_parser``
 
     Raises:

@@ -55,7 +55,7 @@ class Translation:
         score: the mean log-probability of its pieces (base e)
         alignment: its words and those of the source, where they are asked for
         error: why there is none, where the sentence cannot be translated; the text is empty then
-        cut: whether it ends where the search had to, at its greatest length (``max_len_a``, ``max_len_b``)
+        cut: whether it is as long as the search or the model lets it be (``max_len_a``, ``max_len_b``): it may be cut
     """
 
     text: str
@@ -240,7 +240,7 @@ class Translator:
             if translation.error is not None:
                 logger.warning("sentence %d is not translated: %s", number, translation.error)
             if translation.cut:
-                logger.warning("the translation of sentence %d is cut: %s", number, cut_short(translation))
+                logger.warning("the translation of sentence %d may be cut: %s", number, cut_short(translation))
         return [translation.text for translation in found]
 
     @torch.no_grad()
@@ -429,7 +429,7 @@ def check_search(generation: Mapping[str, Any], known: Collection[str], of: str,
 
 def cut_short(translation: Translation) -> str:
     """What is said of a translation that is cut."""
-    return f"the search ended at {len(translation.pieces)} pieces; a greater max_len_b allows more"
+    return f"it has {len(translation.pieces)} pieces, the most that max_len_b or the model allows"
 
 
 def too_long(pieces: int, most: int) -> str:

@@ -90,8 +90,13 @@ def _compare(
     return scores, differences
 
 
-def syntax_tables(found: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
-    """A table of scores for each property and metric, and one of the differences where there are several systems."""
+def syntax_tables(found: Sequence[dict[str, Any]], baseline: str, *, over_seeds: bool = True) -> list[Table]:
+    """A table of scores for each property and metric, and one of the differences where there are several systems.
+
+    Args:
+        over_seeds: whether the bootstrap was over seeds, too; in reports of the first format it was not
+    """
+    over = "over sentences, and over seeds where there are several" if over_seeds else "over sentences"
     tables = []
     for one in found:
         intervals = one["intervals"]
@@ -120,7 +125,7 @@ def syntax_tables(found: Sequence[dict[str, Any]], baseline: str) -> list[Table]
                 header = [one["property"], "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
                 notes = [
                     "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
-                    "p of the bootstrap over sentences, and over seeds where there are several; " + corrected(tested),
+                    f"p of the bootstrap {over}; " + corrected(tested),
                 ]
                 title = f"{metric} by {one['property']}, against {baseline}"
                 tables.append(Table(title, header, tests, notes if tested else []))

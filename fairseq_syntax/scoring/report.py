@@ -150,6 +150,9 @@ def evaluate(
         base = systems[names.index(baseline)] if baseline else systems[0]
         report["baseline"] = base.name
         base_entry = report["systems"][names.index(base.name)]
+        for entry in report["systems"]:
+            if entry is not base_entry:
+                entry["tests"] = {}  # where no metric has any, too
         every = {system.name: [run.lines for run in system.runs] for system in systems}
         resamples = options.resamples if sentences >= LEAST_SENTENCES else 0
         with progress(total=(len(systems) - 1) * len(scorers), of="tests", unit="tests") as bar:
@@ -157,8 +160,7 @@ def evaluate(
                 resampled = Resampled(scorer, every, resamples) if resamples else None
                 for system, entry in zip(systems, report["systems"]):
                     if system is not base:
-                        found = _test(system, base, scorer, resampled, options, entry, base_entry)
-                        entry.setdefault("tests", {})[scorer.name] = found
+                        entry["tests"][scorer.name] = _test(system, base, scorer, resampled, options, entry, base_entry)
                         bar.update()
         _correct([entry["tests"] for entry in report["systems"] if "tests" in entry])
     if options.by_length:
@@ -297,7 +299,8 @@ def tables(report: dict) -> list[Table]:
         ]
         found.append(Table(f"BLEU by length of the {table['of']}", ["tokens", "sentences", *names], rows))
     if "by_syntax" in report:
-        found += syntax_tables(report["by_syntax"], report.get("baseline", report["systems"][0]["name"]))
+        base_name = report.get("baseline", report["systems"][0]["name"])
+        found += syntax_tables(report["by_syntax"], base_name, over_seeds=report["format"] > 1)
     return found
 
 

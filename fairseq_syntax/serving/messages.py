@@ -22,7 +22,7 @@ MAX_SENTENCES = 64
 MAX_CHARACTERS = 2000  # of a sentence
 MAX_TOKENS = 250  # of a sentence
 MAX_BEAM = 16
-MAX_PIECES = 1000  # of a translation, so that the longest sentence that is taken is not cut
+MAX_PIECES = 1000  # of a translation
 
 EXAMPLE_CONLLU = """\
 1	the	_	DET	DT	_	2	det	_	_
@@ -142,14 +142,18 @@ class Parse(BaseModel):
     tags: list[str] = Field(description="universal part-of-speech tags")
     sentences: list[tuple[int, int]] = Field(description="first and last word of each sentence")
     arcs: list[Arc] | None = Field(description="the parser's probabilities, where it has them")
-    conllu: str = Field(description="the same in CoNLL-U; it may be changed and sent again")
+    conllu: str = Field(
+        description="the same in CoNLL-U, which may be changed and sent again, alone or with others of the answer; "
+        "`# line = N` says which sentences are one text"
+    )
 
     @classmethod
-    def of(cls, line: ParsedLine, number: int) -> Parse:
+    def of(cls, line: ParsedLine, number: int, *, numbered: bool) -> Parse:
         """The parse of a line, whose words are counted from 0 and whose roots are their own heads.
 
         Args:
             number: of the line in its request, counted from 0
+            numbered: whether the CoNLL-U says the number, as it does in all if one line has several sentences
         """
         arcs = None
         if line.arcs is not None:
@@ -161,8 +165,7 @@ class Parse(BaseModel):
             tags=line.upos,
             sentences=[(start + 1, end) for start, end in line.sentences],
             arcs=arcs,
-            # several sentences are one text again only where they say so
-            conllu=format_conllu(replace(line, line_number=number), comments=len(line.sentences) > 1),
+            conllu=format_conllu(replace(line, line_number=number), comments=numbered),
         )
 
 
@@ -184,7 +187,9 @@ class Hypothesis(BaseModel):
     text: str
     score: float = Field(description="mean log-probability (base e) of its pieces")
     pieces: list[str]
-    cut: bool = Field(False, description=f"whether it was cut, at {MAX_PIECES} pieces or where the model ends")
+    cut: bool = Field(
+        False, description=f"whether it is as long as it may be: {MAX_PIECES} pieces, or fewer by the model"
+    )
     alignment: Alignment | None = None
 
 

@@ -95,7 +95,7 @@ class ServedModel:
         # a tag is a piece of no word: then every piece is shown by itself
         parse = None if source.source_tag else source.parses()[0]
         exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
-        show_model(exhibit, self.name, Reader(self._models[0], self.task, beam), dataset, 0)
+        show_model(exhibit, self.name, Reader(self._models[0], self.task, beam, MAX_PIECES), dataset, 0)
         return exhibit_data(exhibit)
 
 
@@ -212,7 +212,8 @@ def load_source(
                 break
             except SyntaxDataError as error:
                 if distributions and not any("arcs" in model.needs for model in models):
-                    continue  # a parser may have none, and no model asks for them
+                    logger.warning("the parser is asked for no probabilities, which no model reads: %s", error)
+                    continue
                 if not neutral:
                     raise
                 logger.warning("there is no parser: %s", error)

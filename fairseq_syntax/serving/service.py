@@ -112,9 +112,7 @@ class Service:
                 for hypothesis in _hypotheses(row[number][: request.nbest], number, model)
             ],
             sources=[source_text(sentence) for sentence in parsed],
-            parses=[self._answered(*pair, number) for number, pair in enumerate(zip(parsed, sentences))]
-            if request.tree
-            else None,
+            parses=self._answered(parsed, sentences) if request.tree else None,
             attention=rows[-1][0] if request.attention else None,
             without_parse=self._without_parse(parsed, models),
         )
@@ -171,11 +169,14 @@ class Service:
             )
         return sentence if isinstance(sentence, str) else without_parse(sentence)
 
-    def _answered(self, sentence: str | ParsedLine, given: str | list[str] | ParsedLine, number: int) -> Parse | None:
-        """The parse as it is answered; None where nobody parsed."""
-        if isinstance(sentence, str) or (self.source.parser is None and not isinstance(given, ParsedLine)):
-            return None
-        return Parse.of(sentence, number)
+    def _answered(self, parsed: Sequence[str | ParsedLine], given: Sequence[Any]) -> list[Parse | None]:
+        """The parses as they are answered; None where nobody parsed."""
+        own = [
+            None if isinstance(line, str) or (self.source.parser is None and not isinstance(was, ParsedLine)) else line
+            for line, was in zip(parsed, given)
+        ]
+        numbered = any(line is not None and len(line.sentences) > 1 for line in own)
+        return [None if line is None else Parse.of(line, number, numbered=numbered) for number, line in enumerate(own)]
 
     def _translate(self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine]) -> list[Any]:
         """In the thread of the models: translations, or attention."""

@@ -354,6 +354,14 @@ def test_case_is_left_out_of_every_metric_where_that_is_asked_for(tmp_path, caps
     assert "case:lc" in reports[1]["signatures"]["RIBES"] and "case:lc" in reports[1]["signatures"]["BLEU"]
 
 
+def test_two_systems_and_no_score_to_test(files):
+    systems = [read_system(f"{name}={files / name}") for name in "ab"]
+    report = evaluate(systems, [read_text(files / "ref")], Options(metrics=["distinct1"]))
+    assert report["systems"][1]["tests"] == {}
+    scores, tests = (table.render() for table in tables(report))
+    assert "distinct-1" in scores and "Against a" in tests
+
+
 def test_latex_markdown_and_json_are_printed(files, capsys):
     argv = [
         "--ref",

@@ -112,10 +112,14 @@ def test_a_parse_of_several_sentences_is_one_text_when_it_is_sent_again(server, 
     given = format_conllu(replace(several, line_number=0)) + format_conllu(replace(single, line_number=1))
     _, first = server.translate(conllu=given, tree=True)
     assert [len(parse["sentences"]) for parse in first["parses"]] == [len(several.sentences), 1]
-    _, again = server.translate(conllu=first["parses"][0]["conllu"], tree=True)
-    assert again["parses"] == first["parses"][:1] and len(again["translations"]) == 1
-    assert again["translations"][0]["text"] == first["translations"][0]["text"]
-    assert first["parses"][1]["conllu"] == format_conllu(single, comments=False)
+    for chosen in (slice(0, 1), slice(1, 2), slice(0, 2)):
+        sent = "".join(parse["conllu"] for parse in first["parses"][chosen])
+        _, again = server.translate(conllu=sent, tree=True)
+        assert [parse["words"] for parse in again["parses"]] == [parse["words"] for parse in first["parses"][chosen]]
+        assert [t["text"] for t in again["translations"]] == [t["text"] for t in first["translations"][chosen]]
+    assert again["parses"] == first["parses"]
+    _, one = server.translate(conllu=format_conllu(single, comments=False), tree=True)
+    assert one["parses"][0]["conllu"] == format_conllu(single, comments=False), "without a number where none is needed"
 
 
 def test_a_parser_without_probabilities_serves_models_that_need_none(trained, monkeypatch):
