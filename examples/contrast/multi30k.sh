@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The models of examples/multi30k/trained.yaml on contrastive sets: how often is the right translation more probable?
 #
-#   SETS=distil-lingeval PARSER=models/en examples/contrast/multi30k.sh [SYSTEM/SEED ...]
+#   SETS=distil-lingeval/data PARSER=models/en examples/contrast/multi30k.sh [SYSTEM/SEED ...]
 #
-# SETS    folder with the files of DistilLingEval (https://github.com/ZurichNLP/distil-lingeval), plain or .gz
+# SETS    folder with the sets of DistilLingEval (https://github.com/ZurichNLP/distil-lingeval, its folder data): NAME.mt/src.en
+#         and so on, or NAME.mt.src.en in one folder; plain or .gz
 # PARSER  folder with Stanza's pos.pt and depparse.pt for English; Stanza's own resources where it is not set
 # Without systems: seed 1 of all that are trained, with the plain Transformer as the baseline. Where a system needs it, the
 # sources are parsed once, into runs/contrast. Writes MULTI30K.md and multi30k.json beside this file.
@@ -24,7 +25,8 @@ systems=() sets=() parses=()
 for cell; do systems+=("${cell%/*}=$models/$cell/model/checkpoint_last.pt"); done
 for name in subj_verb_agreement np_agreement clause_omission; do
   for side in src.en tgt.correct.de tgt.incorrect.de; do
-    file=$SETS/$name.mt.$side
+    file=$SETS/$name.mt/$side
+    [ -e "$SETS/$name.mt" ] || file=$SETS/$name.mt.$side
     if [ -e "$file.gz" ]; then gzip -dc "$file.gz" > "$work/$name.$side"; else cp "$file" "$work/$name.$side"; fi
   done
   if printf '%s\n' "$@" | grep -qvE '^(transformer|C?SH.*|PSH.*)/'; then

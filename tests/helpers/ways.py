@@ -416,7 +416,7 @@ WAYS: dict[str, Way] = {
         "--amp",
         "--fp16",
         "--memory-efficient-fp16",
-        "--left-pad-source False",
+        "--left-pad-source",  # which says that it is not: the default is that it is
         "--num-batch-buckets 2",
         "--eval-bleu --eval-bleu-args {}",
         "--bf16",

@@ -26,6 +26,8 @@ CELLS = [
     ("dbsa", "default"),
     ("lasyn (K = 2)", "default"),
     ("pascal + supervised_heads + lasyn", "`--amp`"),
+    ("pascal", "`--left-pad-source`"),
+    ("sdrnmt1", "`--left-pad-source`"),
     ("dlaa (hard)", "ensemble with plain"),
     ("tree2seq", "bfloat16 model"),
     ("sennrich_haddow", "fairseq-hydra-train `--multirun`"),
