@@ -136,17 +136,9 @@ class Resampled:
     variance is the one of two crossed random effects, sentences and seeds (Searle, Casella and McCulloch 1992,
     Variance Components): to draw seeds and sentences, both in full, would count their interaction three times.
 
-    In simulations of two systems that are alike the 95% interval has 0 in it as often as this; a seed's own part is
-    given as its standard deviation, in those that the sentences give to a seed's score:
-
-    =====  =======  =========  =======  =======
-    seeds  no part  half of it as much  thrice
-    =====  =======  =========  =======  =======
-    1      96%      91%        82%      46%
-    2      97%      95%        91%      78%
-    3      96%      95%        92%      87%
-    5      96%      95%        94%      92%
-    =====  =======  =========  =======  =======
+    How often the intervals hold what they should was simulated (``tools/coverage.py``, table in
+    ``examples/evaluation/README.md``): in 95 to 96% where seeds differ by what the sentences make of them, in fewer
+    where they are few and differ by far more.
 
     What is drawn for a system depends on its name and not on the other systems.
 
