@@ -22,7 +22,7 @@ MAX_SENTENCES = 64
 MAX_CHARACTERS = 2000  # of a sentence
 MAX_TOKENS = 250  # of a sentence
 MAX_BEAM = 16
-MAX_PIECES = 1000  # of a translation
+MAX_PIECES = 500  # of a translation; a model that repeats itself has a batch wait for so many steps
 
 EXAMPLE_CONLLU = """\
 1	the	_	DET	DT	_	2	det	_	_

@@ -13,6 +13,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.export import export
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.serving.messages import MAX_PIECES
 from fairseq_syntax.serving.models import Source, load_models
 from fairseq_syntax.serving.service import Service
 
@@ -41,10 +42,12 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
         status, answer = server.translate(text=texts, model=list(folders), alignments=True)
         assert status == 200
         for name, folder in folders.items():
-            offline = Translator.load(folder, parser=parser, device="cpu").translations(texts, alignments=True)
+            offline = Translator.load(folder, parser=parser, device="cpu", max_len_b=MAX_PIECES)
+            expected = offline.translations(texts, alignments=True)
             found = [t for t in answer["translations"] if t["model"] == name]
             # scores: a model with random weights has ties
-            assert [t["score"] for t in found] == pytest.approx([best[0].score for best in offline], abs=1e-3)
+            assert [t["score"] for t in found] == pytest.approx([best[0].score for best in expected], abs=1e-3)
+            assert [t["cut"] for t in found] == [len(t["pieces"]) == MAX_PIECES for t in found]
             assert all(len(t["alignment"]["target_words"]) == len(t["alignment"]["links"]) > 0 for t in found)
         status, answer = server.translate(text="children", model="fast", attention=True)
         assert status == 422 and "does not show its attention" in answer["detail"]
@@ -56,7 +59,9 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
 
 def test_label_factors_without_a_parse(folders):
     """Of S&H in CTranslate2: the labels that stand for none."""
-    offline = Translator.load(folders["labels"], parser_name="none", missing_parse="neutral", device="cpu")
+    offline = Translator.load(
+        folders["labels"], parser_name="none", missing_parse="neutral", device="cpu", max_len_b=MAX_PIECES
+    )
     models = load_models({"labels": folders["labels"]}, missing_parse="neutral")
     with running(Service(models, Source(None, neutral=True))) as server:
         status, answer = server.translate(text="the dog sees the man.")
