@@ -382,7 +382,7 @@ def test_files_that_another_command_made_are_not_kept_for_this_one(recipe, monke
     assert run(recipe, "--only", "base/1") == 0 and ran(recipe) == ["base/1"]
 
 
-def test_records_of_earlier_versions_hold_for_what_was_kept(recipe):
+def test_records_of_earlier_versions_hold_for_what_was_kept(recipe, monkeypatch):
     assert run(recipe, "--only", "base/1") == 0
     shutil.rmtree(recipe.parent / "work")
     record = recipe.parent / "toy.jsonl"
@@ -390,6 +390,14 @@ def test_records_of_earlier_versions_hold_for_what_was_kept(recipe):
     lines = [{k: v for k, v in line.items() if k != "to_keep"} for line in lines if line["kind"] != "kept"]
     record.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert run(recipe, "--only", "base/1") == 0 and ran(recipe) == []
+    # and what such a version has kept is not the work of a command that was killed before its own was
+    recipe.write_text(TEMPLATE.replace("s/four/x/", "s/four/z/"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Grid, "_exchange_kept", lambda self, system, seed: None)
+        assert run(recipe, "--only", "base/1") == 0
+    shutil.rmtree(recipe.parent / "work")
+    assert run(recipe, "--only", "base/1") == 0 and ran(recipe) == ["base/1"]
+    assert " z " in (recipe.parent / "kept/base/1/test.txt").read_text()
 
 
 def test_a_folder_cannot_be_kept_and_the_other_cells_go_on(recipe, capsys):
