@@ -33,17 +33,22 @@ class Mean:
         return sums[0] / sums[1]
 
     def corpus(self, run, subset=None):
-        return float(np.mean(run))
+        return float(np.mean(run if subset is None else [run[i] for i in subset]))
+
+
+def alike(rng: np.random.Generator, seeds: int, own: float) -> dict[str, list[list[float]]]:
+    """The sentence scores of each seed of two systems that are alike, of a new trial."""
+    easy = rng.normal(size=SENTENCES)
+    own /= math.sqrt(SENTENCES)
+    return {
+        name: (easy + own * rng.normal(size=(seeds, 1)) + rng.normal(size=(seeds, SENTENCES))).tolist()
+        for name in ("a", "b")
+    }
 
 
 def trial(rng: np.random.Generator, seeds: int, own: float) -> bool:
     """Whether the interval of the difference of two systems that are alike has 0 in it."""
-    easy = rng.normal(size=SENTENCES)
-    own /= math.sqrt(SENTENCES)
-    runs = {
-        name: (easy + own * rng.normal(size=(seeds, 1)) + rng.normal(size=(seeds, SENTENCES))).tolist()
-        for name in ("a", "b")
-    }
+    runs = alike(rng, seeds, own)
     found = Resampled(Mean(), runs, seed=int(rng.integers(2**31))).difference("b", "a")  # type: ignore[arg-type]
     return found.low <= 0 <= found.high
 

@@ -11,6 +11,7 @@ from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.outputs import Translations
 from fairseq_syntax.scoring.report import Options, System, evaluate
 from fairseq_syntax.scoring.significance import BLOCK, Difference, Resampled, paired_tests
+from tools.coverage import Mean, alike
 
 WORDS = list("abcdefghijklm")
 REFERENCES = [" ".join(random.Random(n).choices(WORDS, k=12)) for n in range(30)]
@@ -20,21 +21,6 @@ def noisy(share: float, seed: int) -> list[str]:
     """The references with this share of the words replaced."""
     rng = random.Random(seed)
     return [" ".join(w if rng.random() > share else "x" for w in line.split()) for line in REFERENCES]
-
-
-class Mean:
-    """A metric that is the mean of sentence scores; a run is a list of numbers."""
-
-    name = "mean"
-
-    def statistics(self, run):
-        return [(score, 1.0) for score in run]
-
-    def of_sums(self, sums):
-        return sums[0] / sums[1]
-
-    def corpus(self, run, subset=None):
-        return float(np.mean(run if subset is None else [run[i] for i in subset]))
 
 
 def test_draws_take_the_same_sentences_for_all_systems():
@@ -110,23 +96,15 @@ def test_the_variance_is_that_of_two_crossed_random_effects(seeds, of_seeds):
     [(1, 0.0, 0.02, 0.09), (2, 0.0, 0.02, 0.09), (3, 0.0, 0.02, 0.09), (3, 0.5, 0.02, 0.09), (5, 1.0, 0.04, 0.13)],
 )
 def test_systems_that_are_alike_differ_as_seldom_as_is_said(seeds, of_seeds, least, most):
-    """Sentences that are easy for both, seeds that are better or worse, and seeds that suit a sentence or do not.
-
-    How much a seed is better is given in what it differs by the last alone, of which the mean over sentences is left.
-    """
-    rng, trials, size = np.random.default_rng(2), 400, 100
+    """By the simulation of the table, with fewer draws and trials."""
+    rng, trials = np.random.default_rng(2), 400
     found = SimpleNamespace(outside=0, small=0, one_sided=0)
     for _ in range(trials):
-        easy = rng.normal(size=size)
-        runs = {
-            name: (easy + of_seeds / size**0.5 * rng.normal(size=(seeds, 1)) + rng.normal(size=(seeds, size))).tolist()
-            for name in "ab"
-        }
-        difference = Resampled(Mean(), runs, 200).difference("b", "a")
+        drawn = Resampled(Mean(), alike(rng, seeds, of_seeds), 200)
+        difference = drawn.difference("b", "a")
         found.outside += not difference.low <= 0 <= difference.high
         found.small += difference.p < 0.05
         # what sacrebleu does: the draws that are further, on the side of the difference
-        drawn = Resampled(Mean(), runs, 200)
         shifted = (drawn.scores["b"] - drawn.scores["a"]) * np.sign(difference.difference)
         found.one_sided += (shifted - shifted.mean() > abs(difference.difference)).mean() < 0.05
     assert least < found.outside / trials < most and least < found.small / trials < most
