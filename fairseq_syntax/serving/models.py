@@ -198,7 +198,9 @@ def load_source(
         before = [before for model in models if (before := model.parsed_with) is not None]
         if any(other != before[0] for other in before):
             logger.warning("the training texts of these models were parsed with different options; the first are used")
-        for distributions in (True, False):
+        # a parser may have no probabilities, which is no matter where no model reads them
+        tried = (True,) if any("arcs" in model.needs for model in models) else (True, False)
+        for distributions in tried:
             try:
                 options = options_as_before(
                     before[0] if before else None,
@@ -211,11 +213,10 @@ def load_source(
                 loaded = load_parser(options)
                 break
             except SyntaxDataError as error:
-                if distributions and not any("arcs" in model.needs for model in models):
+                if distributions != tried[-1]:
                     logger.warning("the parser is asked for no probabilities, which no model reads: %s", error)
-                    continue
-                if not neutral:
+                elif neutral:
+                    logger.warning("there is no parser: %s", error)
+                else:
                     raise
-                logger.warning("there is no parser: %s", error)
-                break
     return Source(loaded, neutral=neutral, timeout=parse_timeout)
