@@ -7,6 +7,7 @@ import math
 import statistics
 from pathlib import Path
 
+import numpy as np
 from systems import SYSTEMS
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -89,13 +90,20 @@ def rows_of(lines: list[dict]) -> list[dict]:
 def over_seeds(seeds: list[dict]) -> dict:
     """One row of the table from what its seeds gave: means, and the standard error of the exact match.
 
-    The test sentences are a sample, and so are the seeds: the error adds the variance of the mean over the sentences,
-    each with its mean over the seeds, and that of the mean over the seeds.
+    The test sentences are a sample, and so are the seeds. The variance of the mean is the one of two crossed random
+    effects, as in ``fairseq_syntax/scoring/significance.py``: how much easier one sentence is than another, how much
+    better one seed is on any sentences, and what is left, how each seed fares with each sentence.
     """
-    right = [statistics.fmean(map(int, of_seeds)) for of_seeds in zip(*(line["right"] for line in seeds))]
-    variance = statistics.variance(right) / len(right) if len(right) > 1 else 0.0
-    if len(seeds) > 1:
-        variance += statistics.variance([line["exact"] / 100 for line in seeds]) / len(seeds)
+    right = np.array([[int(one) for one in line["right"]] for line in seeds], dtype=float)
+    runs, sentences = right.shape
+    of_sentences, of_seeds = right.mean(0), right.mean(1)
+    variance = of_sentences.var(ddof=1) / sentences if sentences > 1 else 0.0
+    if runs > 1 and sentences > 1:
+        rest = right - of_sentences - of_seeds[:, None] + right.mean()
+        interaction = (rest**2).sum() / ((runs - 1) * (sentences - 1))
+        easier = max(0.0, of_sentences.var(ddof=1) - interaction / runs)
+        better = max(0.0, of_seeds.var(ddof=1) - interaction / sentences)
+        variance = easier / sentences + better / runs + interaction / (runs * sentences)
     row = {name: value for name, value in seeds[0].items() if name not in ("right", "seed", "key")}
     for name in (*MEANS, *(["uas"] if "uas" in row else [])):
         row[name] = statistics.fmean(line[name] for line in seeds)
@@ -103,7 +111,7 @@ def over_seeds(seeds: list[dict]) -> dict:
         row["heads"] = [statistics.fmean(of_head) for of_head in zip(*(line["heads"] for line in seeds))]
     if "run" in row:
         row["run"] = list(dict.fromkeys(line["run"] for line in seeds))
-    return {**row, "exact_error": 100 * math.sqrt(variance), "seeds": len(seeds)}
+    return {**row, "exact_error": 100 * math.sqrt(float(variance)), "seeds": len(seeds)}
 
 
 def runs_of(rows: list[dict]) -> list[str]:

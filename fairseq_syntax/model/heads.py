@@ -11,6 +11,7 @@ replaces      replaces      refused: the first would be lost
 supervises    supervises    refused: a head cannot learn two things (two losses of one system included)
 replaces      supervises    refused, unless it is one system: the loss would train what another one computes
 replaces      scales        allowed: the scores are replaced first, then scaled, whatever the order of the options
+gives         scales        refused: what the head is to attend to would be scaled away
 scales        scales        allowed: applied in the order of the options
 scales        supervises    allowed: the loss is on the scores as the head attends by them, after scaling
 anything      reads         allowed: likewise
@@ -44,11 +45,13 @@ class HeadClaims:
     Attributes:
         scales: heads whose scores it changes, given those of the head's own queries and keys (or of who replaces them)
         replaces: heads whose scores it computes itself
+        gives: those of them, that are told what to attend to at inference, instead of choosing it by their scores
         reads: heads whose scores its terms in layers above read, in search as well as in training
     """
 
     scales: frozenset[int] = frozenset()
     replaces: frozenset[int] = frozenset()
+    gives: frozenset[int] = frozenset()
     reads: frozenset[int] = frozenset()
 
 
@@ -320,6 +323,8 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
         SyntaxDataError: two claims on one head that exclude each other, or a head that the layer does not have
     """
     replaced: dict[int, str] = {}
+    given: dict[int, str] = {}
+    scaled: dict[int, str] = {}
     supervised: dict[int, tuple[str, str]] = {}
     for system in systems:
         claims = system.claims(layer, num_heads)
@@ -335,6 +340,8 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
             if head in replaced:
                 raise _conflict(side, layer, head, f"{replaced[head]} and {system.name} both compute the scores of")
             replaced[head] = system.name
+        given |= dict.fromkeys(claims.gives, system.name)
+        scaled = {**dict.fromkeys(claims.scales, system.name), **scaled}
         for loss, head in losses:
             if head in supervised:
                 raise _conflict(side, layer, head, f"the losses {supervised[head][1]} and {loss} cannot both train")
@@ -345,6 +352,8 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
             raise _conflict(
                 side, layer, head, f"the loss {loss} of {name} would train what {replaced[head]} computes in"
             )
+    for head in given.keys() & scaled.keys():
+        raise _conflict(side, layer, head, f"{scaled[head]} would scale what {given[head]} is to attend to in")
 
 
 def _conflict(side: str, layer: int, head: int, what: str) -> SyntaxDataError:

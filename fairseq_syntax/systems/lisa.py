@@ -136,7 +136,8 @@ class Lisa(EncoderSystem):
         return (self.layer,)
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
-        return HeadClaims(replaces=frozenset({self.head}))
+        head = frozenset({self.head})
+        return HeadClaims(replaces=head, gives=head if self.gold else frozenset())
 
     def supervises(self) -> Mapping[str, Place]:
         return {"lisa": (self.layer, self.head)}

@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import toy_data
 from toy_scripts import TOY, generate, run, systems, table
@@ -110,6 +111,25 @@ def test_the_error_over_seeds_holds_that_of_sentences_and_of_seeds():
     assert merged["exact_error"] == pytest.approx(
         100 * (0.5**2 / 2 / 2) ** 0.5
     )  # every sentence is right half the time
+
+
+@pytest.mark.parametrize("between", [0.0, 0.15])
+def test_the_error_over_seeds_is_right_on_average(between):
+    """Tables are drawn again and again: their means vary by what one table says of itself, no more and no less."""
+    rng = np.random.default_rng(1)
+    seeds, sentences, means, variances = 3, 60, [], []
+    for _ in range(800):
+        easy = rng.beta(2, 2, size=sentences)
+        better = rng.choice([-between, between], size=(seeds, 1))
+        right = rng.random((seeds, sentences)) < easy + better
+        rows = [
+            {**dict.fromkeys(table.MEANS, 0.0), "exact": 100 * row.mean(), "right": "".join(map(str, row.astype(int)))}
+            for row in right
+        ]
+        merged = table.over_seeds(rows)
+        means.append(merged["exact"])
+        variances.append(merged["exact_error"] ** 2)
+    assert np.mean(variances) == pytest.approx(np.var(means, ddof=1), rel=0.12)
 
 
 ROW = dict.fromkeys(("possible", "error", "exact", "unambiguous", "bleu", "train_s", "translate_s"), 1.0)

@@ -119,6 +119,16 @@ def test_gold_of_a_sentence_without_a_parse_is_predicted():
     assert not torch.allclose(mixed[0], predicted[0])
 
 
+def test_what_gold_parents_attend_to_is_not_scaled_by_another_system():
+    """PASCAL would take -10,000 of a far token near the 0 of the parent: refused; in other heads they go together."""
+    for systems in ("lisa,pascal", "pascal,lisa"):
+        options = {"encoder_syntax": systems, "lisa_layer": 0, "pascal_heads": 2}
+        tiny_model("syntax_transformer", **options)  # what is predicted may be scaled
+        with pytest.raises(SyntaxDataError, match="pascal would scale what lisa is to attend to in head 0 of encoder"):
+            tiny_model("syntax_transformer", lisa_gold=True, **options)
+        tiny_model("syntax_transformer", lisa_gold=True, lisa_head=2, **options)
+
+
 def test_gold_in_half_precision_is_finite():
     model = tiny_model("lisa_transformer", lisa_gold=True).eval().half()
     assert torch.isfinite(model(**sample(LINES, True)["net_input"])[0]).all()
