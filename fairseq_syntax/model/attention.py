@@ -110,8 +110,11 @@ class WhereParsed(ScoreTerm):
         return torch.where(self._parsed, self._term.scores(scores, given), self._otherwise.scores(scores, given))
 
     def output(self, weights: Tensor, given: HeadInputs) -> Tensor | None:
-        added = self._term.output(weights, given)
-        return None if added is None else added.masked_fill(~self._parsed, 0.0)
+        added, otherwise = self._term.output(weights, given), self._otherwise.output(weights, given)
+        if added is None or otherwise is None:
+            only = added if otherwise is None else otherwise
+            return None if only is None else only.masked_fill(self._parsed if added is None else ~self._parsed, 0.0)
+        return torch.where(self._parsed, added, otherwise)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         special = self._term.attend(q, k, v, key_padding_mask)

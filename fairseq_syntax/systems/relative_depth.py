@@ -157,8 +157,15 @@ class RelativeDepth(EncoderSystem):
         term = DepthTerm(depth, levels, self.most, cast(RelativeEmbeddings, self.depth[str(layer)]))
         if not self.sequential:
             return term
-        distance = distance_buckets(depth.size(1), self.sequential, depth.device)
-        return BothTerms(term, RelativeTerm(distance, cast(RelativeEmbeddings, self.distance[str(layer)])))
+        return BothTerms(term, self._sequential_term(step, layer))
+
+    def term_without_parse(self, step: Step, layer: int) -> ScoreTerm | None:
+        """The sequential ones, which need none: where the model has no other positions, they are its word order."""
+        return self._sequential_term(step, layer) if self.sequential else None
+
+    def _sequential_term(self, step: Step, layer: int) -> ScoreTerm:
+        distance = distance_buckets(step.tokens.size(1), self.sequential, step.tokens.device)
+        return RelativeTerm(distance, cast(RelativeEmbeddings, self.distance[str(layer)]))
 
 
 class BothTerms(ScoreTerm):

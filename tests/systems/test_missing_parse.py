@@ -82,6 +82,22 @@ def test_without_a_parse_scores_are_those_of_a_plain_transformer(arch, heads):
         torch.testing.assert_close(logits(model, lines, [False] * 5), plain(**inputs)[0], atol=1e-5, rtol=1e-4)
 
 
+def test_sequential_positions_beside_relative_depth_need_no_parse():
+    """A sentence without one is read as by a model whose depths all mean nothing, in any batch."""
+    options = {"depth_sequential": 3, "no_token_positional_embeddings": True}
+    model, lines = tiny_syntax.tiny_model("relative_depth_transformer", **options).eval(), lstm_models.lines(8)
+    parsed = [False, True, False, True, False]
+    mixed = logits(model, lines, parsed)
+    for i, (line, keep) in enumerate(zip(lines, parsed)):
+        torch.testing.assert_close(mixed[i], logits(model, [line], [keep])[0], atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        for weight in model.encoder.systems["relative_depth"].depth.parameters():
+            weight.zero_()
+    sequential = logits(model, lines, [True] * 5)
+    torch.testing.assert_close(mixed[::2], sequential[::2], atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(mixed[1], sequential[1], atol=1e-4)
+
+
 def test_the_draw_depends_on_the_sentence_and_the_epoch_alone():
     numbers = torch.arange(20_000)
     drawn = uniform(numbers, seed=3, epoch=2)
