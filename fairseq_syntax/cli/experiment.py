@@ -7,14 +7,25 @@ import argparse
 from fairseq_syntax.text.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
 
+class _Keys(argparse.Action):
+    """Print what an experiment's YAML file may say, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
+        from fairseq_syntax.experiments import plan_file
+
+        print((plan_file.__doc__ or "").replace(".. code-block:: yaml\n\n", "").replace("``", "`"), end="")
+        parser.exit()
+
+
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "experiment",
         help="run a grid of systems and seeds, and write its results table",
         description="Run what is not done yet of an experiment, score it, and write the table from the results file. "
-        "The keys of the YAML file are described in fairseq_syntax/experiments/plan_file.py.",
+        "--keys describes the keys of the YAML file.",
     )
     parser.add_argument("file", metavar="FILE.yaml", help="the experiment")
+    parser.add_argument("--keys", action=_Keys, nargs=0, help="describe the keys of the YAML file, and end")
     parser.add_argument(
         "--only", nargs="+", action="extend", metavar="SYSTEM[/SEED]", help="run these systems or cells alone"
     )

@@ -12,6 +12,7 @@
     systems:                      # the variables of each; they override those above
       transformer: {arch: transformer_iwslt_de_en, options: ""}
       pascal: {arch: pascal_transformer, options: "--pascal-heads 4"}
+      pascal.linear: {arch: pascal_transformer, options: "--pascal-heads 4", bin: data-linear}
     prepare:                      # once, before the grid
       - name: binarize
         run: |
@@ -25,7 +26,7 @@
       - name: translate
         run: fairseq-generate {bin} --path {dir}/model/checkpoint_best.pt > {dir}/test.out
         outputs: ["{dir}/test.out"]
-        only: [transformer, pascal]     # default: every system
+        only: [transformer, pascal, pascal.linear]      # default: every system
     results:
       test:                       # the options of ``fairseq-syntax score``
         ref: "{root}/test.de"     # or a list of files
@@ -33,17 +34,17 @@
         baseline: transformer
         metrics: [bleu, chrf]     # also src, tokenize, lowercase, resamples, trials, by_length, beer
         parse: "{root}/test.en.conllu"      # of the source, for by: [depth, label=acl], here or in shares
-        only: [transformer, pascal]
+        only: [transformer, pascal, pascal.linear]
     values:                       # other numbers of each cell, out of JSON files that steps wrote
       UAS: {file: "{root}/trees.json", key: "dev.uas", digits: 2}
       BLEU of the paper: {published: {transformer: 30.14}}    # to stand beside
     keep:                         # what stays of a finished cell where the work directory is gone
       folder: kept                # from this file's folder
       files: ["{dir}/test.out"]
-    shares:                       # how much of each system's gain is syntax (:mod:`.shares`)
+    shares:                       # how much of each system's gain is syntax
       page: VERDICT.md            # from this file's folder
       baseline: transformer
-      controls:                   # pascal.linear is pascal, trained and tested on this control
+      controls:                   # pascal.linear above is pascal, trained and tested on this control
         linear: each word attaches to the one before it
       by: [longest-dependency]    # also in the intervals of these properties of the parse
 

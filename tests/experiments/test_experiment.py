@@ -10,16 +10,21 @@ import signal
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from fairseq_syntax import cli
 from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments import results
 from fairseq_syntax.experiments.grid import Grid
+from fairseq_syntax.experiments.plan import Experiment, Keep, Shares, Step
 from fairseq_syntax.experiments.plan_file import load
+from fairseq_syntax.scoring.report import Options
 
 TEMPLATE = """
 name: toy
@@ -373,6 +378,20 @@ def test_the_demonstration_runs(tmp_path):
     last = [json.loads(line) for line in (tmp_path / "runs/demo/results.jsonl").read_text().splitlines()][-1]
     scores = {system["name"]: system["mean"]["BLEU"] for system in last["report"]["systems"]}
     assert scores["careful"] > scores["careless"] + 10
+
+
+def test_the_keys_are_described_by_a_file_that_can_be_read(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["experiment", "--keys"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    (tmp_path / "file.yaml").write_text(textwrap.dedent(text[text.index("    name:") : text.index("`extends:")]))
+    experiment = load(tmp_path / "file.yaml")
+    assert experiment.keep and experiment.shares and experiment.tests and experiment.values and experiment.prepare
+    options = {"src", "parse", "baseline", "only", *(field.name for field in fields(Options))}
+    keys = {field.name for kind in (Experiment, Step, Keep, Shares) for field in fields(kind)} - {"path", "tests"}
+    missing = {key for key in options | keys if not re.search(rf"\b{key}\b", text)}
+    assert not missing
 
 
 def test_published_figures_stand_beside_the_measured_ones(recipe):
