@@ -171,7 +171,7 @@ class Grid:
         for name in only or ():
             if not any(_chosen(system, seed, [name]) for system, seed in cells):
                 raise SyntaxDataError(f"no system or cell is called {name}", path=self.experiment.path)
-        self.experiment.workdir.mkdir(parents=True, exist_ok=True)
+        make_folder(self.experiment.workdir)
         with self._lock() as lock, self._stop_on_signals(), ExitStack() as stack:
             self.exchange_kept()
             kept = [cell for cell in cells if not self._is_done_here(*cell) and self._is_kept(*cell)]

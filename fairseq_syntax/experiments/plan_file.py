@@ -52,6 +52,8 @@
 ``env``, ``vars``, ``keep`` and ``shares`` are merged. Where the other writes (its ``workdir``, ``record`` and
 ``table``, the ``folder`` of ``keep``, the ``page`` of ``shares``) is not taken over: it is to be given anew.
 
+Texts and numbers are taken as they are written: a system may be called ``no`` or ``1.10``, and ``0.20`` stays that.
+
 ``{name}`` stands for a variable; ``{{`` and ``}}`` for braces; ``${NAME}`` is the shell's. Besides ``vars`` there are
 ``{root}``, the folder of the YAML file as seen from the work directory, and in all but ``prepare``, ``ref`` and ``src``
 also ``{system}``, ``{seed}`` and ``{dir}``, the cell's own folder ``SYSTEM/SEED``. Variables may use one another.
@@ -63,24 +65,31 @@ skipped too, with a line that says so; ``--check-code`` runs it again. A step th
 ``fairseq-train`` itself goes on from its last checkpoint. Where a step of a cell runs again, those after it do, too.
 Before a changed command runs, a step by other code with ``--check-code``, or a step after one that runs again, what
 was made in its place is removed where it lies in the work directory: so name the checkpoints' folder as the output of a
-training step, lest it go on from a checkpoint of other options.
+training step, lest it go on from a checkpoint of other options. No two cells may make the same output, and no step one
+that an earlier step's is in.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.experiments.plan import RESERVED, Experiment, Keep, Shares, Step, Test, Value
+from fairseq_syntax.experiments.plan import RESERVED, Experiment, Keep, Shares, Step, Task, Test, Value
 
 _NAME = re.compile(r"[\w][\w.+-]*")
+# As YAML has them.
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+}
 
 
 def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = None) -> Experiment:
@@ -98,7 +107,11 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         "workdir", "record", "table", "env", "vars", "seeds", "prepare", "results", "values", "keep", "shares",
     })  # fmt: skip
     name = reader.name(raw["name"], "name")
-    places = _places(raw, path.parent)
+    places = _places(raw, path)
+    written = {key: places[key] for key in ("record", "table", "shares.page") if key in places}
+    for key, place in written.items():
+        if other := next((other for other in written if other != key and written[other] == place), None):
+            raise reader.fail(f"{key} and {other} are one file, {place.name}")
     systems = {
         reader.name(system, "systems"): reader.strings(variables or {}, f"systems.{system}")
         for system, variables in reader.mapping(raw["systems"], "systems").items()
@@ -110,9 +123,10 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         variables[key] = text
         for mine in systems.values():
             mine.pop(key, None)
-    seeds = raw.get("seeds", [1])
-    if not isinstance(seeds, list) or not seeds or not all(isinstance(s, int) for s in seeds):
+    seeds = raw.get("seeds", ["1"])
+    if not isinstance(seeds, list) or not seeds or not all(map(_is_whole, seeds)):
         raise SyntaxDataError(f"seeds must be a list of whole numbers, not {seeds!r}", path=path)
+    seeds = list(map(int, seeds))
     if len(set(seeds)) < len(seeds):
         raise SyntaxDataError("a seed stands twice in seeds", path=path)
     experiment = Experiment(
@@ -138,6 +152,7 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         texts = [t.sys for t in experiment.tests] + [v.file for v in experiment.values if not v.published]
         for text in texts:
             experiment.fill(text, cell)
+    _check_outputs(experiment, reader)
     made = {
         output.rstrip("/") for cell in experiment.cells() for t in experiment.cell_tasks(*cell) for output in t.outputs
     }
@@ -166,12 +181,22 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
     return experiment
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error: the first of two systems would be lost without a word."""
+class _AsWritten(yaml.SafeLoader):
+    """YAML whose scalars are texts, as they are written, but for null; a key that stands twice is an error.
+
+    ``no`` is a language, ``1.10`` a name, and of two systems of one name the first would be lost without a word.
+    """
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in of if tag.endswith((":null", ":merge"))]
+        for first, of in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node, deep=False):
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key must be a text", problem_mark=key.start_mark)
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"{key.value} stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
@@ -180,12 +205,14 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def _parse(path: Path, extending: tuple[Path, ...] = ()):
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_AsWritten)
     except (OSError, UnicodeDecodeError) as error:
         raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise SyntaxDataError(f"not YAML: {error.problem}", path=path, line=line) from error
+    except yaml.YAMLError as error:
+        raise SyntaxDataError(f"not YAML: {' '.join(str(error).split())}", path=path) from error
     if not isinstance(raw, dict) or "extends" not in raw:
         return raw
     base = (path.parent / str(raw.pop("extends"))).resolve()
@@ -198,28 +225,74 @@ def _parse(path: Path, extending: tuple[Path, ...] = ()):
         if isinstance(raw.get(key), dict) and isinstance(inherited.get(key), dict):
             raw[key] = {**inherited[key], **raw[key]}
     merged = {**inherited, **raw}
-    others = _places(inherited, base.parent)
-    for where, place in _places(merged, path.parent).items():
+    others = _places(inherited, base)
+    for where, place in _places(merged, path).items():
         if others.get(where) == place:
             message = f"{where} is that of {base.name}, whose results would be replaced"
             raise SyntaxDataError(message, path=path, hint=f"give this file a {where} of its own")
     return merged
 
 
-def _places(raw: Mapping[str, Any], folder: Path) -> dict[str, Path]:
-    """Where an experiment writes, by the key that says it, also where it is the key's default."""
-    workdir = folder / str(raw.get("workdir", f"runs/{raw.get('name')}"))
-    found = {"workdir": workdir}
-    for key, default in (("record", "results.jsonl"), ("table", "results.md")):
-        found[key] = folder / str(raw[key]) if key in raw else workdir / default
+def _places(raw: Mapping[str, Any], path: Path) -> dict[str, Path]:
+    """Where the experiment of a file writes, by the key that says it, also where it is the key's default."""
+    given = {key: raw[key] for key in ("workdir", "record", "table") if key in raw}
     for part, key in (("keep", "folder"), ("shares", "page")):
         if isinstance(raw.get(part), dict) and key in raw[part]:
-            found[f"{part}.{key}"] = folder / str(raw[part][key])
-    return {where: path.resolve() for where, path in found.items()}
+            given[f"{part}.{key}"] = raw[part][key]
+    texts = {key: _Reader(path).text(value, key) for key, value in given.items()}
+    workdir = texts.get("workdir", f"runs/{raw.get('name')}")
+    defaults = {"workdir": workdir, "record": f"{workdir}/results.jsonl", "table": f"{workdir}/results.md"}
+    return {key: (path.parent / text).resolve() for key, text in {**defaults, **texts}.items()}
 
 
-def _number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value) is not None
+
+
+def _check_outputs(experiment: Experiment, reader: _Reader) -> None:
+    """Refuse outputs that are, or hold, those of another cell, or of an earlier step.
+
+    A step's outputs are removed before it runs with another command, and say that it is done: those of two cells, under
+    one name, would be what either made.
+
+    Raises:
+        SyntaxDataError: such an output, or a cell's whole folder, in which the program keeps its marks and logs
+    """
+    chains = [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in experiment.cells())]
+    owners: dict[Path, tuple[Task, str]] = {}
+    for task in (task for chain in chains for task in chain):
+        for text in task.outputs:
+            path = Path(os.path.normpath(experiment.workdir / text))
+            if path in (experiment.workdir / task.cell, *(experiment.workdir / task.cell).parents):
+                raise reader.fail(
+                    f"{task.step}: the output {text} is the folder of {task.cell}, or above it",
+                    "name what the step makes in it: {dir}/model",
+                )
+            if path in owners and owners[path][0] != task:
+                first = owners[path][0]
+                both = f"{first.cell} {first.step} and {task.cell} {task.step}"
+                raise reader.fail(f"{both} both make {text}", "a name with {dir} is a cell's own")
+            owners[path] = (task, text)
+    order = {id(task): place for place, task in enumerate(task for chain in chains for task in chain)}
+    for path, (task, text) in owners.items():
+        for folder in path.parents:
+            if folder not in owners or owners[folder][0] is task:
+                continue
+            holder, outer = owners[folder]
+            same = holder.cell in ("prepare", task.cell)
+            if not same or order[id(holder)] > order[id(task)]:
+                both = f"{outer} of {holder.cell} {holder.step} holds {text} of {task.cell} {task.step}"
+                raise reader.fail(
+                    f"the output {both}",
+                    "a step's outputs are removed when it is to run again: name what it makes itself",
+                )
 
 
 class _Reader:
@@ -242,9 +315,19 @@ class _Reader:
         return value
 
     def name(self, value, where: str) -> str:
-        if not _NAME.fullmatch(str(value)) or str(value) == "prepare":
+        if not isinstance(value, str) or not _NAME.fullmatch(value) or value == "prepare":
             raise self.fail(f"{where}: {value!r} cannot be a name", "letters, digits and _ . + -; it names a folder")
-        return str(value)
+        return value
+
+    def text(self, value, where: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise self.fail(f"{where} must be a text that is not empty, not {value!r}")
+        return value
+
+    def whole(self, value, where: str, least: int = 0) -> int:
+        if not _is_whole(value) or int(value) < least:
+            raise self.fail(f"{where} must be a whole number from {least} on, not {value!r}")
+        return int(value)
 
     def strings(self, value, where: str) -> dict[str, str]:
         if not isinstance(value, dict):
@@ -254,7 +337,9 @@ class _Reader:
                 raise self.fail(f"{where}.{key} must be a text or a number, not {item!r}")
             if key in RESERVED:
                 raise self.fail(f"{where}.{key}: this name is taken", f"{', '.join(RESERVED)} are set by the program")
-        return {str(key): str(item) for key, item in value.items()}
+        if None in value:
+            raise self.fail(f"{where} has a key without a name")
+        return dict(value)
 
     def texts(self, value, where: str) -> tuple[str, ...]:
         items = value if isinstance(value, list) else [value]
@@ -282,7 +367,7 @@ class _Reader:
             outputs = self.texts(raw.get("outputs", []), f"{where}.{name}.outputs")
             only = self.only(raw.get("only"), f"{where}.{name}.only", systems)
             inputs = self.texts(raw.get("inputs", []), f"{where}.{name}.inputs")
-            steps.append(Step(name, str(raw["run"]), outputs, inputs, only))
+            steps.append(Step(name, self.text(raw["run"], f"{where}.{name}.run"), outputs, inputs, only))
         return steps
 
     def tests(self, value, systems) -> list[Test]:
@@ -298,6 +383,11 @@ class _Reader:
             if baseline is not None and baseline not in (only or systems):
                 raise self.fail(f"{where}.baseline: no system is called {baseline}", ", ".join(only or systems))
             chosen = {key: item for key, item in raw.items() if key in options}
+            for key in ("resamples", "trials", "by_length"):
+                if chosen.get(key) is not None:
+                    chosen[key] = self.whole(chosen[key], f"{where}.{key}", least=int(key == "by_length"))
+            if "lowercase" in chosen:
+                chosen["lowercase"] = _BOOLEANS.get(str(chosen["lowercase"]).lower(), chosen["lowercase"])
             if "by" in chosen:
                 chosen["by"] = self.properties(chosen["by"], f"{where}.by")
             try:
@@ -305,7 +395,12 @@ class _Reader:
             except SyntaxDataError as error:
                 raise self.fail(f"{where}.{error.message}", error.hint) from None
             ref = self.texts(raw["ref"], f"{where}.ref")
-            sys, src, parse = str(raw["sys"]), raw.get("src"), raw.get("parse")
+            if not ref:
+                raise self.fail(f"{where}.ref is empty")
+            sys = self.text(raw["sys"], f"{where}.sys")
+            src, parse = (
+                None if raw.get(key) is None else self.text(raw[key], f"{where}.{key}") for key in ("src", "parse")
+            )
             tests.append(Test(str(name), ref, sys, src, parse, only, baseline, chosen))
         return tests
 
@@ -316,15 +411,19 @@ class _Reader:
             if isinstance(raw, dict) and "published" in raw:
                 raw = self.mapping(raw, where, {"published"}, {"digits"})
                 figures = self.mapping(raw["published"], f"{where}.published")
-                strange = [s for s in figures if s not in systems] or [s for s, v in figures.items() if not _number(v)]
+                strange = [s for s in figures if s not in systems] or [
+                    s for s, v in figures.items() if not _is_number(v)
+                ]
                 if strange:
                     raise self.fail(f"{where}.published.{strange[0]}: no such system, or not a number")
-                digits = int(raw.get("digits", 2))
+                digits = self.whole(raw.get("digits", "2"), f"{where}.digits")
+                figures = {system: float(figure) for system, figure in figures.items()}
                 found.append(Value(str(name), digits=digits, only=tuple(figures), published=figures))
                 continue
             raw = self.mapping(raw, where, {"file", "key"}, {"digits", "only"})
             only = self.only(raw.get("only"), f"values.{name}.only", systems)
-            found.append(Value(str(name), str(raw["file"]), str(raw["key"]), int(raw.get("digits", 2)), only))
+            file, key = (self.text(raw[part], f"{where}.{part}") for part in ("file", "key"))
+            found.append(Value(str(name), file, key, self.whole(raw.get("digits", "2"), f"{where}.digits"), only))
         return found
 
     def keep(self, value) -> Keep | None:
@@ -334,7 +433,7 @@ class _Reader:
         files = self.texts(raw["files"], "keep.files")
         if not files:
             raise self.fail("keep.files is empty")
-        return Keep(self.path.parent / str(raw["folder"]), files)
+        return Keep(self.path.parent / raw["folder"], files)
 
     def shares(self, value, systems, tests: list[Test]) -> Shares | None:
         from fairseq_syntax.scoring.metrics import MORE_IS_BETTER
@@ -356,7 +455,7 @@ class _Reader:
             if not any(system.endswith(f".{control}") for system in systems):
                 raise self.fail(f"shares.controls: no system is called SYSTEM.{control}", ", ".join(systems))
         by = self.properties(raw.get("by", []), "shares.by")
-        return Shares(self.path.parent / str(raw["page"]), str(raw["baseline"]), controls, by)
+        return Shares(self.path.parent / raw["page"], raw["baseline"], controls, by)
 
     def properties(self, value, where: str) -> tuple[str, ...]:
         from fairseq_syntax.scoring.properties import Property

@@ -64,7 +64,7 @@ def read(path: Path) -> list[dict]:
     entries: list[dict] = []
     if not path.exists():
         return entries
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):  # a command may hold U+2028
         try:
             entry = json.loads(line)
         except ValueError:

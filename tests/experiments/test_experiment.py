@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -210,6 +212,14 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def _unlocked(work: Path) -> bool:
+    """Whether the last of the commands' processes is gone, and with it the lock."""
+    with (work / ".lock").open() as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 @pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     recipe = tmp_path / "sleepy.yaml"
@@ -234,7 +244,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
         grid.run()
     for pid in _pids(work):
         os.killpg(pid, signal.SIGKILL)
-    _wait(lambda: not any(map(_alive, _pids(work))))
+    _wait(lambda: _unlocked(work))
     (work / "go").touch()
     lines: list[str] = []
     assert Grid(load(recipe), say=lines.append).run() == []
@@ -331,7 +341,37 @@ def test_variables(recipe):
         ("  better: {last: f}", "  ../x: {last: f}", "cannot be a name"),
         ("baseline: base", "baseline: bas", "no system is called bas"),
         ("name: translate", "name: train", "two steps of steps are called train"),
-        ("outputs: [ref.txt]", "outputs: [1]", "must be a text or a list"),
+        ("outputs: [ref.txt]", "outputs: [[1]]", "must be a text or a list"),
+        ("outputs: [ref.txt]", "outputs: [.]", "the output . is the folder of prepare, or above it"),
+        ('["{dir}/loss.json"]', '["{dir}"]', "the output base/1 is the folder of base/1, or above it"),
+        ('["{dir}/loss.json"]', '["{system}.json"]', "base/1 train and base/2 train both make base.json"),
+        ('["{dir}/loss.json"]', "[all.json]", "base/1 train and better/1 train both make all.json"),
+        ('["{dir}/loss.json"]', '["./{out}"]', "base/1 train and base/1 translate both make base/1/test.out"),
+        (
+            '["{dir}/loss.json"]',
+            '["{dir}/a/b"]\n  - {name: c, run: c, outputs: ["{dir}/a"]}',
+            "base/1/a of base/1 c holds",
+        ),
+        (
+            '["{dir}/loss.json"]',
+            '["x/{seed}"]\n  - {name: c, run: c, outputs: ["x/{seed}/1"], only: base}',
+            "both make x/1",
+        ),
+        ("seeds: [1, 2]", "seeds: [yes, 2]", "seeds must be a list of whole numbers"),
+        ("seeds: [1, 2]", "seeds: [1.5]", "seeds must be a list of whole numbers"),
+        ("digits: 1", "digits: two", "values.loss.digits must be a whole number from 0 on, not 'two'"),
+        ("digits: 1", "digits: null", "values.loss.digits must be a whole number"),
+        ("digits: 1", "digits: -1", "values.loss.digits must be a whole number"),
+        ("ref: ref.txt", "ref: []", "results.test.ref is empty"),
+        ("ref: ref.txt", "ref: ref.txt, src: [x]", "results.test.src must be a text"),
+        ("ref: ref.txt", "ref: ref.txt, parse: [x]", "results.test.parse must be a text"),
+        ("workdir: work", "workdir:", "workdir must be a text that is not empty"),
+        ("workdir: work", "workdir: work\nrecord: a.md\ntable: ./a.md", "record and table are one file, a.md"),
+        ("run: |", "run: [echo, hi]\n    inputs: |", "steps.train.run must be a text"),
+        ("base: {last: x}", "base: {last: x}\n  ? [x, y]\n  : {last: z}", "a key must be a text"),
+        ("base: {last: x}", "~: {last: x}", "cannot be a name"),
+        ("words: a b c d e f", "words: a b c d e f, ~: b", "vars has a key without a name"),
+        ("name: toy", 'name: "toy\0"', "not YAML: .*special characters are not allowed"),
         ("metrics:", "metrix:", "unknown key metrix"),
         ("[bleu, chrf]", "[bleu, chrF]", r"results.test.metrics must be a list"),
         ("[bleu, chrf]", "bleu", r"results.test.metrics must be a list"),
@@ -349,6 +389,40 @@ def test_mistakes_in_the_file_are_named(recipe, old, new, message):
     recipe.write_text(TEMPLATE.replace(old, new))
     with pytest.raises(SyntaxDataError, match=message):
         load(recipe)
+
+
+def test_texts_are_taken_as_they_are_written(recipe):
+    """Norwegian is a language, a version a name and the time of a Slurm job no number of seconds."""
+    recipe.write_text(
+        TEMPLATE.replace("  better: {last: f}", "  no: {last: f}\n  1.10: {last: off}\n  1.1: {last: 010}").replace(
+            "file: test.out", "file: test.out, time: 12:30:00, rate: 0.20, tgt: no"
+        )
+    )
+    experiment = load(recipe)
+    assert list(experiment.systems) == ["base", "no", "1.10", "1.1"] and experiment.seeds == [1, 2]
+    assert [of["last"] for of in experiment.systems.values()] == ["x", "f", "off", "010"]
+    assert [experiment.vars[name] for name in ("time", "rate", "tgt")] == ["12:30:00", "0.20", "no"]
+    recipe.write_text(
+        TEMPLATE.replace("  base:", "  1:")
+        .replace(": base,", ": 1,")
+        .replace("trials: 20", "trials: 20, lowercase: No")
+    )
+    test = load(recipe).tests[0]
+    assert test.baseline == "1" and test.options["lowercase"] is False and test.options["trials"] == 20
+
+
+def test_a_work_directory_that_cannot_be_made_is_named(recipe):
+    (recipe.parent / "work").write_text("a file")
+    with pytest.raises(SyntaxDataError, match="work"):
+        Grid(load(recipe)).run()
+
+
+def test_a_command_with_a_line_separator_is_a_line_of_the_record(recipe):
+    recipe.write_text(TEMPLATE.replace("sed 's/f$", "sed 's/\\u2028\\x85//; s/f$"), encoding="utf-8")
+    command.main(_parse(recipe))
+    assert "## Commands" in (recipe.parent / "work/results.md").read_text("utf-8")
+    steps = {entry["step"] for entry in results.read(recipe.parent / "work/results.jsonl") if entry["kind"] == "step"}
+    assert steps == {"data", "train", "translate"}
 
 
 def test_mistakes_on_the_command_line_are_named(recipe):
