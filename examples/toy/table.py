@@ -11,7 +11,7 @@ import numpy as np
 from systems import SYSTEMS
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import check_folder, locked, read_lines, whole_file
+from fairseq_syntax.text.files import check_output, locked, read_lines, whole_file
 
 # Of a row of several seeds, what is the mean of theirs.
 MEANS = ("exact", "unambiguous", "bleu", "train_s", "translate_s")
@@ -31,7 +31,7 @@ class Table:
     def __init__(self, page: Path) -> None:
         self.page = page
         self.lines = page.with_suffix(".jsonl")
-        check_folder(page)
+        check_output(page)
         if page == self.lines:
             raise SyntaxDataError("is the name of the results' file", path=page, hint="name the page: TABLE.md")
         self.read()

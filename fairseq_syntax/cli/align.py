@@ -49,9 +49,10 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.inference.exported import CHECKPOINT
     from fairseq_syntax.inference.translator import Translator
-    from fairseq_syntax.text.files import read_lines, whole_file
+    from fairseq_syntax.text.files import check_output, read_lines, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
+    check_output(args.output, args.input, args.translations, args.gold)
     sentences = list(read_sentences(args.input))
     translations = list(read_lines(args.translations))
     gold = read_gold(list(read_lines(args.gold)), args.gold) if args.gold else None

@@ -47,13 +47,16 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.cli.parse import parser_options
     from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.figures.plot import check_ending, reliability_diagram, save
     from fairseq_syntax.parsing import calibration
     from fairseq_syntax.parsing.base import load_parser
     from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import check_folder, whole_file
+    from fairseq_syntax.text.files import check_output, whole_file
 
-    check_folder(args.output)
-    check_folder(args.picture)
+    check_output(args.output, args.gold, args.parsed, args.picture)
+    check_output(args.picture, args.gold, args.parsed)
+    if args.picture is not None:
+        check_ending(args.picture)
     gold = list(read_conllu(args.gold))
     if args.parsed is not None:
         parsed = list(read_conllu(args.parsed, n_lines=len(gold)))
@@ -65,21 +68,19 @@ def main(args: argparse.Namespace) -> int:
     except SyntaxDataError as error:
         raise SyntaxDataError(error.message, path=args.parsed or args.gold, hint=error.hint) from error
     report, curves = _report(sample, args.bins, fit=not args.structured)
+    # first what is kept: who reads the table may stop reading
+    if args.output is not None:
+        with whole_file(args.output) as file:
+            json.dump(report | {"curves": curves}, file, indent=1)
+            file.write("\n")
+    if args.picture is not None:
+        save(reliability_diagram(curves), args.picture)
     print(_text(report))
     if args.output is not None:
-        try:
-            with whole_file(args.output) as file:
-                json.dump(report | {"curves": curves}, file, indent=1)
-                file.write("\n")
-        except OSError as error:
-            raise SyntaxDataError(f"cannot be written: {error.strerror}", path=args.output) from error
         finished(
             args.output, "the report", f"fairseq-syntax plot reliability {args.output} --out FILE.svg", file=sys.stderr
         )
     if args.picture is not None:
-        from fairseq_syntax.figures.plot import reliability_diagram, save
-
-        save(reliability_diagram(curves), args.picture)
         finished(args.picture, "the reliability diagram", file=sys.stderr)
     return 0
 

@@ -78,10 +78,9 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.scoring.contrast_sets import joined, read_set
-    from fairseq_syntax.text.files import check_folder, whole_file
+    from fairseq_syntax.text.files import check_apart, check_output, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    check_folder(args.json if args.json != "-" else None)
     systems = [_named(text) for text in args.model or ()] + [_named(text) for text in args.scores or ()]
     names = [name for name, _ in systems]
     if not systems:
@@ -93,8 +92,19 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
     if args.conllu and len(args.conllu) != len(args.set):
         raise SyntaxDataError(f"{len(args.conllu)} parses of {len(args.set)} sets", hint="one --conllu for each --set")
-    if args.write_scores is not None and not os.path.isdir(args.write_scores):
-        check_folder(args.write_scores)
+    given = [path for _, path in systems[len(args.model or ()) :]]
+    check_output(args.json, *given, *(args.conllu or ()))
+    targets: dict[str, str] = {}
+    if args.write_scores is not None:
+        if not os.path.isdir(args.write_scores):
+            check_output(args.write_scores)
+        for name in names:
+            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+            targets[name] = os.path.join(args.write_scores, f"{safe}.scores")
+            check_apart(targets[name], *given, args.json)
+        for name, path in targets.items():
+            if list(targets.values()).count(path) > 1:
+                raise SyntaxDataError(f"the scores of {name} and of another system would be one file", path=path)
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
     scores: dict[str, list[float]] = {}
@@ -105,8 +115,7 @@ def main(args: argparse.Namespace) -> int:
     if args.write_scores:
         os.makedirs(args.write_scores, exist_ok=True)
         for name, values in scores.items():
-            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-            with whole_file(os.path.join(args.write_scores, f"{safe}.scores")) as file:
+            with whole_file(targets[name]) as file:
                 file.writelines(f"{value!r}\n" for value in values)
     right = {name: decisions(contrast, values, ties_right=args.ties == "right") for name, values in scores.items()}
     report = evaluate(contrast, right, baseline=args.baseline)
@@ -138,15 +147,20 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
+    import math
+
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.files import read_lines
 
     found = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            found.append(-float(line) if negate else float(line))
+            score = float(line)
         except ValueError:
-            raise SyntaxDataError(f"not a number: {line[:60]!r}", path=path, line=number) from None
+            score = math.nan
+        if math.isnan(score):
+            raise SyntaxDataError(f"not a number: {line[:60]!r}", path=path, line=number)
+        found.append(-score if negate else score)
     if len(found) != rows:
         raise SyntaxDataError(f"{len(found)} scores, but the sets have {rows} translations", path=path)
     return found

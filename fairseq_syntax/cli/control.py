@@ -43,6 +43,8 @@ def main(args: argparse.Namespace) -> int:
     if args.block < 2:
         raise SyntaxDataError("--block is 2 lines or more")
     check_apart(args.output, args.input)
+    if Path(args.input).exists() and not Path(args.input).is_file():
+        raise SyntaxDataError("is no file: a control is made in two passes over it", path=args.input)
     control = Control(tuple(args.control), args.seed, args.temperature, args.block)
     # The title needs the count, and a file that is bad near its end is found out before anything is written.
     n_lines = sum(1 for _ in read_conllu(args.input))

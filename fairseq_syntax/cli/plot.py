@@ -59,9 +59,10 @@ def _translations(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished
     from fairseq_syntax.figures import plot
-    from fairseq_syntax.text.files import check_folder
+    from fairseq_syntax.text.files import check_output
 
-    check_folder(args.out)
+    check_output(args.out, *getattr(args, "ref", ()), getattr(args, "src", None), getattr(args, "conllu", None))
+    plot.check_ending(args.out)
     draw = {"box": _box, "length": _length, "by": _by, "curves": _curves, "reliability": _reliability}[args.figure]
     plot.save(draw(args), args.out)
     finished(args.out, "the figure")
@@ -105,7 +106,7 @@ def _curves(args):
     from fairseq_syntax.figures.plot import training_curves
     from fairseq_syntax.scoring.logs import read_curves
 
-    runs = {name: read_curves(path) for name, path in map(_named, args.logs)}
+    runs = {name: read_curves(path) for name, path in _of_names(args, args.logs)}
     return training_curves(runs, args.metrics or ["loss"], args.since)
 
 
@@ -116,7 +117,7 @@ def _reliability(args):
     from fairseq_syntax.figures.plot import reliability_diagram
 
     curves = {}
-    for name, path in map(_named, args.files):
+    for name, path in _of_names(args, args.files):
         try:
             with open(path, encoding="utf-8") as file:
                 found = json.load(file)["curves"]
@@ -132,7 +133,8 @@ def _reliability(args):
 
 def _read(args):
     from fairseq_syntax.scoring.outputs import check_parallel, read_text
-    from fairseq_syntax.scoring.report import read_system
+    from fairseq_syntax.scoring.report import check_names, read_system
+    from fairseq_syntax.text.files import check_output
 
     systems = [read_system(text) for text in args.sys]
     references = [read_text(path) for path in args.ref]
@@ -140,7 +142,20 @@ def _read(args):
     named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
     named += [(args.src, len(sources))] if sources is not None else []
     check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
+    check_names([system.name for system in systems])
+    check_output(args.out, *(run.path for system in systems for run in system.runs))
     return systems, references, sources
+
+
+def _of_names(args: argparse.Namespace, texts: list[str]) -> list[tuple[str, str]]:
+    """Files by their names, of which no two may be alike."""
+    from fairseq_syntax.scoring.report import check_names
+    from fairseq_syntax.text.files import check_output
+
+    named = [_named(text) for text in texts]
+    check_names([name for name, _ in named], "NAME=FILE")
+    check_output(args.out, *(path for _, path in named))
+    return named
 
 
 def _named(text: str) -> tuple[str, str]:

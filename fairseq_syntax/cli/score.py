@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.scoring.outputs import check_parallel, read_text
     from fairseq_syntax.scoring.properties import Property
     from fairseq_syntax.scoring.report import Options, evaluate, read_parses, read_system, tables
-    from fairseq_syntax.text.files import check_folder, whole_file
+    from fairseq_syntax.text.files import check_output, whole_file
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     options = Options(
@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     )
     if bool(args.by) != bool(args.conllu):
         raise SyntaxDataError("--by and --conllu belong together", hint="give both")
-    check_folder(args.json)
+    check_output(args.json, *args.ref, args.src, args.conllu)
     references = [read_text(path) for path in args.ref]
     sources = read_text(args.src) if args.src else None
     systems = [read_system(text) for text in args.sys]
@@ -84,6 +84,7 @@ def main(args: argparse.Namespace) -> int:
     named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
     named += [(args.src, len(sources))] if sources is not None else []
     check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
+    check_output(args.json, *(run.path for system in systems for run in system.runs))
     parses = read_parses(args.conllu, len(systems[0].runs[0])) if args.conllu else None
     report = evaluate(systems, references, options, baseline=args.baseline, sources=sources, parses=parses)
     text = json.dumps(report, indent=1, ensure_ascii=False)

@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.figures.plot import FORMATS, save
     from fairseq_syntax.figures.sentences import collect
     from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import whole_file
+    from fairseq_syntax.text.files import check_output, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     page_wanted = args.out.lower().endswith((".html", ".htm"))
@@ -74,6 +74,7 @@ def main(args: argparse.Namespace) -> int:
     models, files = dict(map(_named, args.model)), dict(map(_named, args.sys))
     if len({*models, *files}) < len(args.model) + len(args.sys):
         raise SyntaxDataError("two systems have one name", hint="name them: NAME=FILE")
+    check_output(args.out, args.gold, *models.values(), *files.values())
     gold = list(read_conllu(args.gold)) if args.gold else None
     exhibits, src, tgt = collect(
         args.data, args.split, numbers, models, files=files, gold=gold, beam=args.beam, tokenize=args.tokenize

@@ -50,9 +50,11 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.inference.translator import Translator, cut_short
     from fairseq_syntax.text.conllu_parts import count_lines
-    from fairseq_syntax.text.files import whole_file
+    from fairseq_syntax.text.files import check_output, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
+    check_output(args.output, args.input)
+    check_output(args.alignments, args.input, args.output)
     translator = Translator.load(
         args.checkpoint,
         missing_parse=args.missing_parse,

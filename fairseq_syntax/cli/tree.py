@@ -58,8 +58,9 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.inference.parent_head import ParentHeadParser, load_model
     from fairseq_syntax.parsing.base import ParserOptions
     from fairseq_syntax.text.conllu import is_conllu, write_conllu
-    from fairseq_syntax.text.files import whole_file
+    from fairseq_syntax.text.files import check_output, whole_file
 
+    check_output(args.output, args.input)
     model, task = load_model(args.path, args.data, args.device)
     options = ParserOptions(
         lang=args.lang or task.cfg.source_lang,

@@ -114,7 +114,8 @@ def _of_words(line: ParsedLine, labels: LabelInventory) -> StoredSentence | None
         if len(set(zip(dependents, heads, arc_labels))) < len(arc_labels):
             return None
         arcs = list(zip(dependents, heads, arc_labels, probs))
-    return StoredSentence([t.pieces or 1 for t in line.tokens], list(line.heads), deprels, upos, xpos, arcs, starts)
+    pieces = [t.pieces or 1 for t in line.tokens]
+    return StoredSentence(pieces, list(line.heads), deprels, upos, xpos, arcs, starts, line.parsed)
 
 
 def paired_lines(tokens: str, parse: str, segmenter: Segmenter | None = None) -> Iterator[tuple[list[str], ParsedLine]]:

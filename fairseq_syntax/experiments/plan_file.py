@@ -109,9 +109,9 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
     name = reader.name(raw["name"], "name")
     places = _places(raw, path)
     written = {key: places[key] for key in ("record", "table", "shares.page") if key in places}
-    for key, place in written.items():
-        if other := next((other for other in written if other != key and written[other] == place), None):
-            raise reader.fail(f"{key} and {other} are one file, {place.name}")
+    for one, place in written.items():
+        if other := next((other for other in written if other != one and written[other] == place), None):
+            raise reader.fail(f"{one} and {other} are one file, {place.name}")
     systems = {
         reader.name(system, "systems"): reader.strings(variables or {}, f"systems.{system}")
         for system, variables in reader.mapping(raw["systems"], "systems").items()
@@ -167,11 +167,11 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         cell = experiment.variables(system, seed)
         kept = {experiment.fill(file, cell) for file in files}
         outputs = [Path(output) for task in experiment.cell_tasks(system, seed) for output in task.outputs]
-        for place, file in read.items():
+        for where, file in read.items():
             name = experiment.fill(file, cell)
             if name not in kept and any(output in (Path(name), *Path(name).parents) for output in outputs):
                 raise reader.fail(
-                    f"keep.files has no {file}, without which {place} cannot be had of a cell that was kept"
+                    f"keep.files has no {file}, without which {where} cannot be had of a cell that was kept"
                 )
     for test in experiment.tests:
         if test.parse is None and (test.options.get("by") or (experiment.shares and experiment.shares.by)):
@@ -187,7 +187,7 @@ class _AsWritten(yaml.SafeLoader):
     ``no`` is a language, ``1.10`` a name, and of two systems of one name the first would be lost without a word.
     """
 
-    yaml_implicit_resolvers: ClassVar = {
+    yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]  # PyYAML's is a class variable, too
         first: [(tag, pattern) for tag, pattern in of if tag.endswith((":null", ":merge"))]
         for first, of in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

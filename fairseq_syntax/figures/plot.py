@@ -15,6 +15,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.figures.fonts import any_script
 from fairseq_syntax.scoring.logs import Curves
 from fairseq_syntax.scoring.properties import interval_label
+from fairseq_syntax.text.files import whole_binary
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -194,17 +195,25 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     Raises:
         SyntaxDataError: another ending, or the file cannot be written
     """
-    ending = os.path.splitext(os.fspath(path))[1].lower()
-    if ending not in FORMATS:
-        raise SyntaxDataError(f"cannot draw a {ending or 'file without an ending'}", path=path, hint=", ".join(FORMATS))
+    ending = check_ending(path)
     import matplotlib
 
     with any_script(), matplotlib.rc_context({"svg.hashsalt": "fairseq_syntax"}):
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
-        try:
-            figure.savefig(path, dpi=160, metadata=metadata)
-        except OSError as error:
-            raise SyntaxDataError(f"cannot be written: {error.strerror}", path=path) from error
+        with whole_binary(path) as file:
+            figure.savefig(file, format=ending[1:], dpi=160, metadata=metadata)
+
+
+def check_ending(path: str | os.PathLike[str]) -> str:
+    """The ending of a picture's name: one of :data:`FORMATS`.
+
+    Raises:
+        SyntaxDataError: it is none of these
+    """
+    ending = os.path.splitext(os.fspath(path))[1].lower()
+    if ending not in FORMATS:
+        raise SyntaxDataError(f"cannot draw a {ending or 'file without an ending'}", path=path, hint=", ".join(FORMATS))
+    return ending
 
 
 def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: Sequence[float] | None = None):

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import PieceText, Weights, align, spell
+from fairseq_syntax.inference.alignment import Weights, align, spell
 from fairseq_syntax.inference.attention import recorded
-from fairseq_syntax.inference.spelling import decoder, pieces_of
+from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
 from fairseq_syntax.text.files import whole_file
 
 __all__ = ["AlignmentHead"]
@@ -154,13 +154,8 @@ def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Te
         row[1 : len(target)] = target[:-1]
     known = inspect.signature(model.forward).parameters  # a plain model in an ensemble knows no src_syntax
     given = {name: value for name, value in net_input.items() if name in known}
-    needed = getattr(model.decoder, "need_attn", True)  # False once an LSTM has been made fast
     with recorded(model, kinds=("cross",)) as weights:
-        model.decoder.need_attn = True
-        try:
-            out = model(**{**given, "prev_output_tokens": previous})
-        finally:
-            model.decoder.need_attn = needed
+        out = model(**{**given, "prev_output_tokens": previous})
     if weights["cross"]:
         return weights["cross"]
     if isinstance(out[1], Tensor) and out[1].dim() == 3:
@@ -192,7 +187,7 @@ class Aligner:
         total: list[Weights] = []
         for model, head in zip(self.models, self.heads):
             attention = head.pick(source_attention(model, net_input, targets))
-            found = list(cut(attention, net_input["src_tokens"], targets, head.shift, model.decoder.dictionary.pad()))
+            found = list(cut(attention, net_input["src_tokens"], targets, head.shift, model.decoder.dictionary))
             total = [a + b for a, b in zip(total, found)] if total else found
         return [(weights / len(self.models)).astype(np.float32) for weights in total]
 
@@ -208,17 +203,19 @@ class Aligner:
         return found
 
 
-def cut(attention: Tensor, tokens: Tensor, targets: Sequence[Tensor], shift: int, pad: int) -> Iterator[Weights]:
+def cut(attention: Tensor, tokens: Tensor, targets: Sequence[Tensor], shift: int, dictionary: Any) -> Iterator[Weights]:
     """The rows and columns of each sentence's pieces.
 
     Args:
         attention: [B, T, S], of :func:`source_attention`
         tokens: [B, S], the source
         shift: of :class:`AlignmentHead`
+        dictionary: of the targets, of which a search may draw ``<s>`` too: no piece of a text
     """
     for rows, source, target in zip(attention.cpu(), tokens.cpu(), targets):
-        columns = torch.nonzero(source.ne(pad)).squeeze(1)[:-1]
-        yield rows[shift : len(target) - 1 + shift][:, columns].numpy()
+        columns = torch.nonzero(source.ne(dictionary.pad())).squeeze(1)[:-1]
+        steps = [place + shift for place in places_of_pieces(target, dictionary)]
+        yield rows[steps][:, columns].numpy()
 
 
 class PrintedAlignment:
@@ -243,16 +240,13 @@ class PrintedAlignment:
         tokens = [[h["tokens"] for h in best] for best in hypotheses]
         found = self._aligner.of_hypotheses(sample["net_input"], tokens)
         for source, best, weights in zip(sample["net_input"]["src_tokens"], hypotheses, found):
-            words = self._spelt(source, self._task.source_dictionary, self._task.source_segmenter)
+            dictionary = self._task.source_dictionary
+            symbols = [dictionary[i] for i in source[source.ne(dictionary.pad())][:-1].tolist()]
+            words = spell(symbols, decoder(self._task.source_segmenter))
             for hypothesis, own in zip(best, weights):
                 if self._soft:
                     hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in own.tolist()]
                 else:
-                    target = self._spelt(
-                        hypothesis["tokens"], self._task.target_dictionary, self._task.target_segmenter
-                    )
+                    pieces = pieces_of(hypothesis["tokens"], self._task.target_dictionary)
+                    target = spell(pieces, decoder(self._task.target_segmenter))
                     hypothesis["alignment"] = align(own, words, target).links
-
-    @staticmethod
-    def _spelt(tokens: Tensor, dictionary: Any, segmenter: Any) -> PieceText:
-        return spell(pieces_of(tokens, dictionary), decoder(segmenter))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.loading import load_models
 from fairseq_syntax.inference.spelling import text_of_tokens
-from fairseq_syntax.model.attention import SyntaxSelfAttention
+from fairseq_syntax.model.attention import SyntaxSelfAttention, causal_mask
 
 KINDS = ("encoder", "cross", "decoder")
 
@@ -40,6 +40,8 @@ def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[st
         weights[kind].append(torch.empty(0))
     numbers = {kind: iter(range(len(weights[kind]))) for kind in KINDS}
     patched = []
+    decoder = getattr(model, "decoder", None)
+    needed = getattr(decoder, "need_attn", True)  # False once an LSTM has been made fast
     try:
         for kind, module in places:
             note = partial(weights[kind].__setitem__, next(numbers[kind]))
@@ -50,8 +52,12 @@ def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[st
             # from doing so
             patched.append((module, module.skip_embed_dim_check))
             module.skip_embed_dim_check = True
+        if decoder is not None:
+            decoder.need_attn = True
         yield weights
     finally:
+        if decoder is not None:
+            decoder.need_attn = needed
         for module, flag in patched:
             del module.forward
             module.skip_embed_dim_check = flag
@@ -68,14 +74,16 @@ def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiheadAttention]]:
                 yield "cross", cross
 
 
-def _observing(module: SyntaxSelfAttention, forward, note, query, key_padding_mask=None, *, observe=(), **options):
+def _observing(
+    module: SyntaxSelfAttention, forward, note, query, key_padding_mask=None, attn_mask=None, *, observe=(), **options
+):
     """Run a syntax self-attention with all heads observed; the caller gets those that it asked for."""
     wanted = list(observe)
-    if options.get("attn_mask") is not None:
-        raise SyntaxDataError("attention under a mask cannot be shown")
-    out, scores = forward(query, key_padding_mask, observe=range(module.num_heads), **options)
+    out, scores = forward(query, key_padding_mask, attn_mask, observe=range(module.num_heads), **options)
     weights = scores
-    if key_padding_mask is not None:
+    if attn_mask is not None:
+        weights = weights + causal_mask(attn_mask, key_padding_mask)
+    elif key_padding_mask is not None:
         weights = weights.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
     note(torch.softmax(weights.float(), dim=-1))
     return out, scores[:, wanted] if wanted else None

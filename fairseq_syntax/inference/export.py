@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,15 +155,17 @@ def write_ctranslate2(loaded: Loaded, folder: Path, quantization: str | None = N
         hint = "pip install 'fairseq-syntax[export]'"
         raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
 
-    embedding = _label_embedding(loaded.model)
+    # the converter's arrays are the parameters themselves, which it quantizes in place and of which heads change places
+    own = replace(loaded, model=copy.deepcopy(loaded.model))
+    embedding = _label_embedding(own.model)
     if embedding is None:
-        model, options = plain_model(loaded.model, loaded.options, loaded.task)
+        model, options = plain_model(own.model, loaded.options, loaded.task)
         _check(loaded, model)
         columns: list[str] = []
     else:
-        model, options = loaded.model, plain_options("transformer", loaded.options)
+        model, options = own.model, plain_options("transformer", loaded.options)
         columns = list(embedding.embeddings)
-    spec = _specification(model, options, loaded, embedding)
+    spec = _specification(model, options, own, embedding)
 
     class Converted(Converter):
         def _load(self):

@@ -314,6 +314,11 @@ class _NotingDataset(SyntaxPairDataset):
         super().__init__(*args, **kwargs)
         self._batches, self._first = batches, first
 
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False: fairseq would keep the iterator, and with it all the parses of each buffer that was ever read."""
+        return False
+
     def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
         batch = super().collater(samples, pad_to_length)
         if batch:

@@ -56,7 +56,8 @@ def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) 
     """Whether a system changes what the encoder computes; else it has a part in training alone, by its losses."""
     claims = [system.claims(layer, encoder.layers[layer].self_attn.num_heads) for layer in system.layers()]
     touches = any(c.scales or c.replaces for c in claims)
-    return touches or bool(system.blocks()) or type(system).embed is not EncoderSystem.embed
+    changed = (getattr(type(system), hook) is not getattr(EncoderSystem, hook) for hook in ("embed", "positions"))
+    return touches or bool(system.blocks()) or any(changed)
 
 
 def plain_model(model: Any, options: Mapping[str, Any], task: Any) -> tuple[Any, dict[str, Any]]:

@@ -10,10 +10,15 @@ from torch import Tensor
 from fairseq_syntax.text.segmentation import SEPARATOR, Segmenter
 
 
+def places_of_pieces(tokens: Tensor, dictionary: Any) -> list[int]:
+    """Where the pieces of tokens [T] are: all but ``<s>``, which a search may draw, ``</s>`` and padding."""
+    left_out = {dictionary.bos(), dictionary.eos(), dictionary.pad()}
+    return [place for place, token in enumerate(tokens.tolist()) if token not in left_out]
+
+
 def pieces_of(tokens: Tensor, dictionary: Any) -> list[str]:
     """The pieces of tokens [T], without ``<s>``, ``</s>`` and padding."""
-    left_out = {dictionary.bos(), dictionary.eos(), dictionary.pad()}
-    return [dictionary[i] for i in tokens.tolist() if i not in left_out]
+    return [dictionary[int(tokens[place])] for place in places_of_pieces(tokens, dictionary)]
 
 
 def decoder(segmenter: Segmenter | None) -> Callable[[Iterable[str]], str]:

@@ -36,7 +36,7 @@ from fairseq_syntax.inference.alignment_head import (
 )
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
 from fairseq_syntax.inference.loading import load_models, no_checkpoint
-from fairseq_syntax.inference.spelling import decoder, pieces_of
+from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
 from fairseq_syntax.parsing.base import Parser
 from fairseq_syntax.text.conllu import ParsedLine
 
@@ -313,7 +313,7 @@ class Translator:
         pieces = [segmenter.encode_text(translations[i]) if segmenter else translations[i].split() for i in filled]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
         sources, batches = self._checked_batches([sentences[i] for i in filled])
-        model, pad = self.models[0], dictionary.pad()
+        model = self.models[0]
         bar = progress(total=len(filled), of="aligning", unit="sentences")
         for batch in batches:
             numbers = batch["id"].tolist()
@@ -321,14 +321,14 @@ class Translator:
             if all_heads:
                 layers = source_attention(model, batch["net_input"], targets)
                 chosen = candidates(layers, default_head(model).layer is None)
-                by_head = [
-                    list(cut(h.pick(layers), batch["net_input"]["src_tokens"], targets, h.shift, pad)) for h in chosen
-                ]
+                own_tokens = batch["net_input"]["src_tokens"]
+                by_head = [list(cut(h.pick(layers), own_tokens, targets, h.shift, dictionary)) for h in chosen]
                 found = [dict(zip(chosen, own)) for own in zip(*by_head)]
             else:
                 found = [{heads[0]: own} for own in self._aligner.weights(batch["net_input"], targets)]
             for number, weights in zip(numbers, found):
-                pairs[filled[number]] = Pair(sources[number], spell(pieces[number], self._decode), weights)
+                own_pieces = [pieces[number][place] for place in places_of_pieces(tokens[number], dictionary)]
+                pairs[filled[number]] = Pair(sources[number], spell(own_pieces, self._decode), weights)
             bar.update(len(numbers))
         bar.close()
         return pairs

@@ -23,6 +23,8 @@ __all__ = ["SystemConfig", "layer_numbers", "option"]
 # Options that no user gives: a model notes in them the names of what it knows by number, so that its checkpoint has
 # them. By the option, the side ("source" or "target") whose names they are; who notes some says so here.
 REMEMBERED_NAMES: dict[str, str] = {}
+# Likewise options that hold the text of a file, and what that says.
+REMEMBERED_TEXTS: dict[str, str] = {}
 
 
 @dataclass

@@ -124,7 +124,10 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
             continue
         names = list(whole[ALL]["systems"])
         rows, tests = [], []
-        for group, entry in (entries | whole if kind == "category" else entries).items():
+        shown = list(entries.items())
+        if kind == "category":  # one of them may be called "all", too
+            shown.append(("all items" if ALL in entries else ALL, whole[ALL]))
+        for group, entry in shown:
             cells = [
                 f"{100 * one['accuracy']:.1f} [{100 * one['low']:.1f}, {100 * one['high']:.1f}]"
                 for one in entry["systems"].values()

@@ -91,9 +91,12 @@ class Scorer:
     ) -> None:
         self.name = METRICS[key]
         self.higher_is_better = self.name not in LOWER_IS_BETTER
+        if tokenize not in BLEU.TOKENIZERS:
+            hint = f"one of {', '.join(BLEU.TOKENIZERS)}"
+            raise SyntaxDataError(f"sacrebleu has no tokenizer {tokenize}", hint=hint)
         try:
             self.metric, sentence_metric = _build(key, references, tokenize, lowercase)
-        except (ImportError, RuntimeError) as error:
+        except (ImportError, RuntimeError, OSError) as error:  # OSError: it is downloaded, and cannot be
             raise SyntaxDataError(f"the tokenizer {tokenize} cannot be loaded: {error}") from error
         self._sentence_metric = sentence_metric or self.metric
         self._statistics: dict[tuple[str, ...], list] = {}

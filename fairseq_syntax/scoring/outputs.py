@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +128,7 @@ def _read_bytes(path: str | os.PathLike[str]) -> bytes:
         data = Path(path).read_bytes()
         if os.fspath(path).endswith(".gz"):
             data = gzip.decompress(data)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
     if not data.strip():
         raise SyntaxDataError("the file is empty", path=path, hint="did the command that writes it fail?")

@@ -73,6 +73,8 @@ class Options:
             value = getattr(self, name)
             if value is None and name == "by_length":
                 continue
+            if name == "resamples" and value == 1:
+                raise SyntaxDataError("resamples must be 0 or at least 2, not 1", hint="one draw has no spread")
             if not isinstance(value, int) or value < least:
                 raise SyntaxDataError(f"{name} must be a whole number from {least} on, not {value!r}")
 
@@ -126,7 +128,9 @@ def evaluate(
     Raises:
         SyntaxDataError: line counts differ, names are double, or there is no such baseline
     """
-    _check_names(systems, baseline)
+    check_names([system.name for system in systems])
+    if baseline is not None and baseline not in (names := [system.name for system in systems]):
+        raise SyntaxDataError(f"no system is called {baseline}", hint=f"--baseline is one of {', '.join(names)}")
     counts = [(f"reference {i + 1}", len(lines)) for i, lines in enumerate(references)]
     counts += [(run.path, len(run)) for system in systems for run in system.runs]
     if sources is not None:
@@ -174,13 +178,11 @@ def evaluate(
     return report
 
 
-def _check_names(systems: Sequence[System], baseline: str | None) -> None:
-    names = [system.name for system in systems]
+def check_names(names: Sequence[str], form: str = "--sys A=FILE B=FILE") -> None:
+    """Raises SyntaxDataError where two systems have one name: the first would be lost."""
     for name in names:
         if names.count(name) > 1:
-            raise SyntaxDataError(f"two systems are called {name}", hint="name them: --sys A=FILE B=FILE")
-    if baseline is not None and baseline not in names:
-        raise SyntaxDataError(f"no system is called {baseline}", hint=f"--baseline is one of {', '.join(names)}")
+            raise SyntaxDataError(f"two systems are called {name}", hint=f"name them: {form}")
 
 
 def _score(system: System, scorers: Sequence[Scorer], references, options: Options) -> dict:

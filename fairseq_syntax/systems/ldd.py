@@ -23,7 +23,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.heads import HeadClaims, Step
-from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.options import REMEMBERED_TEXTS, SystemConfig, layer_numbers, option
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
 from fairseq_syntax.model.thresholds import thresholds
 from fairseq_syntax.model.transformer import register_presets
@@ -132,6 +132,9 @@ class UniformTerm(ScoreTerm):
 
 
 # -- the system --------------------------------------------------------------------------------------------------------
+
+
+REMEMBERED_TEXTS["ldd_label_groups_text"] = "label groups (--ldd-label-groups)"
 
 
 @dataclass

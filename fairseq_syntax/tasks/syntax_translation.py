@@ -34,7 +34,7 @@ from fairseq_syntax.data.parse_dropout import drop_parses
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import PrintedAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
-from fairseq_syntax.model.options import REMEMBERED_NAMES
+from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.store.schema import STORE_SUFFIX
@@ -184,6 +184,9 @@ class SyntaxTranslationTask(TranslationTask):
         before, now = (
             vars(options) if isinstance(options, Namespace) else dict(options) for options in (before, model)
         )
+        for name, what in REMEMBERED_TEXTS.items():
+            if None not in (before.get(name), now.get(name)) and before[name] != now[name]:
+                raise SyntaxDataError(f"this model was trained with other {what}", path=path, hint="give the same file")
         for name, side in REMEMBERED_NAMES.items():
             names, own = before.get(name), now.get(name)
             if names is not None and own is not None and list(names) != list(own):

@@ -115,15 +115,20 @@ def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] 
     """Raises SyntaxDataError where an output is one of the inputs, by another name too."""
     for path in inputs:
         if path is not None and os.path.realpath(path) == os.path.realpath(output):
-            raise SyntaxDataError("the output would overwrite this input", path=path, hint="give another --output")
+            raise SyntaxDataError("the output would overwrite this input", path=path, hint="write to another file")
 
 
-def check_folder(path: str | os.PathLike[str] | None) -> None:
-    """Raises SyntaxDataError where a file that is to be written at the end cannot be: its folder is missing, or it is
-    one itself."""
-    if path is not None and not Path(path).absolute().parent.is_dir():
+def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike[str] | None) -> None:
+    """Raises SyntaxDataError where a file that is to be written at the end cannot be.
+
+    Its folder is missing, or it is one itself, or one of the inputs. None and ``-`` (the terminal) are none.
+    """
+    if path is None or path == "-":
+        return
+    check_apart(path, *inputs)
+    if not Path(path).absolute().parent.is_dir():
         raise SyntaxDataError("there is no such folder to write to", path=path, hint="make it first: mkdir -p")
-    if path is not None and Path(path).is_dir():
+    if Path(path).is_dir():
         raise SyntaxDataError("cannot be written: it is a folder", path=path)
 
 

@@ -161,6 +161,31 @@ def test_names_in_any_script_are_drawn_and_not_boxes(tmp_path, text, fonts, capl
     assert np.asarray(Image.open(tmp_path / "x.png").convert("L")).min() == 0
 
 
+def test_no_figure_leaves_out_a_system_of_the_same_name_or_replaces_what_it_is_drawn_from(tmp_path, capsys):
+    for name in ("a.svg", "b"):
+        (tmp_path / name).write_text(SIMPLE_LOG)
+    one, two = (f"{tmp_path}/{name}" for name in ("a.svg", "b"))
+    texts = ["--ref", one, "--sys", f"s={one}", f"s={two}"]
+    for figure in (
+        ["box", *texts],
+        ["length", *texts],
+        ["curves", f"s={one}", f"s={two}"],
+        ["reliability", "s=1", "s=2"],
+    ):
+        assert command(["plot", *figure, "--out", f"{tmp_path}/x.svg"]) == 1
+        assert "two systems are called s" in capsys.readouterr().err
+    for figure in (["box", "--ref", one, "--sys", two], ["box", "--ref", two, "--sys", one], ["curves", one]):
+        assert command(["plot", *figure, "--out", one]) == 1
+        assert "the output would overwrite this input" in capsys.readouterr().err
+    assert (
+        command(["plot", "box", "--ref", one, "--sys", two, "--tokenize", "klingon", "--out", f"{tmp_path}/x.svg"]) == 1
+    )
+    assert "sacrebleu has no tokenizer klingon" in capsys.readouterr().err
+    assert command(["plot", "curves", two, "--out", f"{tmp_path}/x.jpg"]) == 1
+    assert "cannot draw a .jpg" in capsys.readouterr().err
+    assert (tmp_path / "a.svg").read_text() == SIMPLE_LOG and not (tmp_path / "x.svg").exists()
+
+
 def test_the_commands_draw(tmp_path):
     rng = random.Random(0)
     lines = [" ".join(rng.choices(["a", "b", "c", "d", "e"], k=rng.randint(1, 25))) for _ in range(40)]

@@ -30,6 +30,7 @@ from fairseq_syntax.inference.attention import recorded
 # ------------------------------------------------------------------------------------------------------- attention
 
 ARCHITECTURES = ["syntax_transformer", "pascal_transformer", "lisa_transformer", "supervised_head_transformer"]
+ARCHITECTURES += ["dbsa_transformer"]  # a system in the decoder, under the mask of the future
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -180,6 +180,19 @@ def test_a_transformers_heads_are_read_where_they_are():
     np.testing.assert_allclose(own, layers[1][0, 2, 1:][:, columns].numpy(), atol=1e-5)
 
 
+def test_a_drawn_beginning_of_a_sentence_is_no_piece_to_align():
+    """A search bans padding alone: ``<s>`` in a translation is in none of its texts, and has no row."""
+    model = tiny_syntax.tiny_model("transformer").eval()
+    batch = tiny_syntax.sample([lstm_models.lines(3)[0]], True, syntax=False)["net_input"]
+    dictionary = model.decoder.dictionary
+    drawn = torch.tensor([7, dictionary.bos(), 5, 9, dictionary.eos()])
+    for shift in (0, 1):
+        head = AlignmentHead(0, 1, shift=shift)
+        (weights,) = alignment_head.Aligner([model], [head]).weights(batch, [drawn])
+        whole = head.pick(alignment_head.source_attention(model, batch, [drawn]))[0]
+        assert np.array_equal(weights, whole[[shift, 2 + shift, 3 + shift], :-1].detach().numpy())
+
+
 def test_a_models_own_alignment_heads_are_the_default(tmp_path):
     model = tiny_syntax.tiny_model("pascal_transformer", decoder_layers=3)
     assert alignment_head.default_head(model) == AlignmentHead(2)

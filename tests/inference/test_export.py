@@ -21,6 +21,7 @@ from untrained import untrained
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference import export
+from fairseq_syntax.inference.alignment_head import AlignmentHead
 from fairseq_syntax.inference.forced_decoding import ForcedDecoder
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.text.conllu import read_conllu
@@ -340,6 +341,27 @@ def test_given_translations_are_scored_with_the_tag_too(corpus, tmp_path):
     export.export(loaded, "ctranslate2", tmp_path / "ct", source_tag=tag)
     with pytest.raises(SyntaxDataError, match="CTranslate2 does not score given translations"):
         ForcedDecoder(Translator.load(tmp_path / "ct"))
+
+
+def test_exporting_leaves_the_model_as_it_is(corpus, tmp_path):
+    """The converter's arrays are the parameters themselves: it quantized them in place, and exchanged their heads."""
+    pytest.importorskip("ctranslate2")
+    loaded = untrained(corpus / "bin", "transformer")
+    loaded = replace(loaded, head=AlignmentHead(1, 3))
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    for number, quantization in enumerate(("int8", "float16", None)):
+        export.export(loaded, "ctranslate2", tmp_path / str(number), quantization=quantization)
+        assert all(torch.equal(value, before[name]) for name, value in loaded.model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["absolute", "relative", "both"])
+def test_positions_in_the_tree_beside_label_embeddings_are_not_lost_in_silence(corpus, tmp_path, kind):
+    pytest.importorskip("ctranslate2")
+    systems = ("--encoder-syntax", "sennrich_haddow,structural_positions", "--label-features", "deprel:4")
+    loaded = untrained(corpus / "bin", "syntax_transformer", *systems, "--structural-positions", kind)
+    with pytest.raises(SyntaxDataError, match="structural_positions has no counterpart in CTranslate2"):
+        export.export(loaded, "ctranslate2", tmp_path / "out", quantization="int8")
+    assert not (tmp_path / "out").exists()
 
 
 def test_bad_folders_and_options(supervised, tmp_path):

@@ -128,5 +128,13 @@ def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
         assert found["kept"][-1]["mass"] > 0.9
         assert picture.read_bytes().startswith(b"\x89PNG")
     parsed.write_text(PARSED)
-    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed)]) == 1
-    assert "error:" in capsys.readouterr().err
+    before = gold.read_text()
+    for more, message in (
+        ([], "error:"),
+        (["--output", gold], "the output would overwrite this input"),
+        (["--picture", tmp_path / "x.jpg"], "cannot draw a .jpg"),
+        (["--output", tmp_path / "x.svg", "--picture", tmp_path / "x.svg"], "would overwrite"),
+    ):
+        assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), *map(str, more)]) == 1
+        assert message in capsys.readouterr().err
+    assert gold.read_text() == before

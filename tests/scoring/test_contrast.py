@@ -195,6 +195,17 @@ def test_mcnemars_p_by_enumeration(gained, lost):
     assert found["difference"] == pytest.approx((gained - lost) / (n + 2))
 
 
+def test_a_category_called_all_has_its_row_beside_that_of_all_items(tmp_path, capsys):
+    rows = "".join(f"s{i}\tc\ti\t{'all' if i < 3 else 'np'}\n" for i in range(7))
+    path = write(tmp_path / "set.tsv", "source\tcorrect\tincorrect\tcategory\n" + rows)
+    scores = write(tmp_path / "scores", "1\n0\n" * 3 + "0\n1\n" * 4)
+    assert command(["contrast", "--set", path, "--scores", f"a={scores}"]) == 0
+    printed = [line.split()[:-2] for line in capsys.readouterr().out.splitlines()]
+    assert (
+        ["all", "3", "100.0"] in printed and ["np", "4", "0.0"] in printed and ["all", "items", "7", "42.9"] in printed
+    )
+
+
 def test_scores_from_elsewhere(tmp_path, capsys):
     path = write(tmp_path / "set.json", LINGEVAL)
     rows = sum(1 + len(entry["errors"]) for entry in LINGEVAL)
@@ -219,6 +230,13 @@ def test_scores_from_elsewhere(tmp_path, capsys):
         (["--baseline", "c"], "no system is called c"),
         (["--json", f"{tmp_path}/none/r.json"], "no such folder"),
         (["--scores", f"b={path}"], "not a number"),
+        (["--scores", f"b={write(tmp_path / 'nan', 'nan')}"], "nan:1: not a number: 'nan'"),
+        (["--json", f"{tmp_path}/cost"], "the output would overwrite this input"),
+        (["--scores", f"b={tmp_path}/out/a.scores", "--write-scores", f"{tmp_path}/out"], "would overwrite this input"),
+        (
+            ["--scores", f"m/a={tmp_path}/other", f"m_a={tmp_path}/other", "--write-scores", f"{tmp_path}/w"],
+            "be one file",
+        ),
         (["--scores", f"b={write(tmp_path / 'few', '1')}"], f"1 scores, but the sets have {rows} translations"),
     ):
         assert command([*argv, *more]) == 1

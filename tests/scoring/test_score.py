@@ -381,3 +381,21 @@ def test_latex_markdown_and_json_are_printed(files, capsys):
     assert "**Against b**" in capsys.readouterr().out
     command.main(_parse(*argv, "--json", "-"))
     assert json.loads(capsys.readouterr().out)["baseline"] == "a"
+
+
+def test_what_cannot_be_scored_is_said_before_anything_is_lost(tmp_path):
+    """A reference under the report's name, damaged data, a spread of one draw and a tokenizer that is not there."""
+    (tmp_path / "ref").write_text("a b\n")
+    damaged = bytearray(gzip.compress(b"a b\n" * 50))
+    damaged[12] ^= 255
+    (tmp_path / "bad.gz").write_bytes(damaged)
+    ref = f"{tmp_path}/ref"
+    for argv, message in (
+        (["--sys", ref, "--json", ref], "the output would overwrite this input"),
+        (["--sys", f"x={tmp_path}/bad.gz"], "bad.gz: cannot be read"),
+        (["--sys", ref, "--resamples", "1"], "resamples must be 0 or at least 2"),
+        (["--sys", ref, "--tokenize", "klingon"], "no tokenizer klingon"),
+    ):
+        with pytest.raises(SyntaxDataError, match=message):
+            command.main(_parse("--ref", ref, *argv))
+    assert (tmp_path / "ref").read_text() == "a b\n"

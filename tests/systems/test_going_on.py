@@ -74,6 +74,17 @@ def test_numbers_keep_their_names(toy, option, side):
         task.check_checkpoint(state, Namespace(**{option: ["</s>", "NOUN", "VERB"]}), "a.pt")
 
 
+def test_label_groups_stay_those_of_the_first_training(toy):
+    from fairseq.tasks import setup_task
+
+    task = setup_task(Namespace(task="syntax_translation", data=str(toy.data), source_lang="en", target_lang="de"))
+    state = {"cfg": {"model": Namespace(ldd_label_groups_text="nsubj obj\ndet")}}
+    task.check_checkpoint(state, Namespace(ldd_label_groups_text="nsubj obj\ndet"), "a.pt")
+    task.check_checkpoint(state, Namespace(), "a.pt")
+    with pytest.raises(SyntaxDataError, match=r"a.pt: this model was trained with other label groups \(--ldd-label-gr"):
+        task.check_checkpoint(state, Namespace(ldd_label_groups_text="det\nnsubj obj"), "a.pt")
+
+
 SYSTEMS = {
     "ldd_transformer": {},
     "parser_free_pascal_transformer": {},

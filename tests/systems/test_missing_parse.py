@@ -9,8 +9,11 @@ import tiny_syntax
 import torch
 import toy_data
 from random_parses import random_tree
+from untrained import untrained
 
 from fairseq_syntax.data.batch import unpack
+from fairseq_syntax.data.binarize import to_stored
+from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.parse_dropout import uniform
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import unparsed
@@ -212,8 +215,25 @@ def test_raw_text_that_cannot_be_parsed(trained):
         Translator.load(trained, parser_name="none", device="cpu").translate(text)
 
 
+@pytest.mark.parametrize("variant", ["pascal", "LDD", "LDP"])
+def test_raw_text_without_a_parse_is_translated_as_by_a_plain_transformer(toy, variant):
+    """All the way from the text: what has no parse is in no batch a parse in which every word is a root."""
+    options = () if variant == "pascal" else ("--ldd-variant", variant)
+    loaded = untrained(toy.data, "pascal_transformer" if variant == "pascal" else "ldd_transformer", *options)
+    plain = untrained(toy.data, "transformer")
+    plain.model.load_state_dict({k: v for k, v in loaded.model.state_dict().items() if ".systems." not in k})
+    text = ["a man saw the girl", "old dogs"]
+    search = {"beam": 2, "max_len_b": 10}
+    loaded.task.cfg.missing_parse, loaded.task.cfg.syntax_parser = "neutral", "none"
+    found = Translator([loaded.model], loaded.task, **search).translations(text)
+    expected = Translator([plain.model], plain.task, **search).translations(text)
+    for (ours, *_), (theirs, *_) in zip(found, expected):
+        assert ours.pieces == theirs.pieces and ours.score == pytest.approx(theirs.score, abs=1e-5)
+
+
 def test_words_of_an_unparsed_line():
     line = unparsed("The man, who...")
     assert [t.form for t in line.tokens] == ["The", "man", ",", "who", "..."]
     assert [t.space_after for t in line.tokens] == [True, False, True, False, True]
     assert not line.parsed and line.heads == [0, 1, 2, 3, 4]
+    assert not to_stored(line, LabelInventory({"deprel": ["_"], "upos": ["_"], "xpos": ["_"]})).parsed

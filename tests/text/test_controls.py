@@ -320,6 +320,7 @@ def test_the_command(tmp_path, capsys):
         (["sharpened", "--temperature", "2", "--input", parse, "--output", out], "above 0 and below 1"),
         (["flattened", "--temperature", "nan", "--input", parse, "--output", out], "above 1"),
         (["linear", "--input", tmp_path / "none", "--output", out], "cannot be read"),
+        (["linear", "--input", "/dev/null", "--output", out], "/dev/null: is no file: a control is made in two passes"),
     ):
         assert command(["control", *map(str, argv)]) == 1
         assert message in capsys.readouterr().err
