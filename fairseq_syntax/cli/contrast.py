@@ -77,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.scoring.contrast import decisions, evaluate, tables, ties
-    from fairseq_syntax.scoring.contrast_sets import joined, read_set
+    from fairseq_syntax.scoring.contrast_sets import files_of, joined, read_set
     from fairseq_syntax.text.files import check_apart, check_output, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
@@ -92,12 +92,15 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
     if args.conllu and len(args.conllu) != len(args.set):
         raise SyntaxDataError(f"{len(args.conllu)} parses of {len(args.set)} sets", hint="one --conllu for each --set")
-    given = [path for _, path in systems[len(args.model or ()) :]]
-    check_output(args.json, *given, *(args.conllu or ()))
+    given = [path for _, path in systems[len(args.model or ()) :]] + list(args.conllu or ())
+    given += [path for text in args.set for path in files_of(text)[1]]
+    check_output(args.json, *given)
     targets: dict[str, str] = {}
     if args.write_scores is not None:
         if not os.path.isdir(args.write_scores):
             check_output(args.write_scores)
+            if os.path.exists(args.write_scores):
+                raise SyntaxDataError("is a file, where a folder is wanted", path=args.write_scores)
         for name in names:
             safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
             targets[name] = os.path.join(args.write_scores, f"{safe}.scores")

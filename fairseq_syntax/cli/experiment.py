@@ -62,8 +62,12 @@ def main(args: argparse.Namespace) -> int:
     if args.list:
         kept = {f"{system}/{seed}" for system, seed in experiment.cells() if grid.is_complete(system, seed)}
         for tasks in [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in experiment.cells())]:
+            done = "done"
             for task in tasks:
-                done = "done" if grid.is_done(task) else "kept" if task.cell in kept else "to do"
+                if task.cell in kept:
+                    done = "done" if grid.is_done(task) else "kept"
+                elif not grid.is_done(task):
+                    done = "to do"  # and so are the steps after it, which run again with it
                 print(f"{done}\t{task.cell}\t{task.step}")
         return 0
     failed: list[str] = []

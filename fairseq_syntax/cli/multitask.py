@@ -46,7 +46,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.text.files import make_folder
+    from fairseq_syntax.text.files import check_apart, make_folder
 
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")
@@ -63,6 +63,8 @@ def main(args: argparse.Namespace) -> int:
     for prefix in [*args.train, *args.translate_only]:
         if Path(prefix).parent.resolve() == outdir.resolve():
             raise SyntaxDataError("the output would overwrite the input", path=prefix, hint="give another --outdir")
+        for lang in (args.src, args.tgt):
+            check_apart(outdir / f"{Path(prefix).name}.{lang}", *(f"{prefix}.{lang}" for lang in (args.src, args.tgt)))
     then = f"fairseq-preprocess -s {args.src} -t {args.tgt} --trainpref {outdir}/TRAIN --destdir BIN"
     for prefix, doubled in [(p, True) for p in args.train] + [(p, False) for p in args.translate_only]:
         print(unless_done(args, Path(prefix), outdir, doubled))

@@ -38,7 +38,8 @@
     values:                       # other numbers of each cell, out of JSON files that steps wrote
       UAS: {file: "{root}/trees.json", key: "dev.uas", digits: 2}
       BLEU of the paper: {published: {transformer: 30.14}}    # to stand beside
-    keep:                         # what stays of a finished cell where the work directory is gone
+    keep:                         # what stays of a finished cell where the work directory is gone; the record says of
+                                  # what it is, so give that a place elsewhere
       folder: kept                # from this file's folder
       files: ["{dir}/test.out"]
     shares:                       # how much of each system's gain is syntax
@@ -108,7 +109,9 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
     })  # fmt: skip
     name = reader.name(raw["name"], "name")
     places = _places(raw, path)
-    written = {key: places[key] for key in ("record", "table", "shares.page") if key in places}
+    written = {key: places[key] for key in ("record", "table", "shares.page") if key in places} | {
+        "the file itself": path
+    }
     for one, place in written.items():
         if other := next((other for other in written if other != one and written[other] == place), None):
             raise reader.fail(f"{one} and {other} are one file, {place.name}")

@@ -46,7 +46,7 @@ DRAWS, DRAWS_BY = 10_000, 1000  # of the bootstrap behind the shares, and behind
 
 def append(path: Path, entry: dict) -> None:
     """Add a line, in one write: a program that is killed leaves whole lines, or a last one that :func:`read` drops."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     data = (json.dumps({**entry, "time": _now()}, ensure_ascii=False) + "\n").encode()
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -268,6 +268,15 @@ def _report(experiment: Experiment, test: Test, seeds: dict[str, list[int]]) -> 
     baseline = test.baseline if test.baseline in seeds else None
     options = Options(**test.options)
     options.by = [Property.of(cast(str, text)) for text in options.by]
+    if test.baseline is not None and baseline is None:
+        # not finished: no test against it, and none against another
+        options.resamples = options.trials = 0
+        options.by = []
+        report = evaluate(systems, references, options, sources=sources)
+        report.pop("baseline", None)
+        for entry in report["systems"]:
+            entry.pop("tests", None)
+        return report
     parses = _parses(experiment, test, len(references[0])) if options.by else None
     return evaluate(systems, references, options, baseline=baseline, sources=sources, parses=parses)
 
@@ -348,6 +357,11 @@ def results_table(experiment: Experiment, entries: list[dict]) -> str:
     if values:
         digits = {entry["name"]: entry["digits"] for entry in values}
         cells = {(entry["cell"], entry["name"]): entry["value"] for entry in values}
+        published = {value.name for value in experiment.values if value.published is not None}
+        said = {(_system(entry), entry["name"]): entry["cell"] for entry in reversed(values)}
+        for cell, name in list(cells):  # a figure of a paper is no measurement of each seed, and has no deviation
+            if name in published and said[cell.split("/")[0], name] != cell:
+                del cells[cell, name]
         parts += ["## Values", _by_system("Values", cells, digits, "mean ± standard deviation over the seeds")]
     if steps:
         cells = {(entry["cell"], entry["step"]): entry["seconds"] for entry in steps}

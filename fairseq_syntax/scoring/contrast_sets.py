@@ -66,10 +66,7 @@ def read_set(text: str) -> ContrastSet:
     Raises:
         SyntaxDataError: a file cannot be read, or is not of its layout (names the place)
     """
-    name, equals, files = text.partition("=")
-    if not equals or os.path.exists(text):
-        name, files = "", text
-    paths = [files] if os.path.exists(files) else files.split(",")
+    name, paths = files_of(text)
     if len(paths) == 3:
         return read_parallel(name or _common_name(paths), paths)
     if len(paths) != 1:
@@ -79,6 +76,14 @@ def read_set(text: str) -> ContrastSet:
         raise SyntaxDataError("a set is .json, .tsv or three files", path=paths[0], hint="SOURCE,CORRECT,INCORRECT")
     name = name or os.path.basename(paths[0].removesuffix(".gz")).removesuffix(ending)
     return read_json(name, paths[0]) if ending == ".json" else read_tsv(name, paths[0])
+
+
+def files_of(text: str) -> tuple[str, list[str]]:
+    """The name of a set, empty where none is given, and its files."""
+    name, equals, files = text.partition("=")
+    if not equals or os.path.exists(text):
+        name, files = "", text
+    return name, [files] if os.path.exists(files) else files.split(",")
 
 
 def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
@@ -168,6 +173,10 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
     """Several sets as one; where there are several, categories are named by their set, too."""
     if len(sets) == 1:
         return sets[0]
+    names = [one.name for one in sets]
+    for name in names:
+        if names.count(name) > 1:
+            raise SyntaxDataError(f"two sets are called {name}", hint="name them: --set A=FILE B=FILE")
     whole = ContrastSet("all")
     for one in sets:
         sources, rows = len(whole.sources), len(whole.rows)

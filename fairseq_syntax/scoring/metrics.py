@@ -156,7 +156,10 @@ def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric
 
 def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:
     """Distinct unigrams over all generated tokens (Li et al. 2016); 0 where nothing was generated."""
-    tokenizer = BLEU(tokenize=tokenize).tokenizer
+    try:
+        tokenizer = BLEU(tokenize=tokenize).tokenizer
+    except (ImportError, RuntimeError, OSError) as error:
+        raise SyntaxDataError(f"the tokenizer {tokenize} cannot be loaded: {error}") from error
     tokens = [token for line in hypotheses for token in tokenizer(line.rstrip()).split()]
     return len(set(tokens)) / len(tokens) if tokens else 0.0
 
@@ -175,7 +178,10 @@ def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[
         for name, lines in [("system", hypotheses), *((f"reference{i}", ref) for i, ref in enumerate(references))]:
             paths.append(os.path.join(folder, name))
             Path(paths[-1]).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]
+        try:
+            command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]
+        except ValueError as error:
+            raise SyntaxDataError(f"no command: {program!r}: {error}") from error
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:

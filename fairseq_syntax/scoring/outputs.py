@@ -74,6 +74,8 @@ def read_translations(path: str | os.PathLike[str]) -> Translations:
                 continue
         kind, sentence, text = match[1], int(match[2]), match[3]
         if kind == "S":
+            if sentence in sources:
+                raise SyntaxDataError(f"S-{sentence} stands twice", path=path, line=number, hint="give one run a file")
             sources[sentence] = text
         elif kind == "D":
             score, _, translation = text.partition("\t")

@@ -80,12 +80,12 @@ def sentence_tests(baseline: np.ndarray, system: np.ndarray) -> dict[str, float 
 def seed_test(baseline: Sequence[float], system: Sequence[float]) -> float | None:
     """p of Welch's two-sided t-test (``scipy.stats.ttest_ind``) over the corpus scores of each system's seeds.
 
-    None where either has fewer than two seeds.
+    None where either has fewer than two seeds, or where the seeds of neither differ: they tell nothing of others.
     """
     if min(len(baseline), len(system)) < 2:
         return None
     if np.ptp(baseline) == 0 and np.ptp(system) == 0:
-        return 1.0 if baseline[0] == system[0] else 0.0
+        return None
     return float(stats.ttest_ind(system, baseline, equal_var=False).pvalue)
 
 

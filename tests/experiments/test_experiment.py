@@ -371,6 +371,7 @@ def test_variables(recipe):
         ("base: {last: x}", "base: {last: x}\n  ? [x, y]\n  : {last: z}", "a key must be a text"),
         ("base: {last: x}", "~: {last: x}", "cannot be a name"),
         ("words: a b c d e f", "words: a b c d e f, ~: b", "vars has a key without a name"),
+        ("workdir: work", "workdir: work\ntable: toy.yaml", "table and the file itself are one file, toy.yaml"),
         ("name: toy", 'name: "toy\0"', "not YAML: .*special characters are not allowed"),
         ("metrics:", "metrix:", "unknown key metrix"),
         ("[bleu, chrf]", "[bleu, chrF]", r"results.test.metrics must be a list"),
@@ -551,3 +552,23 @@ def test_run_sh_says_which_configurations_there_are():
     assert done.returncode == 2 and not done.stdout
     names = done.stderr.strip().partition("; there are: ")[2].split(" ")
     assert sorted(names) == sorted(path.stem for path in MULTI30K.glob("*.yaml"))
+
+
+def test_without_its_baseline_a_test_set_has_scores_and_no_comparison(recipe):
+    """With the first system that is finished in its place, every difference would be another one."""
+    text = TEMPLATE.replace("  better: {last: f}", "  better: {last: f}\n  best: {last: g}")
+    recipe.write_text(text.replace('run: "sed', 'run: "test {system} != base; sed'))
+    assert command.main(_parse(recipe)) == 1
+    page = (recipe.parent / "work/results.md").read_text("utf-8")
+    assert "| best | 2 |" in page and "Against" not in page and "Not finished: base 1, 2" in page
+
+
+def test_a_published_figure_has_no_deviation_and_the_list_says_what_will_run(recipe, capsys):
+    recipe.write_text(TEMPLATE + "  paper: {published: {base: 30.10}, digits: 1}\n")
+    command.main(_parse(recipe))
+    assert "| base | 1.5 ± 0.7 | 30.1 |" in (recipe.parent / "work/results.md").read_text("utf-8")
+    (recipe.parent / "work/base/1/loss.json").unlink()
+    capsys.readouterr()
+    command.main(_parse(recipe, "--list"))
+    printed = capsys.readouterr().out
+    assert "to do\tbase/1\ttrain\nto do\tbase/1\ttranslate\ndone\tbetter/1\ttrain" in printed

@@ -219,7 +219,7 @@ def test_identical_systems_do_not_differ():
     found = significance.paired_tests(metrics.Scorer("bleu", [refs]), *nothing, resamples=50, trials=50)
     assert found["bootstrap"]["p"] == found["randomization"]["p"] == 1.0
     assert significance.seed_test([1.0], [2.0, 3.0]) is None
-    assert significance.seed_test([2.0, 2.0], [2.0, 2.0]) == 1.0
+    assert significance.seed_test([2.0, 2.0], [2.0, 2.0]) is None
 
 
 def test_two_references(files):
@@ -399,3 +399,10 @@ def test_what_cannot_be_scored_is_said_before_anything_is_lost(tmp_path):
         with pytest.raises(SyntaxDataError, match=message):
             command.main(_parse("--ref", ref, *argv))
     assert (tmp_path / "ref").read_text() == "a b\n"
+
+
+def test_the_output_of_two_runs_is_no_run(tmp_path):
+    run = "S-0\ta\nH-0\t-1\tb\nD-0\t-1\tb\n"
+    (tmp_path / "two.out").write_text(run * 2)
+    with pytest.raises(SyntaxDataError, match=r"two.out:4: S-0 stands twice"):
+        read_translations(tmp_path / "two.out")
