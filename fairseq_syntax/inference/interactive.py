@@ -150,6 +150,8 @@ class InteractiveInput:
         """The line with tokens that know how many pieces they have, and the pieces."""
         segmenter, forms = self.task.source_segmenter, [token.form for token in line.tokens]
         words = segmenter.encode_words(forms, spaces_before(line.tokens)) if segmenter else [f.split() for f in forms]
+        if not all(words):
+            raise SyntaxDataError("a word is empty or white space only", line=line.line_number + 1)
         tokens = [replace(token, pieces=len(pieces)) for token, pieces in zip(line.tokens, words)]
         return replace(line, tokens=tokens), [piece for pieces in words for piece in pieces]
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from fairseq import utils
+from fairseq import options, utils
 from fairseq.models.lstm import (
     DEFAULT_MAX_SOURCE_POSITIONS,
     DEFAULT_MAX_TARGET_POSITIONS,
@@ -262,6 +262,8 @@ class SyntaxLSTMModel(LSTMModel):
         """Build the model from fairseq's options for ``lstm`` and those of the system."""
         base_architecture(args)
         check_task(task, cls.title)
+        if not options.eval_bool(args.decoder_attention):
+            raise SyntaxDataError("--decoder-attention 0: without attention no system has a part in the decoder")
         cls.remember(args, task)
         if args.encoder_layers != args.decoder_layers:
             raise SyntaxDataError("--encoder-layers must match --decoder-layers")

@@ -113,8 +113,10 @@ class Stage(Generic[Item, Result]):
 
     def _finish(self, batch: list[_Entry[Item, Result]]) -> None:
         try:
-            results = self._work(batch[0].key, [entry.item for entry in batch])
-        except Exception as error:
+            results = list(self._work(batch[0].key, [entry.item for entry in batch]))
+            if len(results) != len(batch):
+                raise RuntimeError(f"{len(results)} results of {len(batch)} items")
+        except BaseException as error:  # whatever it is, the next batch is to be worked on
             if len(batch) == 1:
                 batch[0].future.set_exception(error)
                 return

@@ -261,6 +261,7 @@ class SyntaxTranslationTask(TranslationTask):
             self._need("target", self._target_needs)
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
             self.tokenizer = SegmentationDecoder(self.target_segmenter)
+            self.cfg.eval_bleu_remove_bpe = None  # which would be done twice
         return model
 
     def _check_training(self, cfg: Any) -> None:

@@ -229,7 +229,10 @@ class SentencePieceSegmenter(Segmenter):
         return [part for piece in pieces for part in ((piece[0], piece[1:]) if piece in RESERVED else (piece,))]
 
     def decode(self, pieces: str | Iterable[str]) -> str:
-        pieces = pieces.split() if isinstance(pieces, str) else list(pieces)
+        if isinstance(pieces, str):
+            # where there is no mark at all, fairseq's --remove-bpe sentencepiece has made text of them already
+            pieces = pieces.split() if SPACE_MARK in pieces else [pieces]
+        pieces = list(pieces)
         if self._byte_pieces:
             pieces = _join_bytes(pieces, self._byte_pieces)
         return _unescape("".join(pieces).replace(SPACE_MARK, " ").strip(" "))

@@ -83,3 +83,21 @@ def test_closing_finishes_what_was_submitted(stage):
     assert [f.result(0) for f in futures] == [2 * i for i in range(10)]
     with pytest.raises(RuntimeError, match="closed"):
         made.submit(1)
+
+
+@pytest.mark.parametrize("fault", [SystemExit("enough"), "too few"])
+def test_whatever_a_batch_ends_with_the_next_one_is_worked_on(fault):
+    def work(key, items):
+        if key == "bad":
+            if isinstance(fault, BaseException):
+                raise fault
+            return []
+        return items
+
+    made = Stage("test", work, size=4, words=20)
+    try:
+        with pytest.raises((SystemExit, RuntimeError)):
+            made.submit(1, key="bad").result(20)
+        assert made.submit(2, key="good").result(20) == 2
+    finally:
+        made.close()

@@ -471,3 +471,12 @@ def test_raw_text_is_cut_as_the_parse_that_the_data_were_cut_from(tmp_path, kind
     about.write_text(about.read_text().replace(' "cut_from": "parse",\n', ""))
     run_segment("--lang", "de", *train, "--input", parse, "--outdir", tmp_path / "out")
     assert load_segmenter(about).cut_from == "parse" and load_segmenter(about).fingerprint == segmenter.fingerprint
+
+
+def test_text_that_fairseq_has_joined_already_is_left_as_it_is(corpus):
+    """``--remove-bpe sentencepiece`` comes before the segmentation's own way back, which took every space out."""
+    segmenter = train_segmenter("sentencepiece", [corpus], 60)
+    pieces = segmenter.encode_text("a b (c) a")
+    text = segmenter.decode(pieces)
+    joined = "".join(pieces).replace("▁", " ").strip()  # as fairseq has it
+    assert segmenter.decode(" ".join(pieces)) == segmenter.decode(joined) == text and " " in text
