@@ -158,22 +158,23 @@ def _missing_parse() -> list[str]:
     )
     row = re.compile(r"^\| (\S+) \| ([\d.]+) \| ([\d.]+) \|$", re.M)
     exact = {name: (parsed, alone) for name, parsed, alone in row.findall(toy)}
-    (_, of_toy), six, trained = _against(toy), _against(short), _against(long)
+    (_, of_toy), trained = _against(toy), _against(long)
     level = [of_toy["PASCAL.dropout"], of_toy["LDP.dropout"], *(test["PASCAL.dropout"] for test in trained[2:])]
     assert not any(p.endswith("*") for _, p in level), "level, which may be chance"
-    assert all(-2.5 < test["PASCAL"][0] < -1.5 for test in (*six[2:], *trained[2:])), "about two points behind"
+    assert all(-4 < test["PASCAL"][0] < -3 for test in trained[2:]), "three to four points behind"
 
     def behind(system: str) -> str:
         return f"{of_toy[system][0]:.2f}".replace("-", "−")
 
-    def rows(label: str, system: str, first: int) -> str:
-        scores = (bleu[first : first + 2] for bleu in (_bleu(short, system), _bleu(long, system)))
-        return f"| {label} | " + " | ".join(" / ".join(pair) for pair in scores) + " |"
+    def rows(label: str, system: str, first: int, mark: str = "") -> str:
+        six_epochs, updates = (
+            " / ".join(bleu[first : first + 2]) for bleu in (_bleu(short, system), _bleu(long, system))
+        )
+        return f"| {label} | {six_epochs}{mark} | {updates} |"
 
     ahead = {name: [f"{test[name][0]:.2f}" for test in trained[:2]] for name in ("PASCAL", "PASCAL.dropout")}
     on_text = [f"{test['PASCAL.dropout'][0]:+.2f}".replace("-", "−") for test in trained[2:]]
     with_dropout = "with `--parse-dropout` (0.15; with 4,000 updates 0.2), with the parse"
-    alone_behind = " and ".join(f"{-test['PASCAL.dropout'][0]:.2f}" for test in six[2:])
     (parsed, alone), (parsed_ldp, alone_ldp) = exact["PASCAL.dropout"], exact["LDP.dropout"]
     parsed_labels, alone_labels = exact["sennrich_haddow.dropout"]
     return [
@@ -183,16 +184,16 @@ def _missing_parse() -> list[str]:
         f"{exact['PASCAL'][0]} %.",
         f"{exact['LDP'][1]} % and {behind('LDP')} without dropout, {alone_ldp} % and {behind('LDP.dropout')} with it, "
         f"and with the parse {parsed_ldp} % for {exact['LDP'][0]} %.",
-        f"with dropout: {alone_labels} % without a parse, {parsed_labels} % with it.",
+        f"{exact['sennrich_haddow'][1]} % without a parse; with dropout {alone_labels} %, and {parsed_labels} % with a "
+        "parse.",
         rows("plain Transformer", "transformer", 0),
         rows("PASCAL, with the parse", "PASCAL", 0),
-        rows("PASCAL, the text alone", "PASCAL", 2),
+        rows("PASCAL, the text alone", "PASCAL", 2, " ¹"),
         rows(with_dropout, "PASCAL.dropout", 0),
-        rows("with `--parse-dropout`, the text alone", "PASCAL.dropout", 2),
+        rows("with `--parse-dropout`, the text alone", "PASCAL.dropout", 2, " ¹"),
         f"level with it on the text alone: {on_text[0]} on 2016 and {on_text[1]} on 2017",
         f"ahead of the plain one by {' and '.join(ahead['PASCAL.dropout'])}, where PASCAL without dropout is by "
         f"{' and '.join(ahead['PASCAL'])}.",
-        f"still {alone_behind} behind on the text alone",
         "takes the parse from each sentence with probability P",
         "--parse-dropout 0.15 ...",
         "models with and without `--parse-dropout 0.15`",
