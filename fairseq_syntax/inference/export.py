@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,17 +155,15 @@ def write_ctranslate2(loaded: Loaded, folder: Path, quantization: str | None = N
         hint = "pip install 'fairseq-syntax[export]'"
         raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
 
-    # the converter's arrays are the parameters themselves, which it quantizes in place and of which heads change places
-    own = replace(loaded, model=copy.deepcopy(loaded.model))
-    embedding = _label_embedding(own.model)
+    embedding = _label_embedding(loaded.model)
     if embedding is None:
-        model, options = plain_model(own.model, loaded.options, loaded.task)
+        model, options = plain_model(loaded.model, loaded.options, loaded.task)
         _check(loaded, model)
         columns: list[str] = []
     else:
-        model, options = own.model, plain_options("transformer", loaded.options)
+        model, options = loaded.model, plain_options("transformer", loaded.options)
         columns = list(embedding.embeddings)
-    spec = _specification(model, options, own, embedding)
+    spec = _specification(model, options, loaded, embedding)
 
     class Converted(Converter):
         def _load(self):
@@ -220,6 +218,8 @@ def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embed
             layernorm_embedding=bool(args.layernorm_embedding),
             num_source_embeddings=1 + len(embedding.embeddings),
         )
+    # the arrays below are the parameters themselves, which are quantized in place and whose heads change places
+    model = copy.deepcopy(model)
     if head.head is not None:
         move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
     converter.set_transformer_encoder(spec.encoder, model.encoder)
