@@ -2,6 +2,7 @@
 
 import re
 
+import lstm_models
 import pytest
 import toy_data
 from toy_data import fairseq
@@ -66,6 +67,11 @@ def test_commands(arch, toy, tmp_path):
 def test_targets_padded_on_the_left_are_refused(toy, tmp_path, arch):
     with pytest.raises(SyntaxDataError, match="an LSTM decoder would read the padding before a sentence"):
         toy_data.train(toy.data, tmp_path, "--left-pad-target", arch=arch, max_epoch=1, **LSTM)
+
+
+def test_a_decoder_without_attention_is_refused():
+    with pytest.raises(SyntaxDataError, match="--decoder-attention 0: without attention no system has a part"):
+        lstm_models.model("dlaa_lstm", decoder_attention="0")
 
 
 def test_ensembles_with_fairseqs_own_lstm(toy, tmp_path):

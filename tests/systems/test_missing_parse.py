@@ -231,6 +231,27 @@ def test_raw_text_without_a_parse_is_translated_as_by_a_plain_transformer(toy, v
         assert ours.pieces == theirs.pieces and ours.score == pytest.approx(theirs.score, abs=1e-5)
 
 
+def test_what_was_translated_is_not_kept(toy):
+    """fairseq-interactive asks for an iterator for each buffer; fairseq would keep them all, with their parses."""
+    task = untrained(toy.data, "pascal_transformer").task
+    task.cfg.missing_parse, task.cfg.syntax_parser = "neutral", "none"
+    for _ in range(3):
+        dataset = task.build_dataset_for_inference(*task.get_interactive_tokens_and_lengths(["old dogs"], None))
+        list(task.get_batch_iterator(dataset, max_tokens=100, max_positions=(100, 100)).next_epoch_itr(shuffle=False))
+    assert not task.dataset_to_epoch_iter
+
+
+def test_bleu_of_validation_is_of_text_whatever_is_to_be_removed(toy):
+    """``--eval-bleu-remove-bpe sentencepiece`` and the segmentation's own way back would take every space out."""
+    more = ("--eval-bleu", "--eval-bleu-remove-bpe", "sentencepiece")
+    loaded = untrained(toy.data, "pascal_transformer", *more)
+    dictionary = loaded.task.target_dictionary
+    words = [symbol for symbol in dictionary.symbols if symbol[0] == "▁" and len(symbol) > 1][:3]
+    tokens = dictionary.encode_line(" ".join(words), add_if_not_exist=False).int()
+    text = loaded.task.tokenizer.decode(dictionary.string(tokens, loaded.task.cfg.eval_bleu_remove_bpe))
+    assert text.split() == [word[1:] for word in words] and len(words) == 3
+
+
 def test_words_of_an_unparsed_line():
     line = unparsed("The man, who...")
     assert [t.form for t in line.tokens] == ["The", "man", ",", "who", "..."]

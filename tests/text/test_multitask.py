@@ -170,6 +170,16 @@ def test_words_in_brackets(tmp_path):
     assert "(root w0 )root" in (tmp_path / "out" / "train.de").read_text().splitlines()
 
 
+def test_nothing_is_written_through_a_link_onto_the_input(tmp_path):
+    prefix, texts = corpus(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "train.en").symlink_to(f"{prefix}.en")
+    for option in ("--train", "--translate-only"):
+        with pytest.raises(SyntaxDataError, match="the output would overwrite this input"):
+            run(tmp_path, option, str(prefix))
+    assert (tmp_path / "seg" / "train.en").read_text().splitlines() == texts
+
+
 def test_errors_name_the_file(tmp_path):
     prefix, _ = corpus(tmp_path)
     with pytest.raises(SyntaxDataError, match=r"train.en:2: the text holds w1"):
