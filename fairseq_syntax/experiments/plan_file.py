@@ -283,14 +283,14 @@ def _check_outputs(experiment: Experiment, reader: _Reader) -> None:
                 both = f"{first.cell} {first.step} and {task.cell} {task.step}"
                 raise reader.fail(f"{both} both make {text}", "a name with {dir} is a cell's own")
             owners[path] = (task, text)
-    order = {id(task): place for place, task in enumerate(task for chain in chains for task in chain)}
+    order = {path: number for number, path in enumerate(owners)}
     for path, (task, text) in owners.items():
         for folder in path.parents:
             if folder not in owners or owners[folder][0] is task:
                 continue
             holder, outer = owners[folder]
-            same = holder.cell in ("prepare", task.cell)
-            if not same or order[id(holder)] > order[id(task)]:
+            earlier = holder.cell in ("prepare", task.cell) and order[folder] < order[path]
+            if not earlier:
                 both = f"{outer} of {holder.cell} {holder.step} holds {text} of {task.cell} {task.step}"
                 raise reader.fail(
                     f"the output {both}",
