@@ -19,6 +19,7 @@ def register() -> None:
     with compat.unchanged_logging():
         compat.allow_checkpoint_types()
         compat.processes_without_gpus()
+        compat.whole_copies_of_checkpoints()
         compat.checkpoints_to_go_on_from()
         from fairseq_syntax import criterions, systems, tasks  # noqa: F401
         from fairseq_syntax.data import preprocess

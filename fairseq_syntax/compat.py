@@ -1,5 +1,6 @@
 """Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, logging left as it was, its own
-models in an ensemble with ours, several processes where there is no GPU, and what a run may go on from.
+models in an ensemble with ours, several processes where there is no GPU, checkpoints that a kill leaves whole, and what
+a run may go on from.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import inspect
 import logging
 import os
+import pickle
 import socket
 import typing
 from collections.abc import Iterator, Mapping
@@ -126,6 +128,32 @@ def processes_without_gpus() -> None:
     wrapping.DistributedDataParallel = on_cpus
 
 
+def whole_copies_of_checkpoints() -> None:
+    """Let a kill leave every checkpoint whole: ``checkpoint_last.pt`` and ``checkpoint_best.pt``, too.
+
+    fairseq writes one file beside its place and renames it, and copies it over the others, which a kill leaves in part:
+    a run could not go on from them. The copies, too, are made beside their places.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    if getattr(checkpoint_utils.PathManager, "copies_are_whole", False):
+        return
+
+    class WholeCopies(PathManager):
+        copies_are_whole = True
+
+        @staticmethod
+        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> typing.Any:
+            if not overwrite or not PathManager.supports_rename(dst_path):
+                return PathManager.copy(src_path, dst_path, overwrite=overwrite)
+            copied = PathManager.copy(src_path, f"{dst_path}.tmp", overwrite=True)
+            PathManager.rename(f"{dst_path}.tmp", dst_path)
+            return copied
+
+    checkpoint_utils.PathManager = WholeCopies  # of this module of fairseq alone
+
+
 def checkpoints_to_go_on_from() -> None:
     """Let the task look at a checkpoint that training goes on from, or begins with (``--finetune-from-model``).
 
@@ -151,11 +179,22 @@ def checkpoints_to_go_on_from() -> None:
 
 
 def _without_numbers(path: str) -> dict[str, typing.Any]:
-    """A checkpoint whose tensors are still in the file."""
+    """A checkpoint whose tensors are still in the file.
+
+    Raises:
+        SyntaxDataError: it is no checkpoint, or a part of one
+    """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # of PyTorch before 1.6, as a whole
-        return torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # of PyTorch before 1.6, as a whole
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise SyntaxDataError(
+            f"no checkpoint that can be read: {(str(error) or 'it ends too early').splitlines()[0]}",
+            path=path,
+            hint="go on from an earlier one with --restore-file, or move it away to begin anew",
+        ) from error
 
 
 def _start_processes(options: typing.Any, tpu: bool) -> bool:

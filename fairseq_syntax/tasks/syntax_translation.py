@@ -376,10 +376,16 @@ class SyntaxTranslationTask(TranslationTask):
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
         """fairseq's; that of the training data is cut as in epoch 1, whatever the epoch in which it is made.
 
-        And it is the criterion's, where that has one.
+        And it is the criterion's, where that has one. Validation on the training data has an iterator of its own:
+        fairseq takes that of training, and so ends the epoch.
         """
         if dataset is not self.datasets.get(self.cfg.train_subset):
             return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
+        if "grouped_shuffling" not in kwargs:  # which is asked of training alone
+            before = dataset.epoch
+            own = super().get_batch_iterator(dataset, *args, epoch=epoch, **{**kwargs, "disable_iterator_cache": True})
+            dataset.set_epoch(before)
+            return own
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
         # With --update-ordered-indices-seed the epoch is in it. (A task by itself has no seed, but its name.)
         if once and isinstance(self.cfg.seed, int) and kwargs.get("seed") == self.cfg.seed + epoch:

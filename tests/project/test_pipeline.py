@@ -341,6 +341,15 @@ def test_update_freq_and_checkpointed_activations(toy, tmp_path):
     assert again["optimizer_history"][-1]["num_updates"] == 2
 
 
+def test_validation_on_the_training_data_leaves_training_alone(toy, tmp_path):
+    """fairseq's would take training's iterator: an epoch would end with it, and what is dropped be that of epoch 1."""
+    options = {"max_epoch": 3, "max_tokens": 120, "parse_dropout": 0.5, "validate_interval_updates": 2}
+    kept = [toy_data.train(toy.data, tmp_path / x, **options, valid_subset=x) for x in ("valid", "valid,train")]
+    assert kept[0]["optimizer_history"][-1]["num_updates"] > 6
+    assert kept[0]["extra_state"]["train_iterator"] == kept[1]["extra_state"]["train_iterator"]
+    assert_equal_weights(*map(weights, kept), atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("precision", ["--amp", "--memory-efficient-fp16"])
 def test_lower_precision(toy, tmp_path, precision):
     state = toy_data.train(toy.data, tmp_path, precision, max_epoch=1, fp16_init_scale=4)

@@ -3,6 +3,7 @@
 import re
 import shutil
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import toy_data
@@ -56,6 +57,36 @@ def test_a_run_does_not_go_on_with_another_dictionary(toy, of_labels, tmp_path):
     shutil.copytree(of_labels, tmp_path / "on")
     with pytest.raises(SyntaxDataError, match=r"another dictionary of the source.*--srcdict"):
         toy_data.train(data, tmp_path / "on", **{**LABELS, "max_update": 2})
+
+
+def test_a_kill_while_a_checkpoint_is_copied_leaves_the_former_one(tmp_path, monkeypatch):
+    """fairseq writes the first of several whole, and the others over the former ones."""
+    from fairseq import checkpoint_utils, file_io
+
+    def half(src_path, dst_path, overwrite):
+        Path(dst_path).write_bytes(Path(src_path).read_bytes()[:3])
+        raise KeyboardInterrupt
+
+    new, last = tmp_path / "checkpoint1.pt", tmp_path / "checkpoint_last.pt"
+    new.write_bytes(b"second")
+    last.write_bytes(b"first")
+    with monkeypatch.context() as patched:
+        patched.setattr(file_io.PathManager, "copy", half)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint_utils.PathManager.copy(str(new), str(last), overwrite=True)
+    assert last.read_bytes() == b"first"
+    assert checkpoint_utils.PathManager.copy(str(new), str(last), overwrite=True)
+    assert last.read_bytes() == b"second" and sorted(tmp_path.iterdir()) == [new, last]
+
+
+@pytest.mark.parametrize("part", ["none", "some", "most", "text"])
+def test_a_run_does_not_go_on_from_a_part_of_a_checkpoint(toy, of_labels, tmp_path, part):
+    shutil.copytree(of_labels, tmp_path / "on")
+    file = tmp_path / "on" / "checkpoint_last.pt"
+    whole = file.read_bytes()
+    file.write_bytes({"none": b"", "some": whole[:1000], "most": whole[:-10], "text": b"no checkpoint"}[part])
+    with pytest.raises(SyntaxDataError, match=r"checkpoint_last.pt: no checkpoint that can be read.*--restore-file"):
+        toy_data.train(toy.data, tmp_path / "on", **{**LABELS, "max_update": 2})
 
 
 @pytest.mark.parametrize(

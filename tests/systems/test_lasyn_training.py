@@ -254,6 +254,15 @@ def test_k_updates_per_group_of_batches(trained):
 
 
 @pytest.mark.slow
+def test_validation_on_the_training_data_sees_each_sentence_once(data, trained):
+    """Neither K times nor with the empty batches that fill an update up."""
+    checkpoint, _ = trained
+    options = ["--path", checkpoint, "--batch-size", "8", "--valid-subset", "train", "--log-format", "simple", "--cpu"]
+    done = run("validate", data, *options)
+    assert re.search(r"valid on 'train' subset .*\| bsz 40$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_resume_equals_training_in_one_go(data, tmp_path):
     options = ["--em-steps", "2", "--tag-weight", "0.5"]
     train(data, tmp_path / "whole", "--max-update", "14", *options)
