@@ -4,9 +4,9 @@ Deguchi, Tamura and Ninomiya (2019), Dependency-Based Self-Attention for Transfo
 alone. No parse is needed at inference.
 
 - *Encoder* (section 3.1): the scores of one head are bi-affine, ``S = [Q; 1] U Kᵀ``; its distribution over keys is
-  trained towards the head of each token. The root is its own head.
+  trained towards the head of each token. The root and ``</s>`` are their own heads.
 - *Decoder* (section 3.2): the same with the future masked. A token whose head has not been generated yet is trained
-  towards itself.
+  towards itself. (The ``</s>`` that comes first sees no other key: it has nothing to learn.)
 - *Subwords* (section 3.3): here as in supervised heads, a word's later pieces attach to its first piece, and that to
   the first piece of the head. The paper's way is an option: a piece attaches to the one after it, and the last piece of
   a word to the last piece of the head.
@@ -52,18 +52,18 @@ class Targets(NamedTuple):
 
 
 def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
-    """The encoder's rows.
+    """The encoder's rows: pieces, and ``</s>``, which attaches to itself.
 
     Args:
         chain: the paper's rule for subwords
     """
     if not chain:
         word = syntax.real & (syntax.first_piece == syntax.column)
-        return Targets(link(syntax), syntax.real, word, word)
+        return Targets(link(syntax), ~syntax.padding, word, word)
     last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
     own, parent = syntax.of_word(last, syntax.column), syntax.of_word(last[syntax.parent], syntax.column)
     word = syntax.real & (own == syntax.column)
-    return Targets(torch.where(own == syntax.column, parent, syntax.column + 1), syntax.real, word, word)
+    return Targets(torch.where(own == syntax.column, parent, syntax.column + 1), ~syntax.padding, word, word)
 
 
 def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
@@ -73,8 +73,8 @@ def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
         syntax: of the target, in the columns of the target
         chain: the paper's rule for subwords
     """
-    parent, real, word, _ = source_targets(syntax, chain)
-    parent, real, word = (F.pad(x[:, :-1], (1, 0)) for x in (parent + 1, real, word))
+    parent, _, word, _ = source_targets(syntax, chain)
+    parent, real, word = (F.pad(x[:, :-1], (1, 0)) for x in (parent + 1, syntax.real, word))
     later = parent > syntax.column
     return Targets(torch.where(later, syntax.column, parent), real, word, word & ~later)
 
@@ -160,7 +160,7 @@ class BiaffineHead(HeadSystem):
         raise NotImplementedError
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
-        """Cross entropy of each real token's row towards what it attaches to, summed over tokens."""
+        """Cross entropy of each supervised row towards what it attaches to, summed over rows."""
         assert step.syntax is not None  # who asks for the loss has checked it
         targets, hidden = self.targets(step.syntax)
         hidden = hidden | step.padding[:, None, :]

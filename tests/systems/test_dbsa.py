@@ -43,7 +43,8 @@ def test_targets_of_the_encoder_by_loops(chain, left):
     for b, line in enumerate(LINES):
         start = syntax.size[1] - len(line.tokens) if left else 0
         found, words = attached(line, chain)
-        assert targets.real[b].nonzero().flatten().tolist() == [start + i for i in range(len(found))]
+        found.append(len(found))  # </s>
+        assert targets.real[b].nonzero().flatten().tolist() == [start + i for i in range(len(line.tokens))]
         assert targets.parent[b, targets.real[b]].tolist() == [start + to for to in found]
         assert targets.word[b].nonzero().flatten().tolist() == [start + i for i in words]
         assert targets.seen.equal(targets.word)
@@ -84,6 +85,7 @@ def test_losses_by_loops(chain):
     for b, (line, target) in enumerate(zip(LINES, TARGETS)):
         start = scores["dbsa"].size(1) - len(line.tokens)
         found, stand = attached(line, chain)
+        found.append(len(found))  # </s>
         there, stand_there, seen = in_decoder(target, chain)
         rows = [("dbsa", start + i, start + to, range(start, start + len(line.tokens))) for i, to in enumerate(found)]
         rows += [("dbsa_decoder", i + 1, to, range(i + 2)) for i, to in enumerate(there)]
