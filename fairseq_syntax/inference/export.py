@@ -163,14 +163,15 @@ def write_ctranslate2(loaded: Loaded, folder: Path, quantization: str | None = N
     else:
         model, options = loaded.model, plain_options("transformer", loaded.options)
         columns = list(embedding.embeddings)
-    spec = _specification(model, options, loaded, embedding)
 
     class Converted(Converter):
-        def _load(self):
-            return spec
+        def _load(self):  # quantizing changes it in place
+            return _specification(model, options, loaded, embedding)
 
-    Converted().convert(os.fspath(folder), quantization=quantization, force=True)
-    _check_scores(loaded, folder, columns, quantization)
+    Converted().convert(os.fspath(folder), force=True)  # with fewer bits, nobody could tell it from another model
+    _check_scores(loaded, folder, columns)
+    if quantization is not None:
+        Converted().convert(os.fspath(folder), quantization=quantization, force=True)
     return columns
 
 
@@ -257,12 +258,10 @@ def move_to_front(attention: Any, head: int) -> None:
 
 
 @torch.no_grad()
-def _check_scores(loaded: Loaded, folder: Path, columns: list[str], quantization: str | None) -> None:
-    """Make sure that CTranslate2 gives random tokens the same probabilities; weights in float32 only."""
+def _check_scores(loaded: Loaded, folder: Path, columns: list[str]) -> None:
+    """Make sure that CTranslate2 gives random tokens the same probabilities, with weights in float32."""
     import ctranslate2
 
-    if quantization not in (None, "float32"):
-        return
     task = loaded.task
     source, target = task.source_dictionary, task.target_dictionary
     generator = torch.Generator().manual_seed(1)

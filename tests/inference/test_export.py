@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import binarized
+import numpy as np
 import pytest
 import torch
 import toy_data
@@ -352,6 +353,22 @@ def test_exporting_leaves_the_model_as_it_is(corpus, tmp_path):
     for number, quantization in enumerate(("int8", "float16", None)):
         export.export(loaded, "ctranslate2", tmp_path / str(number), quantization=quantization)
         assert all(torch.equal(value, before[name]) for name, value in loaded.model.state_dict().items())
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_another_model_is_not_written(supervised, tmp_path, monkeypatch, quantization):
+    """The converter is fairseq's and CTranslate2's: what it makes is held against the model, quantized or not."""
+    converter = pytest.importorskip("ctranslate2.converters.fairseq")
+    original = converter.set_transformer_encoder
+
+    def with_another_bias(spec, module):
+        original(spec, module)
+        spec.layer[0].ffn.linear_1.bias += 0.5 * (np.arange(len(spec.layer[0].ffn.linear_1.bias)) % 2)
+
+    monkeypatch.setattr(converter, "set_transformer_encoder", with_another_bias)
+    with pytest.raises(SyntaxDataError, match="CTranslate2 computes something else"):
+        make(supervised, "ctranslate2", tmp_path / "out", quantization=quantization)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["absolute", "relative", "both"])
