@@ -85,7 +85,8 @@ def main(args: argparse.Namespace) -> int:
         files = ", ".join(map(str, training["files"]))
         print(f"training a {args.train} model of {args.vocab_size} pieces on {files}", file=sys.stderr)
     of_parse = any(map(is_conllu, [*args.input, *(training["files"] if training else [])]))
-    segmenter = prepare_model(prefix, args.model, training, args.overwrite, of_parse=of_parse)
+    remade = [paths[0] for paths in outputs]
+    segmenter = prepare_model(prefix, args.model, training, args.overwrite, of_parse=of_parse, remade=remade)
     print(f"{prefix}.json: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
     with chosen_workers(args, count=args.workers) as workers:
         for path, paths in zip(args.input, outputs):

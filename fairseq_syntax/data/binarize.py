@@ -6,7 +6,7 @@ import gc
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -27,7 +27,7 @@ from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.text.files import decode_line, file_sha256, fingerprint, locked, read_raw_lines
-from fairseq_syntax.text.jobs import Parts, Workers, in_workers
+from fairseq_syntax.text.jobs import Parts, Workers, in_workers, read_record
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 
 logger = logging.getLogger(__name__)
@@ -401,6 +401,27 @@ def tokens_fingerprint(prefix: str) -> str | None:
         while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()
+
+
+def check_segmentation(tokens: Sequence[str], lang: str) -> None:
+    """Make sure that files of pieces are cut by one model, which lies beside the first, as far as is known of them.
+
+    Raises:
+        SyntaxDataError: one is cut by another: raw text would be cut otherwise than what the model learns from
+    """
+    about = segmentation_path(os.path.dirname(tokens[0]), lang)
+    if not os.path.exists(about):
+        return
+    fingerprint = load_segmenter(about).fingerprint
+    for path in tokens:
+        made = read_record(path) or {}
+        note, digest = made.get("note") or {}, (made.get("outputs") or {}).get(os.path.basename(path))
+        if note.get("segmenter", fingerprint) != fingerprint and file_sha256(path) == digest:
+            raise SyntaxDataError(
+                f"was cut by another model than {about}",
+                path=path,
+                hint=f"cut it again: fairseq-syntax segment --model {about}",
+            )
 
 
 def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, copy_segmentation
+from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import store_path
@@ -72,9 +72,13 @@ def check_text(args: Namespace) -> None:
     """Make sure, before hours of work, that both sides of each split can be read and have equally many lines.
 
     Raises:
-        SyntaxDataError: a side is missing, empty or not UTF-8, or the two sides differ in their number of lines
+        SyntaxDataError: a side is missing, empty or not UTF-8, the two sides differ in their number of lines, or
+            splits are cut by two models
     """
-    for prefixes in filter(None, (args.trainpref, args.validpref, args.testpref)):
+    given = list(filter(None, (args.trainpref, args.validpref, args.testpref)))
+    for lang in [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]:
+        check_segmentation([f"{prefix}.{lang}" for prefixes in given for prefix in prefixes.split(",")], lang)
+    for prefixes in given:
         for prefix in prefixes.split(","):
             lines = {}
             for lang in [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from fairseq_syntax.text.files import (
     read_raw_lines,
     whole_binary,
 )
-from fairseq_syntax.text.jobs import Parts, Step, Workers, in_workers
+from fairseq_syntax.text.jobs import Parts, Step, Workers, in_workers, read_record
 from fairseq_syntax.text.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.text.segmentation_training import fingerprints, train_segmenter
 from fairseq_syntax.text.title import parsed_with, title
@@ -38,7 +38,13 @@ def output_paths(path: str | os.PathLike[str], lang: str, outdir: Path) -> list[
 
 
 def prepare_model(
-    prefix: Path, model: str | None, training: dict | None, overwrite: bool = False, *, of_parse: bool = False
+    prefix: Path,
+    model: str | None,
+    training: dict | None,
+    overwrite: bool = False,
+    *,
+    of_parse: bool = False,
+    remade: Collection[Path] = (),
 ) -> Segmenter:
     """The model to use, written under ``prefix`` (``OUTDIR/segmentation.LANG``).
 
@@ -51,9 +57,11 @@ def prepare_model(
         training: arguments of ``train_segmenter``, where ``model`` is None
         overwrite: train in any case
         of_parse: whether the words of its data are those of a parse; raw text is then cut as such, too
+        remade: the pieces that it is wanted for
 
     Raises:
-        SyntaxDataError: no model, nothing to train it on, or it cannot be written
+        SyntaxDataError: no model, nothing to train it on, it cannot be written, or other pieces would be left without
+            the model that they are cut by
     """
     outputs = tuple(prefix.with_name(f"{prefix.name}.{ending}") for ending in ("json", "model"))
     given = load_segmenter(model) if model is not None else None
@@ -68,6 +76,8 @@ def prepare_model(
     with step.making() as done:
         if done is not None and not overwrite:
             return load_segmenter(outputs[0])
+        if given is None and not overwrite and not _trained_as(outputs[0], record):
+            _leave_none_behind(prefix, remade, None)
         segmenter = given or train_segmenter(**(training or {}))
         if given is None:
             segmenter.about["training"] = record
@@ -77,10 +87,48 @@ def prepare_model(
         elif segmenter.about.get("language") != language:
             segmenter.about.pop("cut_from", None)  # of a joint model: that was the other language
         segmenter.about["language"] = language
+        if not overwrite:
+            _leave_none_behind(prefix, remade, segmenter)
         step.begin()
         segmenter.save(prefix)
         step.finish()
     return segmenter
+
+
+def cut_by(segmenter: Segmenter) -> dict[str, str]:
+    """What is noted of pieces: by which model they are cut, and whether words are those of a parse."""
+    return {"segmenter": segmenter.fingerprint, "cut_from": segmenter.cut_from}
+
+
+def _trained_as(about: Path, record: dict) -> bool:
+    """Whether the model that is there was trained so, and would be the same if it were trained again."""
+    try:
+        return json.loads(about.read_text(encoding="utf-8")).get("training") == json.loads(json.dumps(record))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _leave_none_behind(prefix: Path, remade: Collection[Path], segmenter: Segmenter | None) -> None:
+    """Raises SyntaxDataError where pieces beside the model are cut by another one, and are not made again.
+
+    Raw text would be cut otherwise than they are, in translation, and nothing would tell. With None any pieces are.
+    """
+    about = prefix.with_name(f"{prefix.name}.json")
+    if not about.exists():
+        return
+    language, others = prefix.name.removeprefix("segmentation."), {path.name for path in remade}
+    for record in sorted(prefix.parent.glob(f".*.{language}.made.json")):
+        name = record.name.removeprefix(".").removesuffix(".made.json")
+        note = (read_record(prefix.with_name(name)) or {}).get("note") or {}
+        if name in others or "segmenter" not in note or not prefix.with_name(name).exists():
+            continue
+        if segmenter is None or note != cut_by(segmenter):
+            raise SyntaxDataError(
+                f"would be replaced, and {name} beside it is cut by it",
+                path=about,
+                hint=f"cut more files by it with --model {about}, give all files at once, or another --outdir "
+                "(--overwrite replaces it)",
+            )
 
 
 def segment_file(
@@ -114,6 +162,7 @@ def segment_file(
         if done is not None and not overwrite:
             parts.remove()  # a run that was killed after its last commit left them
             return "up to date"
+        other_parse = None if len(outputs) > 1 else _parse_of_before(outputs[0])
         with parts.being_made():
             spans: list[tuple[int, int]] = []
             with progress(total=count_lines(path), of=outputs[0].name) as bar:
@@ -128,9 +177,9 @@ def segment_file(
             lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
             for head in heads:
                 segmenter.altered.update(head["altered"])
+            if other_parse is not None:
+                other_parse.unlink(missing_ok=True)
             step.begin()
-            if len(outputs) == 1:  # a parse of before is not of these pieces
-                outputs[0].with_name(f"{outputs[0].name}.conllu").unlink(missing_ok=True)
             with ExitStack() as stack:
                 files = [stack.enter_context(whole_binary(out)) for out in outputs]
                 if len(files) == 2:
@@ -140,8 +189,26 @@ def segment_file(
                     files[0].write(body[: head["bytes"]])
                     if len(files) == 2:
                         files[1].write(body[head["bytes"] :])
-            step.finish()
+            step.finish(cut_by(segmenter))
     return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
+
+
+def _parse_of_before(pieces: Path) -> Path | None:
+    """The parse that was written beside pieces, which new pieces of a text do not belong to; None: there is none.
+
+    Raises:
+        SyntaxDataError: there is one that was not written here
+    """
+    parse = pieces.with_name(f"{pieces.name}.conllu")
+    if not parse.exists():
+        return None
+    if parse.name in ((read_record(pieces) or {}).get("outputs") or {}):
+        return parse
+    raise SyntaxDataError(
+        f"would be taken for the parse of {pieces.name}, and is not of its pieces",
+        path=parse,
+        hint="give it to --input, move it away, or give another --outdir",
+    )
 
 
 def _source(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:

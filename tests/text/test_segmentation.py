@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.cli import segment as segment_cli
+from fairseq_syntax.data.preprocess import check_text
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import segmentation
 from fairseq_syntax.text.conllu import read_conllu, text_of
@@ -454,14 +455,11 @@ def test_raw_text_is_cut_as_the_parse_that_the_data_were_cut_from(tmp_path, kind
     assert (tmp_path / "more/text.de").read_text(encoding="utf-8").splitlines() == pieces
     run_segment("--lang", "en", *model, "--input", raw, "--outdir", tmp_path / "joint")
     assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "text"
-    run_segment("--lang", "en", *model, "--input", parse, "--outdir", tmp_path / "joint")
-    assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "parse"
-    # A text is cut again where the model's words are from elsewhere now, and the parse of before is not of its pieces.
-    (tmp_path / "joint/text.de.en.conllu").write_text("a parse of before\n")
+    # A text is cut again where the model's words are from elsewhere now.
     assert (kind == "sentencepiece") == ((tmp_path / "joint/text.de.en").read_text("utf-8").splitlines() == pieces)
     run_segment("--lang", "en", *model, "--input", parse, raw, "--outdir", tmp_path / "joint")
     assert (tmp_path / "joint/text.de.en").read_text(encoding="utf-8").splitlines() == pieces
-    assert not (tmp_path / "joint/text.de.en.conllu").exists()
+    assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "parse"
     # So it is with a model that a parse is given to train on.
     run_segment("--lang", "de", *train, "--train-on", parse, "--input", raw, "--outdir", tmp_path / "on")
     assert load_segmenter(tmp_path / "on/segmentation.de.json").cut_from == "parse"
@@ -471,6 +469,58 @@ def test_raw_text_is_cut_as_the_parse_that_the_data_were_cut_from(tmp_path, kind
     about.write_text(about.read_text().replace(' "cut_from": "parse",\n', ""))
     run_segment("--lang", "de", *train, "--input", parse, "--outdir", tmp_path / "out")
     assert load_segmenter(about).cut_from == "parse" and load_segmenter(about).fingerprint == segmenter.fingerprint
+
+
+def test_pieces_are_not_left_without_the_model_that_they_are_cut_by(corpus, tmp_path, capsys):
+    """A second run for other files would train another model, or have raw text cut otherwise, and nobody would know."""
+    out, other = tmp_path / "out", tmp_path / "other.txt"
+    other.write_text("xyz zyx yyy\n" * 20, encoding="utf-8")
+    train = ["--train", "subword_nmt", "--vocab-size", "90", "--outdir", out, "--lang", "en"]
+    run_segment(*train, "--input", corpus)
+    about, first = out / "segmentation.en.json", load_segmenter(out / "segmentation.en.json")
+    refused = rf"segmentation.en.json: would be replaced, and {corpus.name} beside it is cut by it"
+    with pytest.raises(SyntaxDataError, match=refused):
+        run_segment(*train, "--input", other)
+    run_segment(*train, "--input", other, "--train-on", corpus)  # the same model
+    run_segment("--model", about, "--outdir", out, "--lang", "en", "--input", other)
+    parse = tmp_path / "p.conllu"
+    parse.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
+    run_segment("--model", about, "--outdir", tmp_path / "given", "--lang", "en", "--input", parse)
+    model = ["--model", out / first.about.get("model", "segmentation.en.model")]
+    with pytest.raises(SyntaxDataError, match=r"would be replaced, and p.en beside it"):  # as if from text
+        run_segment(*model, "--outdir", tmp_path / "given", "--lang", "en", "--input", other)
+    assert load_segmenter(about).fingerprint == first.fingerprint
+    both = [corpus, other]
+    run_segment(*train, "--vocab-size", "80", "--train-on", corpus, "--input", *both)
+    assert load_segmenter(about).fingerprint != first.fingerprint
+    # What --overwrite leaves behind is not binarized beside the model that replaced its own.
+    run_segment(*train, "--input", other, "--overwrite")
+    args = argparse.Namespace(trainpref=f"{out}/other.txt", validpref=None, testpref=None)
+    args.source_lang, args.target_lang, args.only_source = "en", "xx", True
+    check_text(args)
+    args.testpref = f"{out}/other.txt,{out}/train"
+    with pytest.raises(SyntaxDataError, match=r"out/train\.en: was cut by another model than .*segmentation\.en\.json"):
+        check_text(args)
+    (out / "train.en").write_text("a b\n", encoding="utf-8")  # pieces from elsewhere, of which nothing is known
+    check_text(args)
+
+
+def test_a_parse_that_was_not_written_here_is_not_removed(corpus, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    parse = out / f"{corpus.name}.conllu"
+    parse.write_text("hours of work", encoding="utf-8")
+    train = ["--train", "subword_nmt", "--vocab-size", "90", "--lang", "en", "--outdir", out, "--train-on", corpus]
+    with pytest.raises(SyntaxDataError, match=rf"{parse.name}: would be taken for the parse of {corpus.name}, "):
+        run_segment(*train, "--input", corpus)
+    assert parse.read_text("utf-8") == "hours of work" and not (out / f"{corpus.name}").exists()
+    parse.unlink()
+    own = tmp_path / f"{corpus.name}.conllu"
+    own.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
+    run_segment(*train, "--input", own)
+    assert parse.exists()
+    run_segment(*train, "--input", corpus)
+    assert not parse.exists(), "it was of the pieces that were there"
 
 
 def test_text_that_fairseq_has_joined_already_is_left_as_it_is(corpus):
