@@ -45,9 +45,11 @@ def main(args: argparse.Namespace) -> int:
 
     from fairseq_syntax.console import finished, say
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.experiments import results
     from fairseq_syntax.experiments.grid import Grid
     from fairseq_syntax.experiments.plan_file import load
+    from fairseq_syntax.experiments.record import read, write_whole
+    from fairseq_syntax.experiments.results_table import results_table
+    from fairseq_syntax.experiments.scores import collect
     from fairseq_syntax.experiments.verdict import verdict_page
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
@@ -76,14 +78,14 @@ def main(args: argparse.Namespace) -> int:
             grid.cluster = workers if isinstance(workers, RayWorkers) else None
             failed = grid.run(args.only, args.jobs)
         complete = [cell for cell in experiment.cells() if grid.is_complete(*cell)]
-        results.collect(experiment, complete)
-    entries = results.read(experiment.record)
+        collect(experiment, complete)
+    entries = read(experiment.record)
     if not entries:
         raise SyntaxDataError("there are no results yet", path=experiment.record, hint="run it without --table")
-    results.write_whole(experiment.table, results.results_table(experiment, entries))
+    write_whole(experiment.table, results_table(experiment, entries))
     finished(experiment.table, "the table")
     if experiment.shares is not None:
-        results.write_whole(experiment.shares.page, verdict_page(experiment, entries))
+        write_whole(experiment.shares.page, verdict_page(experiment, entries))
         finished(experiment.shares.page, "how much of the gains is syntax")
     if failed:
         print(f"failed: {', '.join(failed)}")

@@ -22,7 +22,7 @@ import fairseq_syntax
 from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Task
-from fairseq_syntax.experiments.results import append, read, record_environment, write_whole
+from fairseq_syntax.experiments.record import append, read, record_environment, write_whole
 from fairseq_syntax.text.files import file_sha256, fingerprint, make_folder, whole_binary
 from fairseq_syntax.text.ray_workers import RayWorkers
 

@@ -152,6 +152,11 @@ class Experiment:
         start = before[-1].fingerprint if before else ""
         return self._tasks(f"{system}/{seed}", steps, self.variables(system, seed), start)
 
+    def fingerprint(self, system: str, seed: int) -> str | None:
+        """That of a cell's last step, which holds those of all before it; None for a cell without steps."""
+        tasks = self.cell_tasks(system, seed)
+        return tasks[-1].fingerprint if tasks else None
+
     def _tasks(self, cell: str, steps: list[Step], variables: Mapping[str, str], fingerprint: str) -> list[Task]:
         tasks = []
         for step in steps:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment
-from fairseq_syntax.experiments.results import current
+from fairseq_syntax.experiments.record import current
 from fairseq_syntax.experiments.shares import Estimate, share_table
 from fairseq_syntax.scoring.tables import Table
 
@@ -32,7 +32,7 @@ def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -
 
     Args:
         experiment: one that has ``shares``
-        entries: its record, as :func:`.results.read` gives it
+        entries: its record, as :func:`.record.read` gives it
 
     Raises:
         SyntaxDataError: the experiment has no ``shares``

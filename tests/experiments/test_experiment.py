@@ -22,10 +22,11 @@ import pytest
 from fairseq_syntax import cli
 from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.experiments import results
 from fairseq_syntax.experiments.grid import Grid
 from fairseq_syntax.experiments.plan import Experiment, Keep, Shares, Step
 from fairseq_syntax.experiments.plan_file import load
+from fairseq_syntax.experiments.record import append, read
+from fairseq_syntax.experiments.results_table import results_table
 from fairseq_syntax.scoring.report import Options
 
 TEMPLATE = """
@@ -95,7 +96,7 @@ def test_a_grid_runs_once_and_writes_its_table_from_the_results_file(recipe, cap
     (recipe.parent / "work/results.md").unlink()
     assert command.main(_parse(recipe, "--table")) == 0
     assert (recipe.parent / "work/results.md").read_text() == table
-    kinds = [entry["kind"] for entry in results.read(record)]
+    kinds = [entry["kind"] for entry in read(record)]
     assert kinds.count("step") == 9 and kinds.count("value") == 4 and kinds.count("test") == 1
     capsys.readouterr()
     command.main(_parse(recipe, "--list"))
@@ -250,7 +251,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     assert Grid(load(recipe), say=lines.append).run() == []
     assert "a/1 first: done before" in lines and "a/1 second: started, attempt 3" in lines
     assert (work / "a/1/second").read_text() == "2\n"
-    steps = [entry for entry in results.read(work / "results.jsonl") if entry["kind"] == "step"]
+    steps = [entry for entry in read(work / "results.jsonl") if entry["kind"] == "step"]
     assert sorted((e["cell"], e["step"], e["attempts"]) for e in steps) == [
         (c, s, n) for c in ("a/1", "b/1") for s, n in (("first", 1), ("second", 3))
     ]
@@ -268,7 +269,7 @@ def test_the_table_is_in_the_order_of_the_systems_and_without_those_that_are_gon
         step = {"kind": "step", "cell": f"{system}/1", "step": "s", "command": f"run {system}"}
         step["fingerprint"] = fingerprints.get(system, "of old")
         entries.append({**step, "seconds": seconds, "attempts": 1})
-    table = results.results_table(experiment, entries)
+    table = results_table(experiment, entries)
     assert table.index("| a | 1.0 |") < table.index("| b | 4.0 |"), "the last of two entries counts"
     assert "gone" not in table
     assert table.count("CPU: first") == table.count("CPU: second") == 1
@@ -298,7 +299,7 @@ def test_a_test_is_scored_again_when_what_it_reads_has_changed(recipe):
     work = recipe.parent / "work"
 
     def scores() -> list[float]:
-        last = [entry for entry in results.read(work / "results.jsonl") if entry["kind"] == "test"][-1]
+        last = [entry for entry in read(work / "results.jsonl") if entry["kind"] == "test"][-1]
         return [round(system["mean"]["BLEU"], 2) for system in last["report"]["systems"]]
 
     before = scores()
@@ -314,11 +315,11 @@ def test_a_test_is_scored_again_when_what_it_reads_has_changed(recipe):
 
 def test_half_a_line_in_the_results_file_is_passed_over(tmp_path):
     path = tmp_path / "results.jsonl"
-    results.append(path, {"kind": "step", "n": 1})
+    append(path, {"kind": "step", "n": 1})
     with path.open("a") as stream:
         stream.write('{"kind": "step", "n"')
-    results.append(path, {"kind": "step", "n": 2})
-    assert [entry["n"] for entry in results.read(path)] == [1, 2]
+    append(path, {"kind": "step", "n": 2})
+    assert [entry["n"] for entry in read(path)] == [1, 2]
 
 
 def test_variables(recipe):
@@ -422,7 +423,7 @@ def test_a_command_with_a_line_separator_is_a_line_of_the_record(recipe):
     recipe.write_text(TEMPLATE.replace("sed 's/f$", "sed 's/\\u2028\\x85//; s/f$"), encoding="utf-8")
     command.main(_parse(recipe))
     assert "## Commands" in (recipe.parent / "work/results.md").read_text("utf-8")
-    steps = {entry["step"] for entry in results.read(recipe.parent / "work/results.jsonl") if entry["kind"] == "step"}
+    steps = {entry["step"] for entry in read(recipe.parent / "work/results.jsonl") if entry["kind"] == "step"}
     assert steps == {"data", "train", "translate"}
 
 
