@@ -12,17 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.criterions.adaptive_loss import AdaptiveLoss
-from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
-    LabelSmoothedCrossEntropyCriterionWithAlignment,
-)
 from fairseq.data import ConcatDataset
 from fairseq.dataclass import ChoiceEnum
-from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.models.lstm import LSTMModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from omegaconf import II, OmegaConf
+from omegaconf import II
 
 from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
 from fairseq_syntax.compat import ignore_syntax
@@ -38,6 +32,7 @@ from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.store import SyntaxStore, store_path
 from fairseq_syntax.store.schema import STORE_SUFFIX
+from fairseq_syntax.tasks.refusals import ModelTraits, check_criterion, check_model, check_task, check_training
 from fairseq_syntax.text.files import fingerprint
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
 
@@ -108,19 +103,7 @@ class SyntaxTranslationTask(TranslationTask):
 
     def __init__(self, cfg: SyntaxTranslationConfig, src_dict, tgt_dict) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
-        if not 0 <= cfg.parse_dropout <= 1:
-            raise SyntaxDataError(f"--parse-dropout {cfg.parse_dropout}: a probability lies between 0 and 1")
-        if cfg.tpu is True:
-            raise SyntaxDataError(
-                "fairseq takes --bf16 and --tpu for training on a TPU, which these systems were never run on",
-                hint="--amp has mixed precision; fairseq-hydra-train has bfloat16 by common.bf16=true",
-            )
-        if cfg.ddp_backend == "fully_sharded":
-            raise SyntaxDataError(
-                "--ddp-backend fully_sharded hides the layers of a model from its systems",
-                hint="use --ddp-backend pytorch_ddp or legacy_ddp, and --memory-efficient-fp16 or "
-                "--checkpoint-activations where memory is short",
-            )
+        check_task(cfg)
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
         self._dictionaries = {
             "source": fingerprint(src_dict.symbols),
@@ -129,9 +112,7 @@ class SyntaxTranslationTask(TranslationTask):
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._training_needs: frozenset[str] = frozenset()
         self._target_needs: frozenset[str] = frozenset()
-        self._losses: tuple[str, ...] = ()
-        self._adaptive_softmax = False
-        self._of_lstm = False
+        self._traits = ModelTraits()
         self._input = InteractiveInput(self)
         self._printed_alignment: PrintedAlignment | None = None
         self._searches = [search(self) for search in SEARCHES]
@@ -244,17 +225,14 @@ class SyntaxTranslationTask(TranslationTask):
                 do nothing
         """
         if not from_checkpoint:
-            self._check_training(cfg)
+            check_training(self.cfg, cfg)
         model = super().build_model(cfg, from_checkpoint)
         self._training_needs = getattr(model, "training_needs", frozenset())
-        self._losses = getattr(model, "losses", ())
-        self._adaptive_softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
-        self._of_lstm = isinstance(model, LSTMModel)
-        inference_needs: frozenset[str] = getattr(model, "inference_needs", frozenset())
+        self._traits = ModelTraits.of(model)
         if not from_checkpoint:
-            self._check_model(inference_needs)
+            check_model(self.cfg, self._traits)
         self._target_needs = getattr(model, "target_training_needs", frozenset())
-        self._need("source", inference_needs if from_checkpoint else self._training_needs)
+        self._need("source", self._traits.inference_needs if from_checkpoint else self._training_needs)
         if from_checkpoint:
             ignore_syntax(model)
         elif self._target_needs:
@@ -264,34 +242,6 @@ class SyntaxTranslationTask(TranslationTask):
             self.cfg.eval_bleu_remove_bpe = None  # which would be done twice
         return model
 
-    def _check_training(self, cfg: Any) -> None:
-        without_gpu = self.cfg.cpu or not torch.cuda.is_available()
-        if self.cfg.fp16 is True and not self.cfg.memory_efficient_fp16 and without_gpu:
-            raise SyntaxDataError("--fp16 needs a GPU", hint="use --amp, or --memory-efficient-fp16")
-        if OmegaConf.is_config(cfg) and "criterion" not in cfg and ARCH_MODEL_REGISTRY.get(cfg._name) is LSTMModel:
-            raise SyntaxDataError("fairseq's own lstm needs fairseq-train: it looks for --criterion among its options")
-        if without_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
-            raise SyntaxDataError(
-                "each of these processes would train by itself: fairseq-hydra-train starts one only without a GPU",
-                hint="use fairseq-train under torchrun, or with --distributed-world-size",
-            )
-        for side in ("encoder", "decoder"):
-            if getattr(cfg, f"{side}_layers_to_keep", None):
-                raise SyntaxDataError(
-                    f"fairseq does not read its own --{side}-layers-to-keep", hint=f"train with fewer --{side}-layers"
-                )
-
-    def _check_model(self, inference_needs: frozenset[str]) -> None:
-        if self._of_lstm and self.cfg.left_pad_target:
-            raise SyntaxDataError(
-                "--left-pad-target: an LSTM decoder would read the padding before a sentence, "
-                "of which there is more or less by what else is in the batch"
-            )
-        if self.cfg.parse_dropout and not inference_needs:
-            raise SyntaxDataError(
-                "--parse-dropout takes the parse from what reads it at inference too; this model has nothing of that"
-            )
-
     def build_criterion(self, cfg: Any) -> Any:
         """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``.
 
@@ -299,30 +249,10 @@ class SyntaxTranslationTask(TranslationTask):
         epochs in place of the task's.
 
         Raises:
-            SyntaxDataError: the model's systems have losses, and the criterion would leave them out
+            SyntaxDataError: the criterion and the model do not go together
         """
         criterion = super().build_criterion(cfg)
-        if self._losses and not getattr(criterion, "takes_system_losses", False):
-            raise SyntaxDataError(
-                f"the criterion leaves out losses that the model is trained by: {', '.join(self._losses)}",
-                hint="use --criterion supervised_head, which is label-smoothed cross entropy with these losses, "
-                "or turn them off (weight 0)",
-            )
-        if self._adaptive_softmax and not isinstance(criterion, AdaptiveLoss):
-            raise SyntaxDataError(
-                "--adaptive-softmax-cutoff: no other criterion reads such an output layer than fairseq's adaptive_loss",
-                hint="use --criterion adaptive_loss --ddp-backend legacy_ddp, without systems that have losses",
-            )
-        if isinstance(criterion, AdaptiveLoss) and not self._adaptive_softmax:
-            raise SyntaxDataError(
-                "fairseq's adaptive_loss reads the output layer of --adaptive-softmax-cutoff, and the model has none",
-                hint="give the option; an LSTM has that layer in fairseq-train alone, which names its criterion to it",
-            )
-        if self._of_lstm and isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment):
-            raise SyntaxDataError(
-                "fairseq's criterion for given alignments reads an attention that LSTMs do not give in training",
-                hint="train a Transformer with it, or this model with another criterion",
-            )
+        check_criterion(criterion, self._traits)
         self._epoch_iterator = getattr(criterion, "epoch_iterator", None)
         # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.
         self._need("source", self._training_needs)

@@ -1,0 +1,126 @@
+"""What fairseq offers and these systems cannot do: refused before any work, with what to do instead."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
+from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
+    LabelSmoothedCrossEntropyCriterionWithAlignment,
+)
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.lstm import LSTMModel
+from omegaconf import OmegaConf
+
+from fairseq_syntax.errors import SyntaxDataError
+
+if TYPE_CHECKING:
+    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """What decides which options and criterions a model goes with.
+
+    Attributes:
+        losses: names of the losses that its systems have
+        adaptive_softmax: its output layer is that of ``--adaptive-softmax-cutoff``
+        lstm: it is of the LSTM family
+        inference_needs: what it reads of a parse at inference
+    """
+
+    losses: tuple[str, ...] = ()
+    adaptive_softmax: bool = False
+    lstm: bool = False
+    inference_needs: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, model: Any) -> ModelTraits:
+        return cls(
+            losses=getattr(model, "losses", ()),
+            adaptive_softmax=getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None,
+            lstm=isinstance(model, LSTMModel),
+            inference_needs=getattr(model, "inference_needs", frozenset()),
+        )
+
+
+def check_task(cfg: SyntaxTranslationConfig) -> None:
+    """Raises SyntaxDataError for options of the task that no model goes with."""
+    if not 0 <= cfg.parse_dropout <= 1:
+        raise SyntaxDataError(f"--parse-dropout {cfg.parse_dropout}: a probability lies between 0 and 1")
+    if cfg.tpu is True:
+        raise SyntaxDataError(
+            "fairseq takes --bf16 and --tpu for training on a TPU, which these systems were never run on",
+            hint="--amp has mixed precision; fairseq-hydra-train has bfloat16 by common.bf16=true",
+        )
+    if cfg.ddp_backend == "fully_sharded":
+        raise SyntaxDataError(
+            "--ddp-backend fully_sharded hides the layers of a model from its systems",
+            hint="use --ddp-backend pytorch_ddp or legacy_ddp, and --memory-efficient-fp16 or "
+            "--checkpoint-activations where memory is short",
+        )
+
+
+def check_training(cfg: SyntaxTranslationConfig, model: Any) -> None:
+    """Raises SyntaxDataError for ways to train that do not run.
+
+    Args:
+        cfg: of the task
+        model: options of the model that is to be built
+    """
+    without_gpu = cfg.cpu or not torch.cuda.is_available()
+    if cfg.fp16 is True and not cfg.memory_efficient_fp16 and without_gpu:
+        raise SyntaxDataError("--fp16 needs a GPU", hint="use --amp, or --memory-efficient-fp16")
+    if OmegaConf.is_config(model) and "criterion" not in model and ARCH_MODEL_REGISTRY.get(model._name) is LSTMModel:
+        raise SyntaxDataError("fairseq's own lstm needs fairseq-train: it looks for --criterion among its options")
+    if without_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
+        raise SyntaxDataError(
+            "each of these processes would train by itself: fairseq-hydra-train starts one only without a GPU",
+            hint="use fairseq-train under torchrun, or with --distributed-world-size",
+        )
+    for side in ("encoder", "decoder"):
+        if getattr(model, f"{side}_layers_to_keep", None):
+            raise SyntaxDataError(
+                f"fairseq does not read its own --{side}-layers-to-keep", hint=f"train with fewer --{side}-layers"
+            )
+
+
+def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
+    """Raises SyntaxDataError where an option of the task is of no use to a model that is trained, or does it harm."""
+    if traits.lstm and cfg.left_pad_target:
+        raise SyntaxDataError(
+            "--left-pad-target: an LSTM decoder would read the padding before a sentence, "
+            "of which there is more or less by what else is in the batch"
+        )
+    if cfg.parse_dropout and not traits.inference_needs:
+        raise SyntaxDataError(
+            "--parse-dropout takes the parse from what reads it at inference too; this model has nothing of that"
+        )
+
+
+def check_criterion(criterion: Any, traits: ModelTraits) -> None:
+    """Raises SyntaxDataError where a criterion would leave out what the model is trained by, or cannot read it."""
+    if traits.losses and not getattr(criterion, "takes_system_losses", False):
+        raise SyntaxDataError(
+            f"the criterion leaves out losses that the model is trained by: {', '.join(traits.losses)}",
+            hint="use --criterion supervised_head, which is label-smoothed cross entropy with these losses, "
+            "or turn them off (weight 0)",
+        )
+    if traits.adaptive_softmax and not isinstance(criterion, AdaptiveLoss):
+        raise SyntaxDataError(
+            "--adaptive-softmax-cutoff: no other criterion reads such an output layer than fairseq's adaptive_loss",
+            hint="use --criterion adaptive_loss --ddp-backend legacy_ddp, without systems that have losses",
+        )
+    if isinstance(criterion, AdaptiveLoss) and not traits.adaptive_softmax:
+        raise SyntaxDataError(
+            "fairseq's adaptive_loss reads the output layer of --adaptive-softmax-cutoff, and the model has none",
+            hint="give the option; an LSTM has that layer in fairseq-train alone, which names its criterion to it",
+        )
+    if traits.lstm and isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment):
+        raise SyntaxDataError(
+            "fairseq's criterion for given alignments reads an attention that LSTMs do not give in training",
+            hint="train a Transformer with it, or this model with another criterion",
+        )
