@@ -142,8 +142,31 @@ def stated() -> dict[str, list[str]]:
         "README.md": readme,
         "docs/which-system.md": guide,
         "docs/results.md": results,
+        "docs/cluster.md": _cluster(),
         "examples/missing_parse/README.md": _missing_parse(),
     }
+
+
+def _cluster() -> list[str]:
+    """What the page of clusters says of costs, from the last measure of Stanza's speed and from the parser's README."""
+    rows = map(json.loads, (ROOT / "bench/results.jsonl").read_text("utf-8").splitlines())
+    *_, parser = (row["detail"] for row in rows if row["name"] == "parse/stanza")
+    speed = parser["words_per_second"]
+    hours = [f"{sentences * 25 / speed / 3600:,.0f}" for sentences in (10**7, 10**8, 10**9)]
+    assert 65 < 10**7 * 25 / speed / 60 / 32 < 75, "docs/cluster.md: 32 cores parse 10^7 sentences in 70 minutes"
+    about_parses = (ROOT / "fairseq_syntax/parsing/README.md").read_text("utf-8")
+    (alone,) = re.findall(r"; (\d+) bytes per word without distributions", about_parses)
+    (with_arcs,) = re.findall(r"^\| \*\*0\.01\*\* \|.*\| (\d+) \|$", about_parses, re.M)
+    terabytes = [f"{int(size) * 25 * 10**9 / 10**12:.1f}" for size in (alone, with_arcs)]
+    return [
+        f"{hours[0]}, {hours[1]} and {hours[2]} core-hours at 25 words a sentence and {speed:,} words a second and "
+        "core",
+        f"Stanza's own pipeline had {parser['plain_words_per_second']:,} there",
+        f"a word takes {alone} bytes in the parse and {with_arcs} with distributions",
+        f"10^9 sentences of 25 words are {terabytes[0]} or {terabytes[1]} TB of parse",
+        "0.5 for two workers on one",  # no measures, these two
+        "`ray start --head` of Ray 2.60 makes it",
+    ]
 
 
 def _missing_parse() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -532,3 +533,16 @@ def test_raw_text_is_parsed_as_the_training_text_was(caplog):
     with pytest.raises(SyntaxDataError, match=r"parsed by my\.parser"):
         options_as_before({"parser": "my.parser"}, **given)
     assert options_as_before({"parser": "my.parser", "max_words": 9}, parser="my.parser").max_words == 9
+
+
+def test_the_parser_of_the_guide(text, monkeypatch):
+    """The example of ``docs/how-to.md``, as a user would copy it."""
+    guide = (Path(__file__).resolve().parents[2] / "docs/how-to.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^## … bring your own parser$.*?^```python\n(.*?)^```$", guide, re.M | re.S)
+    (text.parent / "parser_of_the_guide.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(text.parent)
+    output = text.with_name("parsed.conllu")
+    assert main(["parse", "--parser", "parser_of_the_guide", "--input", str(text), "--output", str(output)]) == 0
+    lines = list(read_conllu(output))
+    assert [text_of(line) for line in lines] == [line.strip() for line in TEXT]
+    assert all(line.heads == [max(0, word - 1) for word in range(len(line.words))] for line in lines)
