@@ -32,7 +32,7 @@ help:
 	@echo "make bench      install, then the measurements; ONLY=train/ for a part"
 	@echo "make gpu        the tests and measures that need a GPU, and their record; MULTI30K=1 trains on Multi30k, too"
 	@echo "make docs       install, then the site in docs/_build/html; warnings are errors"
-	@echo "make clean      remove .venv and what the programs wrote"
+	@echo "make clean      remove .venv, the site and caches; trained models (runs/) stay"
 	@echo
 	@echo "Variables:   PYTHON=$(PYTHON)  TORCH='$(TORCH)'  TORCH_INDEX_URL=$(TORCH_INDEX_URL)  CUDA=$(CUDA)"
 	@echo "             VENV=$(VENV)  JOBS=$(JOBS)  PYTHONS='$(PYTHONS)'"
@@ -82,7 +82,7 @@ docs: $(VENV)/.package
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) .venv-python3.* docs/_build docs/generated build dist *.egg-info runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-python3.* docs/_build docs/generated build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each step leaves a stamp, so that a later step that changes does not repeat the ones before.

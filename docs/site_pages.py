@@ -252,7 +252,7 @@ def options() -> str:
     import dataclasses
 
     from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
-    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+    from fairseq.models import MODEL_REGISTRY
     from fairseq.models.lstm import LSTMModel
     from fairseq.tasks.translation import TranslationConfig
 
@@ -279,12 +279,7 @@ def options() -> str:
                 rows.append(f"| `--{f.name.replace('_', '-')}` | {_cell(f.metadata['help'])} |")
         return rows
 
-    presets = sorted(
-        arch
-        for arch, model in ARCH_MODEL_REGISTRY.items()
-        if model.__module__.startswith("fairseq_syntax") and ARCH_MODEL_NAME_REGISTRY.get(arch)
-    )
-    parts += ["## Architectures", "", "`--arch` takes " + ", ".join(f"`{arch}`" for arch in presets) + ".", ""]
+    parts += ["## Architectures", "", *_architectures(), ""]
     for flag, registry in (("--encoder-syntax", ENCODER_SYSTEMS), ("--decoder-syntax", DECODER_SYSTEMS)):
         for name, system in sorted(registry.items()):
             table(f"`{flag} {name}`", of_dataclass(system.config))
@@ -299,6 +294,46 @@ def options() -> str:
         if config.__module__.startswith("fairseq_syntax"):
             table(f"`--criterion {name}`", of_dataclass(config))
     return "\n".join(parts) + "\n"
+
+
+def _architectures() -> list[str]:
+    """Every ``--arch`` of this package: the systems that it has, and the criterion that trains them."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+    from fairseq.models.lstm import LSTMModel
+
+    from fairseq_syntax.model.decoder import DECODER_SYSTEMS
+    from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+    from fairseq_syntax.model.heads import HeadSystem
+    from fairseq_syntax.model.transformer import SIZES
+
+    own = {arch: m for arch, m in ARCH_MODEL_REGISTRY.items() if m.__module__.startswith("fairseq_syntax")}
+    sizes = [f"`{suffix}`" for suffix in SIZES if suffix]
+    rows, lstms = [], []
+    for arch, model in sorted(own.items()):
+        if issubclass(model, LSTMModel):
+            lstms.append(f"`{arch}`")
+        elif not arch.endswith(tuple(filter(None, SIZES))):
+            args = argparse.Namespace()
+            ARCH_CONFIG_REGISTRY[arch](args)
+            options = {side: getattr(args, f"{side}_syntax", None) or "" for side in ("encoder", "decoder")}
+            found = [ENCODER_SYSTEMS[name] for name in options["encoder"].split(",") if name]
+            found += [DECODER_SYSTEMS[name] for name in options["decoder"].split(",") if name]
+            trained = any(system.supervises is not HeadSystem.supervises for system in found)
+            criterion = "`supervised_head`" if trained else "any"
+            if "lasyn" in options["decoder"]:
+                criterion = "`lasyn_em`"
+            given = [f"`--{side}-syntax {names}`" for side, names in options.items() if names]
+            rows.append(f"| `{arch}` | {' '.join(given) or 'any'} | {criterion if given else 'as they need'} |")
+    return [
+        f"Each has smaller sizes, too: {' and '.join(sizes)} after its name. `syntax_transformer` takes any of the "
+        "systems, with commas (`--encoder-syntax pascal,supervised_heads`).",
+        "",
+        "| `--arch` | systems | `--criterion` |",
+        "|:--|:--|:--|",
+        *rows,
+        "",
+        f"LSTMs, each with a system of its own, and any criterion: {', '.join(lstms)}.",
+    ]
 
 
 def _task_config() -> Any:

@@ -259,6 +259,15 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
     assert all(low > 0 for low, _ in _intervals("PSH", "gain", "linear")), "docs/results.md: more than chance"
     above_random = [low for low, _ in _intervals("PSH", "syntax", "random")]
     assert min(above_random) > 0, "docs/results.md: above random trees, in both tests and both scores"
+    for row in ("PSH, gain", "PSH, syntax against linear"):
+        for groups in _by("longest-dependency", row):
+            gained = [gain for gain, _, _ in groups]
+            assert min(gained) == gained[0], f"docs/results.md: {row} is smallest in the group of the shortest"
+            assert max(low for _, low, _ in groups) < min(high for _, _, high in groups), (
+                "docs/results.md: they overlap"
+            )
+            if "linear" in row:
+                assert max(gained) == gained[1], "docs/results.md: the lead is largest in the second group"
     words = (ROOT / "examples/multi30k/VERDICT.md").read_text("utf-8")
     assert "lack, in BLEU on test_2016, chrF on test_2016, BLEU on test_2017 and chrF on test_2017." in words
     assert all(low < 0 for low, _ in _intervals("PSH", "gain", "random")), "docs/results.md: may be nothing"
@@ -301,6 +310,15 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
     assert _loss("PSH", "train") >= _loss("transformer", "train"), (
         "docs/results.md: below in validation, not in training"
     )
+
+
+def _by(name: str, row: str) -> list[list[tuple[float, float, float]]]:
+    """A row of the tables of BLEU by a property, of each test: the estimates of its groups with their intervals."""
+    page = (ROOT / "examples/multi30k/TRAINED.md").read_text("utf-8")
+    rows = [part.partition(f"\n| {row} | ")[2].partition("\n")[0] for part in page.split(f"**BLEU by {name}**")[1:]]
+    assert len(rows) == 2 and all(rows), f"TRAINED.md: {row} by {name}"
+    cell = re.compile(r"([+-][\d.]+) \(([+-][\d.]+) to ([+-][\d.]+)\)")
+    return [[(float(a), float(b), float(c)) for a, b, c in cell.findall(text)] for text in rows]
 
 
 def bench() -> dict[str, str]:

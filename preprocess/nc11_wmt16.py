@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """News Commentary 11, or all of WMT 2016, English and German, as in the paper on PASCAL.
 
-    python preprocess/nc11_wmt16.py --data DIR --out runs/nc11.en-de [--download]
+    python preprocess/nc11_wmt16.py --data DIR --out runs/nc11.en-de --joint [--download]
     python preprocess/nc11_wmt16.py --data DIR --out runs/wmt16.en-de --corpora wmt16 --vocab-size 32000 --joint
 
 --data holds, anywhere below it, news-commentary-v11.de-en.de with its other side (for WMT 2016 also europarl-v7.de-en

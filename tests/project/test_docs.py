@@ -171,6 +171,8 @@ def test_a_page_gets_its_equation_after_the_first_paragraph() -> None:
 
 def test_every_subcommand_and_option_is_in_the_reference() -> None:
     from fairseq_syntax.cli import SUBCOMMANDS
+    from fairseq_syntax.model.decoder import DECODER_SYSTEMS
+    from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 
     commands = site_pages.commands()
     for name in SUBCOMMANDS:
@@ -186,6 +188,11 @@ def test_every_subcommand_and_option_is_in_the_reference() -> None:
         "--gcn-after",
     ):
         assert f"| `{option}` |" in options, option
+    assert "| `supervised_head_transformer` | `--encoder-syntax supervised_heads` | `supervised_head` |" in options
+    assert "| `pascal_transformer` | `--encoder-syntax pascal` | any |" in options
+    architectures = options.partition("## Architectures")[2].partition("\n## ")[0]
+    for system in (*ENCODER_SYSTEMS, *DECODER_SYSTEMS, "dlaa_lstm", "tree2seq_lstm"):
+        assert re.search(rf"\b{system}\b", architectures), system
 
 
 @pytest.mark.checkout
