@@ -316,9 +316,9 @@ def _architectures() -> list[str]:
             args = argparse.Namespace()
             ARCH_CONFIG_REGISTRY[arch](args)
             options = {side: getattr(args, f"{side}_syntax", None) or "" for side in ("encoder", "decoder")}
-            found = [ENCODER_SYSTEMS[name] for name in options["encoder"].split(",") if name]
-            found += [DECODER_SYSTEMS[name] for name in options["decoder"].split(",") if name]
-            trained = any(system.supervises is not HeadSystem.supervises for system in found)
+            found: list[tuple[str, Any]] = [(name, ENCODER_SYSTEMS) for name in options["encoder"].split(",") if name]
+            found += [(name, DECODER_SYSTEMS) for name in options["decoder"].split(",") if name]
+            trained = any(systems[name].supervises is not HeadSystem.supervises for name, systems in found)
             criterion = "`supervised_head`" if trained else "any"
             if "lasyn" in options["decoder"]:
                 criterion = "`lasyn_em`"

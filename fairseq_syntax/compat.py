@@ -11,7 +11,6 @@ import functools
 import inspect
 import logging
 import os
-import pickle
 import socket
 import typing
 from collections.abc import Iterator, Mapping
@@ -189,9 +188,13 @@ def _without_numbers(path: str) -> dict[str, typing.Any]:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:  # of PyTorch before 1.6, as a whole
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except Exception as error:  # what unpickling meets in a damaged file may be any
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        foreign = next((line for line in lines if "Unsupported global" in line or "Unsupported class" in line), None)
+        if foreign is not None:
+            raise SyntaxDataError(f"holds what is not loaded from a checkpoint: {foreign}", path=path) from error
         raise SyntaxDataError(
-            f"no checkpoint that can be read: {(str(error) or 'it ends too early').splitlines()[0]}",
+            f"no checkpoint that can be read: {lines[0] if lines else 'it ends too early'}",
             path=path,
             hint="go on from an earlier one with --restore-file, or move it away to begin anew",
         ) from error

@@ -83,12 +83,13 @@ def finished(output: str | os.PathLike[str] | None, what: str, then: str = "", *
     """Print the last lines of a command: ``OUTPUT: what it is``, and ``next: COMMAND``.
 
     Args:
-        output: what was written, a file or a folder; None or ``-`` is stdout, and the lines go to stderr then
+        output: what was written, a file or a folder; None, ``-`` or a name of stdout is that, and the lines go to
+            stderr then
         what: what it holds, with numbers
         then: the command that comes next in the pipeline; capitals stand for what the reader has to fill in
         file: where to print to, by default stdout
     """
-    to_stdout = output is None or os.fspath(output) == "-"
+    to_stdout = output is None or os.fspath(output) in ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
     stream = file or (sys.stderr if to_stdout else sys.stdout)
     print(what if to_stdout else f"{os.fspath(output or '')}: {what}", file=stream)
     if then and not to_stdout:

@@ -59,6 +59,7 @@ def main(args: argparse.Namespace) -> None:
     if gold is not None and len(gold) != len(sentences):
         raise SyntaxDataError(f"{len(gold)} lines, but there are {len(sentences)} sentences", path=args.gold)
     translator = Translator.load(args.checkpoint, **translator_options(args))
+    translator.check_parses(args.input)
     if args.choose:
         ranked = translator.rank_heads(sentences, translations, gold)
         score = "bits" if gold is None else "f1"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fairseq_syntax.cli.options import add_data, add_device, add_source_parser
+from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, positive
 
 if TYPE_CHECKING:
     from fairseq_syntax.inference.forced_decoding import ForcedDecoder
@@ -60,7 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     rule.add_argument(
         "--ties", choices=("wrong", "right"), default="wrong", help="(default: wrong; DistilLingEval: right)"
     )
-    parser.add_argument("--max-tokens", type=int, default=4000, metavar="N", help="of a batch (default: 4000)")
+    parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="of a batch (default: 4000)")
     add_device(parser)
     parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
     parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
@@ -174,6 +174,7 @@ def _force(
 ) -> dict[str, list[float]]:
     """The scores of the rows by each model."""
     from fairseq_syntax.console import progress
+    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.inference.forced_decoding import ForcedDecoder
     from fairseq_syntax.inference.translator import Translator
 
@@ -185,6 +186,18 @@ def _force(
         name: ForcedDecoder(Translator.load(path.split(":"), args.data, **options), max_tokens=args.max_tokens)
         for name, path in models.items()
     }
+    for name, decoder in decoders.items():
+        for parse in args.conllu or ():
+            try:
+                decoder.check_parses(parse)
+            except SyntaxDataError as error:
+                hint = f"{error.hint}; systems of other parses by themselves, with --write-scores, then --scores of all"
+                raise SyntaxDataError(f"{name}: {error.message}", path=parse, hint=hint) from None
+        if parses and "arcs" in decoder.needs and any(line.words and line.arcs is None for line in parses):
+            raise SyntaxDataError(
+                f"{name} reads a parser's probabilities, and the parses given by --conllu have none",
+                hint="parse with --distributions",
+            )
     sources = parses or _parsed(list(decoders.values()), contrast.sources)
     targets: list[list[str]] = [[] for _ in contrast.sources]
     rows: list[list[int]] = [[] for _ in contrast.sources]
@@ -214,11 +227,12 @@ def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequen
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.conllu import read_conllu, text_of
+    from fairseq_syntax.text.parsed_line import is_parse_of
 
     found: list[ParsedLine] = []
     for path, one in zip(paths, sets):
         for line, source in zip(read_conllu(path, n_lines=len(one.sources)), one.sources):
-            if "".join(text_of(line).split()) != "".join(source.split()):
+            if not is_parse_of(line, source):
                 number = line.line_number + 1
                 raise SyntaxDataError(
                     f"the parse says {text_of(line)[:60]!r}, source {number} of {one.name} {source[:60]!r}",

@@ -32,13 +32,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 def main(args: argparse.Namespace) -> int:
     """Make the control parse."""
+    import sys
 
     from fairseq_syntax.console import finished, progress
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.conllu import read_conllu, write_conllu
     from fairseq_syntax.text.controls import Control
     from fairseq_syntax.text.files import check_apart, make_folder, whole_file
-    from fairseq_syntax.text.title import title
+    from fairseq_syntax.text.title import controls, parsed_with, title
 
     if args.block < 2:
         raise SyntaxDataError("--block is 2 lines or more")
@@ -50,12 +51,15 @@ def main(args: argparse.Namespace) -> int:
     n_lines = sum(1 for _ in read_conllu(args.input))
     if n_lines == 0:
         raise SyntaxDataError("is empty", path=args.input)
+    before = parsed_with(args.input)
     lines = progress(read_conllu(args.input, n_lines=n_lines), total=n_lines)
     make_folder(Path(args.output).parent)
+    segmented = False
     with whole_file(args.output) as file:
-        file.write(title(n_lines))
+        file.write(title(n_lines, parsed_with={**(before or {}), "control": [*controls(before), *args.control]}))
         try:
             for number, line in enumerate(control(lines)):
+                segmented |= any(token.pieces is not None for token in line.tokens)
                 if number == 0 and not line.words:
                     file.write("\n")  # keeps the title apart from nothing at all
                 write_conllu(file, line)
@@ -63,11 +67,15 @@ def main(args: argparse.Namespace) -> int:
             raise SyntaxDataError(error.message, path=args.input, line=error.line, hint=error.hint) from None
     report = control.report
     if "shuffled" in args.control and report.without_partner:
+        alone, block = report.without_partner, min(args.block, n_lines)
         print(
-            f"{report.without_partner} sentences are the only ones of their length among {args.block} lines: "
-            "random trees took the place of theirs"
+            f"{alone} sentence{'s are' if alone > 1 else ' is'} the only one of its length among {block} lines: "
+            "a random tree took the place of its own",
+            file=sys.stderr,
         )
     then = f"fairseq-syntax segment --lang LANG --input {args.output} --outdir DIR --model segmentation.LANG.json"
+    if segmented:
+        then = "fairseq-syntax binarize --destdir DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces
     what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(args.control)}"
     finished(args.output, what, then)
     return 0

@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
     named += [(args.src, len(sources))] if sources is not None else []
     check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
     check_output(args.json, *(run.path for system in systems for run in system.runs))
-    parses = read_parses(args.conllu, len(systems[0].runs[0])) if args.conllu else None
+    parses = read_parses(args.conllu, len(systems[0].runs[0]), sources) if args.conllu else None
     report = evaluate(systems, references, options, baseline=args.baseline, sources=sources, parses=parses)
     text = json.dumps(report, indent=1, ensure_ascii=False)
     if args.json == "-":

@@ -63,6 +63,7 @@ def main(args: argparse.Namespace) -> int:
         max_len_b=args.max_len_b,
         **translator_options(args),
     )
+    translator.check_parses(args.input)
     total = None if args.input == "-" else count_lines(args.input)
     lines = iter(read_sentences(args.input))
     count = bad = 0

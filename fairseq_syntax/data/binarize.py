@@ -409,16 +409,20 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
     Raises:
         SyntaxDataError: one is cut by another: raw text would be cut otherwise than what the model learns from
     """
-    about = segmentation_path(os.path.dirname(tokens[0]), lang)
+    about = segmentation_path(os.path.dirname(tokens[0]), lang) if tokens else ""
     if not os.path.exists(about):
         return
-    fingerprint = load_segmenter(about).fingerprint
+    own = load_segmenter(about).note
     for path in tokens:
-        made = read_record(path) or {}
-        note, digest = made.get("note") or {}, (made.get("outputs") or {}).get(os.path.basename(path))
-        if note.get("segmenter", fingerprint) != fingerprint and file_sha256(path) == digest:
+        made = read_record(path)
+        if made is None:
+            continue
+        if made.get("outputs") is None:
+            raise SyntaxDataError("was being cut when segment was ended", path=path, hint="give the command again")
+        note, digest = made.get("note") or {}, made["outputs"].get(os.path.basename(path))
+        if any(note.get(name, value) != value for name, value in own.items()) and file_sha256(path) == digest:
             raise SyntaxDataError(
-                f"was cut by another model than {about}",
+                f"was cut by another model than {about}, or into words otherwise",
                 path=path,
                 hint=f"cut it again: fairseq-syntax segment --model {about}",
             )

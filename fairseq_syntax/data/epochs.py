@@ -117,3 +117,5 @@ class TrainingBatches(EpochBatchIterator):
             if position >= self._length(epoch):  # what --skip-remainder-batch leaves out is another remainder now
                 epoch, position = epoch + 1, 0
         super().load_state_dict({**state_dict, "epoch": epoch, "iterations_in_epoch": position})
+        if epoch != state_dict["epoch"]:
+            self.dataset.set_epoch(epoch)  # fairseq does it where one epoch ends and the next begins

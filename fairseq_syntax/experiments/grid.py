@@ -76,11 +76,13 @@ class Grid:
     def exchange_kept(self) -> None:
         """Keep the files of finished cells, and put those of kept cells back where the work directory lacks them.
 
-        Raises:
-            SyntaxDataError: a file to keep is none, or cannot be written
+        Where that cannot be done of a cell it is said; the others go on.
         """
-        for cell in self.experiment.cells():
-            self._exchange_kept(*cell)
+        for system, seed in self.experiment.cells():
+            try:
+                self._exchange_kept(system, seed)
+            except SyntaxDataError as error:
+                self.say(f"{system}/{seed}: FAILED to keep its files: {error}")
 
     def _exchange_kept(self, system: str, seed: int) -> None:
         tasks = self.experiment.cell_tasks(system, seed)
@@ -135,7 +137,7 @@ class Grid:
         names = {kept.relative_to(keep.folder).as_posix(): kept for _, kept in self._kept_files(system, seed)}
         if entry["fingerprint"] != wanted[-1] or entry["files"].keys() != names.keys():
             return False
-        if self.check_code and entry["code"] != code_fingerprint():
+        if self.check_code and entry.get("code") != code_fingerprint():
             return False
         return all(file_sha256(names[name]) == sha256 for name, sha256 in entry["files"].items())
 

@@ -260,13 +260,14 @@ def _is_whole(value: Any) -> bool:
 
 
 def _check_outputs(experiment: Experiment, reader: _Reader) -> None:
-    """Refuse outputs that are, or hold, those of another cell, or of an earlier step.
+    """Refuse outputs that are, or hold, those of another cell, or of an earlier step, and inputs that steps make.
 
     A step's outputs are removed before it runs with another command, and say that it is done: those of two cells, under
-    one name, would be what either made.
+    one name, would be what either made. The content of an input is part of what a step is: were it made on the way,
+    the step would be another one after each run.
 
     Raises:
-        SyntaxDataError: such an output, or a cell's whole folder, in which the program keeps its marks and logs
+        SyntaxDataError: such an output or input, or a cell's whole folder, where the program keeps its marks and logs
     """
     chains = [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in experiment.cells())]
     owners: dict[Path, tuple[Task, str]] = {}
@@ -295,6 +296,18 @@ def _check_outputs(experiment: Experiment, reader: _Reader) -> None:
                 raise reader.fail(
                     f"the output {both}",
                     "a step's outputs are removed when it is to run again: name what it makes itself",
+                )
+    given = [(step, experiment.variables()) for step in experiment.prepare]
+    for system, seed in experiment.cells():
+        own = experiment.variables(system, seed)
+        given += [(step, own) for step in experiment.steps if step.only is None or system in step.only]
+    for step, variables in given:
+        for text in step.inputs:
+            path = Path(os.path.normpath(experiment.workdir / experiment.fill(text, variables)))
+            if any(made == path or made in path.parents or path in made.parents for made in owners):
+                raise reader.fail(
+                    f"{step.name}: the input {text} is made by a step",
+                    "inputs are what comes from elsewhere; a step runs again where one before it does",
                 )
 
 

@@ -104,7 +104,7 @@ def current(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> lis
     """Of what a record says, the latest of each kind that holds of the experiment as it is now.
 
     What is left out: systems, seeds, steps, tests and values that it had once, what other commands gave in the place
-    of those that it has now, and gains over another baseline.
+    of those that it has now, and comparisons with, or gains over, another baseline.
     """
     latest: dict[tuple, Mapping[str, Any]] = {}
     for entry in entries:
@@ -115,7 +115,7 @@ def current(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> lis
     ]
     commands = {(task.cell, task.step): task.fingerprint for task in tasks}
     cells = {f"{system}/{seed}": experiment.fingerprint(system, seed) for system, seed in experiment.cells()}
-    tests, values = [test.name for test in experiment.tests], [value.name for value in experiment.values]
+    tests, values = {test.name: test.baseline for test in experiment.tests}, [v.name for v in experiment.values]
     baseline = experiment.shares.baseline if experiment.shares is not None else None
 
     def replaced(entry: Mapping[str, Any]) -> bool:
@@ -134,7 +134,10 @@ def current(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> lis
             return False
         if entry["kind"] == "shares":
             return baseline is not None and entry["test"] in tests and entry.get("baseline", baseline) == baseline
-        return entry["kind"] != "test" or entry["test"] in tests
+        if entry["kind"] == "test":
+            against = tests.get(entry["test"])
+            return entry["test"] in tests and (against is None or entry["report"].get("baseline", against) == against)
+        return True
 
     return [entry for entry in latest.values() if holds(entry)]
 

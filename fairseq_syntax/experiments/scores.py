@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Shares, Test, Value
-from fairseq_syntax.experiments.record import append, read
+from fairseq_syntax.experiments.record import append, current, read
 
 if TYPE_CHECKING:
     from fairseq_syntax.scoring.outputs import Translations
@@ -28,7 +28,7 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
                 before = [e for e in entries if (e.get("cell"), e.get("name")) == (entry["cell"], entry["name"])]
                 if not before or {k: v for k, v in before[-1].items() if k != "time"} != entry:  # the last one holds
                     append(experiment.record, entry)
-    last = {(entry["kind"], entry["test"]): entry for entry in entries if "test" in entry}
+    last = {(entry["kind"], entry["test"]): entry for entry in current(experiment, entries) if "test" in entry}
     for test in experiment.tests:
         seeds = {
             system: [seed for name, seed in complete if name == system]
@@ -131,7 +131,8 @@ def _parses(experiment: Experiment, test: Test, sentences: int) -> list[ParsedLi
     from fairseq_syntax.scoring.report import read_parses
 
     assert test.parse is not None  # checked when the file was read
-    return read_parses(experiment.workdir / experiment.fill(test.parse, experiment.variables()), sentences)
+    sources = _texts(experiment, [test.src])[0] if test.src else None
+    return read_parses(experiment.workdir / experiment.fill(test.parse, experiment.variables()), sentences, sources)
 
 
 def _shares(experiment: Experiment, shares: Shares, test: Test, seeds: dict[str, list[int]]) -> dict[str, Any]:

@@ -107,14 +107,18 @@ def score_by_property(found: Mapping, metric: str) -> Figure:
         scores = [interval["scores"][metric][name] for interval in intervals]
         middle = np.array([one["score"] for one in scores])
         # a score may lie outside the percentiles of its resamples, by a hair and in small intervals
-        ends = np.array([[one.get("low", one["score"]), one.get("high", one["score"])] for one in scores])
+        ends = np.array([[one.get("low", np.nan), one.get("high", np.nan)] for one in scores])
         errors = np.maximum([middle - ends[:, 0], ends[:, 1] - middle], 0.0)
+        bare = np.isnan(ends[:, 0])
         offset = (i - (len(names) - 1) / 2) * 0.6 / len(names)
         mark = MARKS[i % len(MARKS)]
         axes.errorbar(places + offset, middle, errors, fmt=mark, color=color, markersize=5, capsize=3, label=name)
+        axes.plot(places[bare] + offset, middle[bare], mark, color=color, markerfacecolor="white", markersize=5)
     labels = [interval_label(found["property"], interval["over"], interval["to"]) for interval in intervals]
     axes.set_xticks(places, [f"{label}\n{one['sentences']:,}" for label, one in zip(labels, intervals)])
-    axes.set_xlabel(f"{found['property']}; sentences below")
+    known = ["low" in one for interval in intervals for one in interval["scores"][metric].values()]
+    hollow = "; hollow: too few for an interval" if any(known) and not all(known) else ""
+    axes.set_xlabel(f"{found['property']}; sentences below{hollow}")
     axes.set_ylabel(metric)
     axes.grid(axis="y", alpha=0.3)
     _legend(figure)

@@ -57,6 +57,7 @@ class ForcedDecoder:
             )
         self.max_tokens = max_tokens
         self._input = translator.input(parser)
+        self.check_parses = self._input.check_parses
         # refuses what cannot be scored, such as models with latent tags
         self._scorer = self.task.build_generator(self.models, Namespace(score_reference=True))
         self._device = next(self.models[0].parameters()).device

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fileinput
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -24,9 +25,10 @@ from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.text.conllu import ParsedLine, Token, parse_conllu_block, read_conllu, text_of, unflatten
+from fairseq_syntax.text.conllu import ParsedLine, Token, is_conllu, parse_conllu_block, read_conllu, text_of, unflatten
 from fairseq_syntax.text.parsed_line import check_parse
 from fairseq_syntax.text.segmentation import spaces_before
+from fairseq_syntax.text.title import controls, parsed_with
 from fairseq_syntax.text.words import Span, words_of
 
 logger = logging.getLogger(__name__)
@@ -36,10 +38,17 @@ Sentence: TypeAlias = str | ParsedLine
 
 
 def is_parsed(line: Sentence) -> bool:
-    """Whether a line of input is a parse: an object, or CoNLL-U flattened, whose first row has the ten columns."""
+    """Whether a line of input is a parse: an object, or CoNLL-U, as it is or flattened.
+
+    That is: its first row after comments has the ten columns, and is word 1, a range from 1 or an empty node before it.
+    """
     if isinstance(line, ParsedLine):
         return True
-    return line.startswith(("1\t", "1\\t", "1-")) and unflatten(line).split("\n", 1)[0].count("\t") == 9
+    if not line.startswith(("1\t", "1\\t", "1-", "0.1", "#")):
+        return False
+    rows = (line if "\n" in line else unflatten(line)).split("\n")
+    first = next((row for row in rows if not row.startswith("#")), "")
+    return first.startswith(("1\t", "1-", "0.1\t")) and first.count("\t") == 9
 
 
 def is_empty(line: Sentence) -> bool:
@@ -106,6 +115,25 @@ class InteractiveInput:
         """What the model needs of the source's syntax."""
         return self.task.needs("source") or frozenset()
 
+    def check_parses(self, path: str | os.PathLike[str]) -> None:
+        """Make sure that a file of parses is of the kind that the model was trained on, where it reads a parse.
+
+        Raises:
+            SyntaxDataError: it was trained on control parses, and these are real, or other controls
+        """
+        if not self.needs or not is_conllu(path):
+            return
+        trained, given = controls(self.task.source_parsed_with), controls(parsed_with(path))
+        if trained and trained != given:
+            raise SyntaxDataError(
+                f"the model was trained on control parses ({', '.join(trained)}), and these are "
+                + (f"others ({', '.join(given)})" if given else "real"),
+                path=path,
+                hint=f"give what fairseq-syntax control {' '.join(trained)} makes of the parse",
+            )
+        if given and not trained:
+            logger.warning("%s: control parses (%s), for a model that knows real ones", path, ", ".join(given))
+
     def parse(self, lines: Sequence[Sentence]) -> list[ParsedLine]:
         """The parse of each line: its own, where it brings one, else the parser's.
 
@@ -115,7 +143,7 @@ class InteractiveInput:
         parsed: list[ParsedLine | None] = [None] * len(lines)
         raw: dict[int, str] = {}
         for i, line in enumerate(lines):
-            if is_parsed(line):
+            if self._brings_parse(line):
                 (parsed[i],) = self._own_parses([(i, line)])
             elif is_empty(line):
                 parsed[i] = ParsedLine()
@@ -126,6 +154,12 @@ class InteractiveInput:
         for i, parse in zip(raw, self._parse_raw(list(raw.values())) if raw else ()):
             parsed[i] = parse
         return [parse for parse in parsed if parse is not None]
+
+    def _brings_parse(self, line: Sentence) -> bool:
+        """Whether a line is a parse; with ``--syntax-input text`` no text is taken for one."""
+        if isinstance(line, str) and str(self.task.cfg.syntax_input) == "text":
+            return False
+        return is_parsed(line)
 
     def _parse_raw(self, lines: list[str]) -> list[ParsedLine]:
         if str(self.task.cfg.missing_parse) != "neutral":
@@ -177,7 +211,7 @@ class InteractiveInput:
     def _pieces_as_given(self, lines: Sequence[Sentence]) -> list[list[str]]:
         """The pieces of each line: of its tokens where it is a parse, else of its text."""
         segmenter = self.task.source_segmenter
-        numbers = [i for i, line in enumerate(lines) if is_parsed(line)]
+        numbers = [i for i, line in enumerate(lines) if self._brings_parse(line)]
         of_parses = dict(zip(numbers, map(self.segment, self._own_parses([(i, lines[i]) for i in numbers]))))
         found = []
         for i, line in enumerate(lines):
@@ -228,7 +262,7 @@ class InteractiveInput:
     def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
         """Every token is a word, on all of which each of its pieces stands."""
         forms = [token.form for token in parsed.tokens]
-        text = text_of(parsed) if is_parsed(line) else str(line)
+        text = text_of(parsed) if self._brings_parse(line) else str(line)
         words = locate(text, forms)
         if words is None:
             text = text_of(parsed)

@@ -101,7 +101,8 @@ def _explained(paths: Sequence[str], error: Exception) -> Exception:
         try:
             state = checkpoint_utils.load_checkpoint_to_cpu(path)
         except Exception as found:
-            return SyntaxDataError(f"not a checkpoint of fairseq: {type(found).__name__}: {found}"[:300], path=path)
+            first = str(found).strip().partition("\n")[0].partition(". ")[0]
+            return SyntaxDataError(f"not a checkpoint of fairseq: {type(found).__name__}: {first}"[:300], path=path)
         if not isinstance(state, dict) or "model" not in state:
             return SyntaxDataError("not a checkpoint of fairseq: there is no model in it", path=path)
     if isinstance(error, FileNotFoundError):

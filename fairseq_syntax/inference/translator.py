@@ -194,6 +194,10 @@ class Translator:
         options.setdefault("alignment_heads", [load_head(checkpoint, m) for m in models])
         return cls(models, task, parser=parser, source_tag=exported.source_tag, **options)
 
+    def check_parses(self, path: str | os.PathLike[str]) -> None:
+        """As :meth:`.interactive.InteractiveInput.check_parses`."""
+        self._input.check_parses(path)
+
     @property
     def needs(self) -> frozenset[str]:
         """What the model reads of a sentence's parse, of ``"tree"`` and ``"arcs"``."""

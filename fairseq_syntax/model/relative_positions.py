@@ -8,11 +8,13 @@ a head and shared by the heads.
 
 from __future__ import annotations
 
-from typing import cast
+from argparse import Namespace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 
 
@@ -30,6 +32,19 @@ class RelativeEmbeddings(nn.Module):
         self.values = nn.Parameter(torch.empty(buckets, dim))
         nn.init.xavier_uniform_(self.keys)
         nn.init.xavier_uniform_(self.values)
+
+
+def check_word_order(args: Namespace, task: Any) -> None:
+    """Refuse to train without parses a model whose only positions are those of the parse.
+
+    Raises:
+        SyntaxDataError: a sentence without a parse would be a bag of words to it
+    """
+    if getattr(args, "no_token_positional_embeddings", False) and getattr(task.cfg, "parse_dropout", 0):
+        raise SyntaxDataError(
+            "--parse-dropout: without token positions, a sentence without its parse would have no word order",
+            hint="leave out either that or --no-token-positional-embeddings",
+        )
 
 
 def fit(embeddings: nn.ModuleDict, layer: int, dim: int) -> None:

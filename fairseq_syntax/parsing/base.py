@@ -25,6 +25,7 @@ from fairseq_syntax.parsing.tokenizers import (
     normalise,
 )
 from fairseq_syntax.text.conllu import ParsedLine, Token, owner, text_of
+from fairseq_syntax.text.title import controls
 
 __all__ = ["NO_PARSER", "PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser", "options_as_before"]
 
@@ -241,8 +242,14 @@ def options_as_before(
         source_lang: the language of the parser's models where nothing names one
 
     Raises:
-        SyntaxDataError: the parser of before is not one of this package, and not named
+        SyntaxDataError: the parser of before is not one of this package, and not named; or that parse is a control,
+            which no parser makes
     """
+    if made_by := controls(before):
+        raise SyntaxDataError(
+            f"the model was trained on control parses ({', '.join(made_by)}), and a parser would bring real ones",
+            hint=f"parse the text, and give what fairseq-syntax control {' '.join(made_by)} makes of the parse",
+        )
     defaults = ParserOptions()
     known = {f.name for f in fields(ParserOptions)} - _NO_PART_OF_THE_RESULT
     same = {

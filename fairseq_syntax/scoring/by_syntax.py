@@ -6,6 +6,7 @@ as a test set of its own, with bootstrap intervals, and the differences from the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from fairseq_syntax.scoring.properties import Property, interval_label
 from fairseq_syntax.scoring.significance import LEAST_SENTENCES, Resampled, bounds, holm
 from fairseq_syntax.scoring.tables import Table, corrected, number, p_value
 from fairseq_syntax.text.conllu import ParsedLine
+
+logger = logging.getLogger(__name__)
 
 
 def by_syntax(
@@ -46,6 +49,8 @@ def by_syntax(
     found = []
     for prop in properties:
         values = prop.values(parses)
+        if "=" in prop.name and not values.any():
+            logger.warning("--by %s: no word of these sentences has it", prop.name)
         intervals = []
         for interval in progress(prop.intervals(values), of=f"by {prop.name}", unit="intervals"):
             entry: dict[str, Any] = {

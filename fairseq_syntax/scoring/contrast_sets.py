@@ -105,13 +105,22 @@ def read_tsv(name: str, path: str) -> ContrastSet:
     """A table with a header; rows are scored correct, incorrect, correct, …"""
     found = ContrastSet(name)
     header: list[str] = []
-    for number, line in enumerate(read_lines(path), 1):
+    lines = list(read_lines(path))
+    while lines and not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, 1):
         cells = line.split("\t")
         if number == 1:
             header = [cell.strip() for cell in cells]
             missing = [column for column in ("source", "correct", "incorrect") if column not in header]
             if missing:
                 raise SyntaxDataError(f"the header has no column {missing[0]}", path=path, line=1)
+            if double := [
+                column
+                for column in ("source", "correct", "incorrect", "category", "distance")
+                if header.count(column) > 1
+            ]:
+                raise SyntaxDataError(f"the header has the column {double[0]} twice", path=path, line=1)
             continue
         if len(cells) != len(header):
             raise SyntaxDataError(f"{len(cells)} columns, but the header has {len(header)}", path=path, line=number)
@@ -133,8 +142,9 @@ def read_json(name: str, path: str) -> ContrastSet:
     def fail(number: int, what: str) -> NoReturn:
         raise SyntaxDataError(f"entry {number + 1} {what}", path=path, hint="LingEval97's or ContraPro's layout")
 
+    text = "\n".join(read_lines(path))
     try:
-        entries = json.loads("\n".join(read_lines(path)))
+        entries = json.loads(text)
     except ValueError as error:
         raise SyntaxDataError(f"not JSON: {error}", path=path) from error
     if not isinstance(entries, list) or not entries:

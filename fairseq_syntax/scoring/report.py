@@ -30,7 +30,8 @@ from fairseq_syntax.scoring.significance import (
     sentence_tests,
 )
 from fairseq_syntax.scoring.tables import Table, number, p_value
-from fairseq_syntax.text.conllu import ParsedLine, read_conllu
+from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of
+from fairseq_syntax.text.parsed_line import is_parse_of
 
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
@@ -92,9 +93,26 @@ def read_system(text: str) -> System:
     return System(name, [read_translations(path) for path in paths])
 
 
-def read_parses(path: str | os.PathLike[str], sentences: int) -> list[ParsedLine]:
-    """The parse of each line of a test set; a parse of fewer or more lines is an error."""
-    return list(read_conllu(path, n_lines=sentences))
+def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[str] | None = None) -> list[ParsedLine]:
+    """The parse of each line of a test set.
+
+    Args:
+        sources: its lines, where they are known
+
+    Raises:
+        SyntaxDataError: fewer or more lines are parsed, or most parses are of other texts than the sources. (Some may
+            differ, as sources are tokenized or lowercased otherwise.)
+    """
+    found = list(read_conllu(path, n_lines=sentences))
+    others = [(line, text) for line, text in zip(found, sources or ()) if not is_parse_of(line, text)]
+    if len(others) > len(found) / 2:
+        line, text = others[0]
+        raise SyntaxDataError(
+            f"is the parse of other sentences: it says {text_of(line)[:60]!r}, and the source {text[:60]!r}",
+            path=path,
+            line=line.file_line,
+        )
+    return found
 
 
 def evaluate(
@@ -137,6 +155,8 @@ def evaluate(
         counts.append(("the source", len(sources)))
     if options.by and parses is None:
         raise SyntaxDataError("scores by a property of the parse need the source's parse", hint="give --conllu")
+    if options.by and not set(options.metrics) & set(METRICS):
+        raise SyntaxDataError("no metric that is asked for has scores of sentences to sort by a property of the parse")
     if parses is not None:
         counts.append(("the parse", len(parses)))
     sentences = check_parallel(counts)

@@ -118,6 +118,9 @@ class Stage(Generic[Item, Result]):
                 raise RuntimeError(f"{len(results)} results of {len(batch)} items")
         except BaseException as error:  # whatever it is, the next batch is to be worked on
             if len(batch) == 1:
+                if not isinstance(error, Exception) or isinstance(error, StopIteration):
+                    # Awaited, SystemExit would end the server's loop, and StopIteration is none that can be awaited.
+                    error = RuntimeError(f"{type(error).__name__}: {error}")
                 batch[0].future.set_exception(error)
                 return
             self._finish(batch[: len(batch) // 2])

@@ -28,6 +28,7 @@ from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.relative_positions import (
     RelativeEmbeddings,
     RelativeTerm,
+    check_word_order,
     distance_buckets,
     fit,
     sums_by_bucket,
@@ -137,6 +138,8 @@ class RelativeDepth(EncoderSystem):
 
     @classmethod
     def from_config(cls, config: DepthConfig, args: Namespace, task: Any) -> RelativeDepth:
+        if not config.depth_sequential:
+            check_word_order(args, task)
         layers = layer_numbers("--depth-layers", config.depth_layers, args.encoder_layers)
         size = args.encoder_embed_dim, args.encoder_attention_heads
         return cls(*size, layers, config.depth_clip, config.depth_sequential)

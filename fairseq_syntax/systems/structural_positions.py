@@ -28,7 +28,7 @@ from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.neighbourhoods import word_grid
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, fit
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, check_word_order, fit
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 from fairseq_syntax.systems.relative_depth import piece_depth
@@ -146,6 +146,7 @@ class StructuralPositions(EncoderSystem):
                 "--no-token-positional-embeddings leaves those out",
                 hint="--structural-positions relative needs none",
             )
+        check_word_order(args, task)
         return cls(
             args.encoder_embed_dim,
             args.encoder_attention_heads,

@@ -456,13 +456,14 @@ class SyntaxTranslationTask(TranslationTask):
 
 
 class SegmentationDecoder:
-    """A segmentation as fairseq's ``--bpe``, which decodes; raw input is segmented by the task, with its parse."""
+    """A segmentation of the target as fairseq's ``--bpe``. Raw input is segmented by the task, with its parse."""
 
     def __init__(self, segmenter: Segmenter) -> None:
         self._segmenter = segmenter
 
     def encode(self, x: str) -> str:
-        return x
+        """The pieces of a target text: fairseq-interactive asks for those of the words of ``--constraints``."""
+        return " ".join(self._segmenter.encode_text(x))
 
     def decode(self, x: str) -> str:
         return self._segmenter.decode(x)

@@ -112,8 +112,11 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] | None) -> None:
-    """Raises SyntaxDataError where an output is one of the inputs, by another name too."""
-    for path in inputs:
+    """Raises SyntaxDataError where an output is one of the inputs, by another name too.
+
+    A terminal may be both, and so may ``/dev/null``: nothing of them is overwritten.
+    """
+    for path in inputs if is_replaced(output) else ():
         if path is not None and os.path.realpath(path) == os.path.realpath(output):
             raise SyntaxDataError("the output would overwrite this input", path=path, hint="write to another file")
 
@@ -342,6 +345,7 @@ def _is_file(handle: int, path: str) -> bool:
 def _target(path: str | os.PathLike[str], open_it: bool = True) -> str | int:
     """The file that a path leads to: the name to replace; or, for a FIFO or a device, it opened for writing (or -1)."""
     name = os.fspath(path)
+    name = "/dev/stdout" if name == "-" else name
     for _ in range(40):
         if match := _OPEN_FILE.match(name):
             if not open_it:

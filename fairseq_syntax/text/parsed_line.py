@@ -136,6 +136,11 @@ def text_of(line: ParsedLine) -> str:
     return text[:-1] if line.tokens and line.tokens[-1].space_after else text
 
 
+def is_parse_of(line: ParsedLine, text: str) -> bool:
+    """Whether a parse is of a text, white space aside."""
+    return "".join(text_of(line).split()) == "".join(text.split())
+
+
 def append(line: ParsedLine, other: ParsedLine) -> None:
     """Puts the sentences of ``other`` after those of ``line``."""
     offset = len(line.words)

@@ -146,6 +146,11 @@ class Segmenter(ABC):
         return [piece for word in text.split() for piece in known.get((word, True)) or self._pieces(word, True)]
 
     @property
+    def note(self) -> dict[str, str]:
+        """What is noted of the pieces that it cuts: the model, and whether words are those of a parse."""
+        return {"segmenter": self.fingerprint, "cut_from": self.cut_from}
+
+    @property
     def cut_from(self) -> str:
         """Whether the words of the model's data are those of a ``parse``, or of the ``text``."""
         return self.about.get("cut_from", TEXT)

@@ -95,11 +95,6 @@ def prepare_model(
     return segmenter
 
 
-def cut_by(segmenter: Segmenter) -> dict[str, str]:
-    """What is noted of pieces: by which model they are cut, and whether words are those of a parse."""
-    return {"segmenter": segmenter.fingerprint, "cut_from": segmenter.cut_from}
-
-
 def _trained_as(about: Path, record: dict) -> bool:
     """Whether the model that is there was trained so, and would be the same if it were trained again."""
     try:
@@ -122,7 +117,7 @@ def _leave_none_behind(prefix: Path, remade: Collection[Path], segmenter: Segmen
         note = (read_record(prefix.with_name(name)) or {}).get("note") or {}
         if name in others or "segmenter" not in note or not prefix.with_name(name).exists():
             continue
-        if segmenter is None or note != cut_by(segmenter):
+        if segmenter is None or note != segmenter.note:
             raise SyntaxDataError(
                 f"would be replaced, and {name} beside it is cut by it",
                 path=about,
@@ -189,7 +184,7 @@ def segment_file(
                     files[0].write(body[: head["bytes"]])
                     if len(files) == 2:
                         files[1].write(body[head["bytes"] :])
-            step.finish(cut_by(segmenter))
+            step.finish(segmenter.note)
     return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
 
 

@@ -2,7 +2,8 @@
 
 - ``# lines = N``: the number of lines.
 - ``# made_from = …``: a fingerprint of what the parse depends on, in files of ``fairseq-syntax parse``.
-- ``# parsed_with = {…}``: the parser's options, so that a model's raw text can be parsed as its training text was.
+- ``# parsed_with = {…}``: the parser's options, so that a model's raw text can be parsed as its training text was; and
+  under ``control`` the names of the controls that a control parse was made by, in their order.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
                 return None
             return found if isinstance(found, dict) else None
     return None
+
+
+def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
+    """The controls that a parse was made by, in their order; none if it is a real one, or nothing is known of it."""
+    found = (parsed_with or {}).get("control")
+    return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def is_of_title(row: str) -> bool:

@@ -23,6 +23,11 @@ def test_groups_of_batches():
 
 
 class Numbers(torch.utils.data.Dataset):
+    epoch = 1
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
     def __getitem__(self, i):
         return i
 
@@ -122,6 +127,7 @@ def test_another_layout_leaves_out_another_remainder(before, after):
         whole = len(resumed) // (repeats * group)  # groups of an epoch
         resumed.load_state_dict(state)
         assert resumed.next_epoch_idx == (1 if done // group < whole else 2)
+        assert resumed.dataset.epoch == resumed.next_epoch_idx  # which --parse-dropout asks
         assert bool(epoch(resumed, group)) == bool(len(resumed))  # there may be no update in any epoch
 
 

@@ -343,6 +343,11 @@ def test_variables(recipe):
         ("baseline: base", "baseline: bas", "no system is called bas"),
         ("name: translate", "name: train", "two steps of steps are called train"),
         ("outputs: [ref.txt]", "outputs: [[1]]", "must be a text or a list"),
+        (
+            "name: translate\n",
+            "name: translate\n    inputs: ['{dir}/loss.json']\n",
+            "the input {dir}/loss.json is made by",
+        ),
         ("outputs: [ref.txt]", "outputs: [.]", "the output . is the folder of prepare, or above it"),
         ('["{dir}/loss.json"]', '["{dir}"]', "the output base/1 is the folder of base/1, or above it"),
         ('["{dir}/loss.json"]', '["{system}.json"]', "base/1 train and base/2 train both make base.json"),

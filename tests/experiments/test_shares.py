@@ -411,6 +411,8 @@ def test_a_folder_cannot_be_kept_and_the_other_cells_go_on(recipe, capsys):
     assert "base/1: FAILED to keep its files: " in said and "base/1/model: keep.files: not a file" in said
     assert "failed: base/1\n" in said and sorted(ran(recipe)) == ["base/1", "base/2"]
     assert (recipe.parent / "kept/base/2/model").read_text() == "x\n"
+    assert run(recipe, "--only", "base/2") == 0, "what cannot be kept of one does not stop another"
+    assert "base/1: FAILED to keep its files: " in capsys.readouterr().out
 
 
 def test_what_the_tables_read_is_to_be_kept(recipe):

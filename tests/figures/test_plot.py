@@ -60,6 +60,12 @@ def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path):
     assert first[0].get_ydata().tolist() == [10.0, 10.0]
     assert [segment[:, 1].tolist() for segment in first[2][0].get_segments()] == [[8.0, 13.0]] * 2
     assert [segment[:, 1].tolist() for segment in second[2][0].get_segments()] == [[5.0, 6.0]] * 2
+    few = [{**intervals[0], "scores": {"BLEU": {name: {"score": 4.0} for name in scores}}}, intervals[1]]
+    (axes,) = plot.score_by_property({"property": "depth", "intervals": few}, "BLEU").axes
+    for container in axes.containers:
+        assert [len(ends) for ends in container[2][0].get_segments()] == [0, 2], "no interval of the first"
+    assert "hollow: too few for an interval" in axes.get_xlabel()
+    assert [line.get_ydata().tolist() for line in axes.lines if line.get_markerfacecolor() == "white"] == [[4.0], [4.0]]
     with pytest.raises(SyntaxDataError, match="no scores by chrF"):
         plot.score_by_property({"property": "depth", "intervals": intervals}, "chrF")
 

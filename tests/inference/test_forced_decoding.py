@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -123,6 +124,29 @@ def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp
     decoder = ForcedDecoder(Translator.load(trained, toy.data, device="cpu"))
     expected = scores(decoder, [lines[i] for i in kept], [[german[i]] for i in kept])
     assert [a for a, _ in pairs] == pytest.approx([own[0].total for own in expected], abs=1e-4)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        command([*map(str, argv), "--conllu", f"{tmp_path}/p.conllu", "--max-tokens", "-5"])
+    # A model that knows control parses is not given real ones, nor has it a parser.
+    controlled, real = tmp_path / "controlled", f"{tmp_path}/p.conllu"
+    shutil.copytree(toy.data, controlled)
+    labels = controlled / "labels.en.json"
+    labels.write_text(json.dumps({**json.loads(labels.read_text()), "parsed_with": {"control": ["linear"]}}))
+    of_controls = [str(controlled) if x == toy.data else str(x) for x in argv]
+    capsys.readouterr()
+    assert command([*of_controls, "--conllu", real]) == 1
+    assert (
+        "p.conllu: pascal: the model was trained on control parses (linear), and these are real"
+        in capsys.readouterr().err
+    )
+    assert command([*of_controls, "--model-dir", str(tmp_path)]) == 1
+    assert "(linear), and a parser would bring real ones" in capsys.readouterr().err
+    assert command(["control", "linear", "--input", real, "--output", f"{tmp_path}/linear.conllu"]) == 0
+    assert command([*of_controls, "--conllu", f"{tmp_path}/linear.conllu"]) == 0
+    loaded = Translator.load(trained, controlled, device="cpu")
+    loaded.check_parses(f"{tmp_path}/linear.conllu")
+    with pytest.raises(SyntaxDataError, match=r"trained on control parses \(linear\), and these are real"):
+        loaded.check_parses(real)
     capsys.readouterr()
     with open(tmp_path / "p.conllu", "w", encoding="utf-8") as parse:
         for number, i in enumerate(reversed(kept)):

@@ -42,7 +42,7 @@ def test_a_form_with_a_space_has_two_pieces_without_a_segmentation():
         target_dictionary=words,
         source_labels=LABELS,
         needs=lambda side: frozenset({"tree"}),
-        cfg=SimpleNamespace(syntax_parser_dir=""),
+        cfg=SimpleNamespace(syntax_parser_dir="", syntax_input="auto"),
     )
     rows = [("w4", 2, "a"), ("w5 w6", 0, "root"), ("w7", 2, "b")]
     block = "".join(
@@ -61,7 +61,7 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     """Each line is taken as it is given; nobody asks for a parser, unless one was named."""
     words = dictionary()
     cfg = SimpleNamespace(syntax_parser_dir="", syntax_parser="", syntax_parser_lang="", source_lang="en")
-    cfg.syntax_input, cfg.missing_parse = "text", "error"
+    cfg.syntax_input, cfg.missing_parse = "auto", "error"
     task = SimpleNamespace(source_segmenter=None, source_dictionary=words, source_labels=LABELS, cfg=cfg)
     task.needs, task.source_parsed_with = lambda side: None, None
     block = "1\tw4\t_\tN\tn\t_\t0\troot\t_\t_\n2\tw5 w6\t_\tN\tn\t_\t1\ta\t_\t_\n"

@@ -24,14 +24,14 @@ from toy_data import USER_DIR, fairseq
 
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.interactive import read_blocks_in_interactive
+from fairseq_syntax.inference.interactive import InteractiveInput, is_parsed, read_blocks_in_interactive
 from fairseq_syntax.inference.translator import Translator
 from fairseq_syntax.parsing.base import ParserOptions
 from fairseq_syntax.serving.models import ServedModel, load_source
 from fairseq_syntax.store import SyntaxStore
 from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
-from fairseq_syntax.text.conllu import flatten, owner, text_of
+from fairseq_syntax.text.conllu import flatten, owner, parse_conllu_block, text_of
 from fairseq_syntax.text.title import title
 
 pytestmark = pytest.mark.slow
@@ -144,6 +144,33 @@ def test_interactive_with_conllu_blocks(toy, trained, generated, tmp_path, buffe
     options = ["--syntax-input", "conllu", "--buffer-size", buffer, "--batch-size", batch]
     found = interactive(toy.data, trained, source, *options)
     assert_same(found, generated)
+
+
+def test_words_of_constraints_are_segmented(toy, trained, tmp_path):
+    """As one piece a word would be unknown, and the search would have to bring ``<unk>`` into the translation."""
+    task, line = the_task(toy.data), toy.lines["test"][0]
+    own, known = task.target_segmenter, task.target_dictionary
+    assert own is not None
+    pieces = [piece.strip("▁") for piece in known.symbols if piece.strip("▁").isalpha()]
+    cut = {first + last: own.encode_text(first + last) for first in pieces for last in pieces}
+    word = next(word for word, of in cut.items() if len(of) > 1 and all(known.index(p) != known.unk() for p in of))
+    source = tmp_path / "constrained"
+    source.write_text(flatten(line).replace("\t", "\\t") + f"\t{word}\n", encoding="utf-8")
+    (found,) = interactive(toy.data, trained, source, "--constraints", "--max-len-b", 100).values()
+    assert word in found[1] and "unk" not in found[1]
+
+
+def test_what_is_taken_for_a_parse(toy):
+    block = flatten(toy.lines["test"][0])
+    rows = block.replace("\\n", "\n")
+    assert is_parsed(block) and is_parsed(rows) and is_parsed(block.replace("\t", "\\t"))
+    assert is_parsed(f"# text = x\n# more\n{rows}") and is_parsed(f"# text = x\\n{block}")
+    empty = "0.1\te\t_\tX\t_\t_\t_\t_\t1:dep\t_"
+    assert is_parsed(f"{empty}\n{rows}") and len(parse_conllu_block(f"# a\n{empty}\n{rows}").words) > 0
+    assert not any(map(is_parsed, ["# hello", "1\t2", "#", "", "0.1 is a number", "1-2", "# 1\n2"]))
+    task = the_task(toy.data, syntax_input="text", missing_parse="neutral")
+    (line,) = InteractiveInput(task).parse(["\t".join("1234567890")])
+    assert not line.parsed and [t.form for t in line.tokens][:2] == ["1", "2"]
 
 
 def test_blocks_of_conllu_and_constraints_do_not_go_together(monkeypatch):

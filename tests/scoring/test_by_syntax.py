@@ -20,7 +20,7 @@ from fairseq_syntax.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.scoring.metrics import Scorer
 from fairseq_syntax.scoring.properties import Property, interval_label
 from fairseq_syntax.scoring.report import Options, evaluate, read_system, tables
-from fairseq_syntax.text.conllu import ParsedLine, write_conllu
+from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
 from fairseq_syntax.text.controls import random_tree
 
 TEXT = "the a small red dog cat house tree river runs sees under over fast slowly"
@@ -234,6 +234,14 @@ def test_the_command(tmp_path, capsys):
     assert "--by and --conllu belong together" in capsys.readouterr().err
     assert command(["score", *common, "--json", f"{tmp_path}/none/r.json"]) == 1
     assert "no such folder" in capsys.readouterr().err
+    texts_of = [text_of(line) for line in read_conllu(tmp_path / "p.conllu")]
+    for name, lines, status in (("same", texts_of, 0), ("other", [*reversed(texts_of)], 1)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+        assert command([*argv, "--src", f"{tmp_path}/{name}"]) == status
+    assert "is the parse of other sentences: it says" in capsys.readouterr().err
+    only = [*argv[: argv.index("--metrics")], "--metrics", "distinct1", "--trials", "0"]
+    assert command(only) == 1
+    assert "no metric that is asked for has scores of sentences" in capsys.readouterr().err
     (tmp_path / "p.conllu").write_text("# lines = 3\n\n")
     assert command(argv) == 1
     assert "holds the parse of 3 lines, but the text has 80" in capsys.readouterr().err

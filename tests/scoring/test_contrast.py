@@ -145,10 +145,23 @@ def test_distances_of_two_kinds_stay_apart(tmp_path):
     assert list(found)[-1] == "> 3 sentences" and "> 15 words" in found
 
 
+def test_a_set_that_cannot_be_read_is_not_called_something_else(tmp_path):
+    with pytest.raises(SyntaxDataError, match=r"^none\.json: cannot be read"):
+        read_set("none.json")
+    (found,) = read_set(write(tmp_path / "a.tsv", "source\tcorrect\tincorrect\nx\ty\tz\n\n")).items
+    assert found.distance is None
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("a.tsv", "source\tcorrect\n", "a.tsv:1: the header has no column incorrect"),
+        (
+            "a.tsv",
+            "source\tcorrect\tincorrect\tsource\nx\ty\tz\tx\n",
+            "a.tsv:1: the header has the column source twice",
+        ),
+        ("a.tsv", "source\tcorrect\tincorrect\n\nx\ty\tz\n", "a.tsv:2: 1 columns"),
         ("a.tsv", "source\tcorrect\tincorrect\nx\ty\n", "a.tsv:2: 2 columns"),
         ("a.tsv", "source\tcorrect\tincorrect\tdistance\nx\ty\tz\t1.5\n", "a.tsv:2: the distance '1.5'"),
         ("a.tsv", "source\tcorrect\tincorrect\n \ty\tz\n", "a.tsv:2: source 1 is empty"),

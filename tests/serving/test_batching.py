@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import CancelledError
 
@@ -85,7 +86,7 @@ def test_closing_finishes_what_was_submitted(stage):
         made.submit(1)
 
 
-@pytest.mark.parametrize("fault", [SystemExit("enough"), "too few"])
+@pytest.mark.parametrize("fault", [SystemExit("enough"), KeyboardInterrupt(), StopIteration(), "too few"])
 def test_whatever_a_batch_ends_with_the_next_one_is_worked_on(fault):
     def work(key, items):
         if key == "bad":
@@ -96,8 +97,15 @@ def test_whatever_a_batch_ends_with_the_next_one_is_worked_on(fault):
 
     made = Stage("test", work, size=4, words=20)
     try:
-        with pytest.raises((SystemExit, RuntimeError)):
+        with pytest.raises(RuntimeError):
             made.submit(1, key="bad").result(20)
         assert made.submit(2, key="good").result(20) == 2
+
+        async def ask():  # as the server does: what ends a program would end its loop
+            with pytest.raises(RuntimeError):
+                await asyncio.wrap_future(made.submit(1, key="bad"))
+            return await asyncio.wrap_future(made.submit(3, key="good"))
+
+        assert asyncio.run(ask()) == 3
     finally:
         made.close()

@@ -1,14 +1,17 @@
 """What training may begin with, and in which tasks: numbers that mean other words are found, and so is a lost loss."""
 
+import random
 import re
 import shutil
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 import toy_data
 from toy_data import fairseq, preprocess_options
 
+from fairseq_syntax import compat
 from fairseq_syntax.errors import SyntaxDataError
 
 SHORT = {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
@@ -87,6 +90,21 @@ def test_a_run_does_not_go_on_from_a_part_of_a_checkpoint(toy, of_labels, tmp_pa
     file.write_bytes({"none": b"", "some": whole[:1000], "most": whole[:-10], "text": b"no checkpoint"}[part])
     with pytest.raises(SyntaxDataError, match=r"checkpoint_last.pt: no checkpoint that can be read.*--restore-file"):
         toy_data.train(toy.data, tmp_path / "on", **{**LABELS, "max_update": 2})
+
+
+def test_a_damaged_checkpoint_is_an_error_whatever_reading_it_meets(tmp_path):
+    state, file = {"args": 1, "model": {"w": torch.zeros(50)}}, tmp_path / "c.pt"
+    for zipped in (True, False):
+        torch.save(state, file, _use_new_zipfile_serialization=zipped)
+        whole = file.read_bytes()
+        assert compat._without_numbers(str(file))["args"] == 1
+        for length in range(0, len(whole), 7):
+            file.write_bytes(whole[:length])
+            with pytest.raises(SyntaxDataError, match="no checkpoint that can be read"):
+                compat._without_numbers(str(file))
+    torch.save({"x": random.Random(1)}, file)  # whole, and of a type that is not on the list
+    with pytest.raises(SyntaxDataError, match=r"holds what is not loaded from a checkpoint: .*random\.Random"):
+        compat._without_numbers(str(file))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from random_parses import EOS, Line, flat, pad, random_line
 from tiny_syntax import tiny_model, tiny_task
 from toy_data import train_in_two_processes
@@ -108,6 +109,11 @@ def test_tags_are_observed_for_so_many_updates_of_training():
             marginal -= joint.logsumexp(dim=0)
             observed -= joint[tag] if tag != UNKNOWN else joint.logsumexp(dim=0)
             tag_loss -= prior[tag] if tag != UNKNOWN else 0.0
+    # fairseq's own criterions take log P(y), the sum over the tags.
+    task = Namespace(target_dictionary=Namespace(pad=lambda: 1))
+    torch.testing.assert_close(
+        CrossEntropyCriterion(task, False)(model, sample)[0].double(), marginal, rtol=1e-5, atol=0
+    )
     for training, updates, words in ((True, 1, observed), (True, 2, marginal), (False, 1, marginal)):
         given.train(training)
         model.set_num_updates(updates)

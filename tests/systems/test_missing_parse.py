@@ -241,6 +241,18 @@ def test_what_was_translated_is_not_kept(toy):
     assert not task.dataset_to_epoch_iter
 
 
+@pytest.mark.parametrize(
+    "arch, options", [("structural_positions", ("--structural-positions", "relative")), ("relative_depth", ())]
+)
+def test_a_model_whose_only_positions_are_those_of_the_parse_is_not_trained_without(toy, arch, options):
+    given = f"{arch}_transformer", *options, "--no-token-positional-embeddings"
+    untrained(toy.data, *given)
+    with pytest.raises(SyntaxDataError, match="a sentence without its parse would have no word order"):
+        untrained(toy.data, *given, "--parse-dropout", "0.1")
+    untrained(toy.data, f"{arch}_transformer", *options, "--parse-dropout", "0.1")
+    untrained(toy.data, "relative_depth_transformer", "--depth-sequential", "3", *given[-1:], "--parse-dropout", "0.1")
+
+
 def test_bleu_of_validation_is_of_text_whatever_is_to_be_removed(toy):
     """``--eval-bleu-remove-bpe sentencepiece`` and the segmentation's own way back would take every space out."""
     more = ("--eval-bleu", "--eval-bleu-remove-bpe", "sentencepiece")
@@ -248,6 +260,7 @@ def test_bleu_of_validation_is_of_text_whatever_is_to_be_removed(toy):
     dictionary = loaded.task.target_dictionary
     words = [symbol for symbol in dictionary.symbols if symbol[0] == "▁" and len(symbol) > 1][:3]
     tokens = dictionary.encode_line(" ".join(words), add_if_not_exist=False).int()
+    assert loaded.task.cfg.eval_bleu_remove_bpe is None, "subword-nmt's pieces would come to its way back as one word"
     text = loaded.task.tokenizer.decode(dictionary.string(tokens, loaded.task.cfg.eval_bleu_remove_bpe))
     assert text.split() == [word[1:] for word in words] and len(words) == 3
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from random import Random
 
@@ -17,6 +19,8 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import controls
 from fairseq_syntax.text.conllu import ParsedLine, Token, format_conllu, owner, read_conllu
 from fairseq_syntax.text.controls import CONTROLS, STRUCTURES, Control
+from fairseq_syntax.text.title import controls as controls_of
+from fairseq_syntax.text.title import parsed_with
 
 LABELS = ["nsubj", "obj", "acl:relcl", "obl", "a,b|c"]
 P_VALUES = [0.01, 0.03, 0.125, 0.2, 0.25]
@@ -310,9 +314,17 @@ def test_the_command(tmp_path, capsys):
     # word 1 is the root now, and has the label and the arcs that the root had
     assert line.heads == [0, 0, 1] and line.deprels == ["root", "det", "obj"]
     assert line.arcs == [(0, 0, "root", 1.0), (1, 0, "det", 0.9), (2, 1, "obj", 0.6), (2, 1, "obl", 0.3)]
+    assert controls_of(parsed_with(out)) == ["linear"]
     assert command(["control", "random", "relabelled", "--seed", "2", "--input", str(parse), "--output", str(out)]) == 0
     assert command(["control", "shuffled", "--input", str(parse), "--output", str(out)]) == 0
-    assert "only ones of their length" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "1 sentence is the only one of its length among 3 lines" in said.err and "only one" not in said.out
+    assert controls_of(parsed_with(out)) == ["shuffled"]
+    assert "fairseq-syntax segment" in said.out
+    pieces = tmp_path / "pieces.conllu"
+    pieces.write_text("".join(rows).replace("Arcs", "Pieces=1|Arcs") + "\n", encoding="utf-8")
+    assert command(["control", "linear", "--input", str(pieces), "--output", str(out)]) == 0
+    assert "next: fairseq-syntax binarize" in capsys.readouterr().out
     for argv, message in (
         (["linear", "--input", parse, "--output", parse], "the output would overwrite this input"),
         (["up", "--input", parse, "--output", out], "no control is called up"),
@@ -327,3 +339,15 @@ def test_the_command(tmp_path, capsys):
     parse.write_text("".join(rows).replace("Arcs", "Arks") + "\n")
     assert command(["control", "flattened", "--input", str(parse), "--output", str(out)]) == 1
     assert f"{parse}:1: line 1 has no distributions" in capsys.readouterr().err
+
+
+def test_stdout_has_the_parse_and_nothing_else(tmp_path):
+    parse, out = tmp_path / "a.conllu", tmp_path / "b.conllu"
+    rows = "1\tw\t_\tN\tn\t_\t0\troot\t_\t_\n\n"
+    parse.write_text(f'# lines = 1\n# parsed_with = {{"parser": "x"}}\n{rows}', encoding="utf-8")
+    for name in ("-", "/dev/stdout"):
+        made = [sys.executable, "-m", "fairseq_syntax", "control", "shuffled", "--input", parse, "--output", name]
+        out.write_bytes(subprocess.run(made, stdout=subprocess.PIPE, check=True, cwd=tmp_path).stdout)
+        (line,) = read_conllu(out, n_lines=1)
+        assert line.words == ["w"] and parsed_with(out) == {"parser": "x", "control": ["shuffled"]}
+    assert not (tmp_path / "-").exists()

@@ -19,6 +19,7 @@ from fairseq_syntax.data.preprocess import check_text
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import segmentation
 from fairseq_syntax.text.conllu import read_conllu, text_of
+from fairseq_syntax.text.jobs import Step
 from fairseq_syntax.text.segmentation import (
     JOINER,
     SPACE_MARK,
@@ -503,6 +504,38 @@ def test_pieces_are_not_left_without_the_model_that_they_are_cut_by(corpus, tmp_
         check_text(args)
     (out / "train.en").write_text("a b\n", encoding="utf-8")  # pieces from elsewhere, of which nothing is known
     check_text(args)
+
+
+def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, monkeypatch):
+    """Files of before stand where the new ones were to come; and the same model may cut a text otherwise."""
+    out, valid = tmp_path / "out", tmp_path / "valid.en"
+    valid.write_text("the girl (who saw) it, and\n" * 3, encoding="utf-8")
+    train = ["--train", "subword_nmt", "--outdir", out, "--lang", "en", "--train-on", corpus]
+    run_segment(*train, "--vocab-size", "90", "--input", corpus, valid)
+    args = argparse.Namespace(trainpref=f"{out}/train", validpref=f"{out}/valid", testpref=None)
+    args.source_lang, args.target_lang, args.only_source = "en", "xx", True
+    check_text(args)
+
+    def begin(self, begin=Step.begin):
+        begin(self)
+        if self.outputs[0].name == "valid.en":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Step, "begin", begin)
+        run_segment(*train, "--vocab-size", "80", "--input", corpus, valid)
+    with pytest.raises(SyntaxDataError, match=r"out/valid\.en: was being cut when segment was ended"):
+        check_text(args)
+    run_segment(*train, "--vocab-size", "80", "--input", corpus, valid)
+    check_text(args)
+    parse = tmp_path / "p.en.conllu"
+    parse.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
+    run_segment(*train, "--vocab-size", "80", "--input", parse, "--overwrite")
+    with pytest.raises(
+        SyntaxDataError, match=r"out/train\.en: was cut by another model than .*, or into words otherwise"
+    ):
+        check_text(args)
+    check_text(argparse.Namespace(**{**vars(args), "trainpref": None, "validpref": None}))  # dictionaries alone
 
 
 def test_a_parse_that_was_not_written_here_is_not_removed(corpus, tmp_path):

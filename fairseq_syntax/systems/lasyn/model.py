@@ -117,7 +117,8 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         if torch.is_grad_enabled():
             weight = self.output_projection.weight
             logits, tag_logits = self.output_projection(hidden), self.tag_embedding.weight @ weight.t()
-            out = log_marginal(logits.float(), tag_logits, self.log_prior(hidden))
+            wide = logits if logits.dtype == torch.float64 else logits.float()
+            out = log_marginal(wide, tag_logits, self.log_prior(hidden))
         else:
             out, _ = self.scores(hidden, tables or self.tables())
         return out.view(*features.shape[:-1], -1)
