@@ -364,9 +364,16 @@ def by_dependency() -> Figure:
     """BLEU on Multi30k by the mean length of a sentence's dependencies, from the report that `score --by` wrote."""
     from fairseq_syntax.figures.plot import score_by_property
 
-    report = json.loads((DATA / "multi30k-by.json").read_text("utf-8"))
-    (found,) = [one for one in report["by_syntax"] if one["property"] == "dependency-length"]
-    return score_by_property(found, "BLEU")
+    return score_by_property(
+        {"property": "dependency-length", "intervals": by_property("dependency-length", 2016)}, "BLEU"
+    )
+
+
+def by_property(name: str, year: int) -> list[dict[str, Any]]:
+    """The groups of sentences by a property of the parse, with their scores, from a report of `score --by`."""
+    report = json.loads((DATA / f"multi30k-by-{year}.json").read_text("utf-8"))
+    (found,) = [one["intervals"] for one in report["by_syntax"] if one["property"] == name]
+    return found
 
 
 def reliability() -> Figure:

@@ -122,7 +122,26 @@ def stated() -> dict[str, list[str]]:
     (kept_longer,) = re.findall(r"with \*linear\* it keeps (\d+ to \d+ %) of its gain", in_words)
     validation = {name: _loss(name, "valid") for name in ("transformer", "PSH", "PSH.linear")}
     below = {name: validation["transformer"] - loss for name, loss in validation.items()}
+    by_length = {year: pictures.by_property("length", year) for year in (2016, 2017)}
+    gain = {
+        (year, name): [group["differences"]["BLEU"][name] for group in groups]
+        for year, groups in by_length.items()
+        for name in ("PSH", "PSH.linear")
+    }
+    ends = {key: [f"{groups[at]['difference']:.2f}" for at in (0, -1)] for key, groups in gain.items()}
+    bounds = [groups[at]["to" if at == 0 else "over"] for groups in by_length.values() for at in (0, -1)]
+    assert bounds == [10, 15, 8, 13], "docs/results.md: up to ten words, above fifteen; up to eight, above thirteen"
+    first, *_, last = gain[2016, "PSH"]
+    assert first["high"] < last["low"] and first["low"] < 0, "docs/results.md: these two do not overlap"
+    assert gain[2017, "PSH"][0]["high"] > gain[2017, "PSH"][-1]["low"], "docs/results.md: in 2017 it does not show"
+    lengths = [group["differences"]["BLEU"]["PSH"] for group in pictures.by_property("dependency-length", 2016)]
+    assert [one["p_holm"] < 0.05 for one in lengths] == [False, True, True, True], "docs/results.md: three of four"
+    assert max(lengths, key=lambda one: one["difference"]) is lengths[2], "docs/results.md: largest in the third"
     results = [
+        f"Up to ten words PSH is {ends[2016, 'PSH'][0][1:]} BLEU behind, which may be chance, and above fifteen words "
+        f"{ends[2016, 'PSH'][1]} ahead",
+        f"the same heads have {' and '.join(ends[2016, 'PSH.linear'])}, so that",
+        f"it does not show: {ends[2017, 'PSH'][0]} up to eight words, {ends[2017, 'PSH'][1]} above thirteen",
         f"it gains {gained['CSH+PSH']} BLEU",
         f"**PASCAL** gains less: {gained['PASCAL']} BLEU",
         f"**LDD** gains {gained['LDD']}, which may be chance on the test of 2017, and {chrf[0]} chrF, which is not",

@@ -22,8 +22,9 @@ Intervals hold 95 % of {draws} bootstrap draws, each of which takes other senten
 where a system has several seeds, adds what its seeds differ beyond what these sentences make them differ. An interval
 from one seed says nothing of how another seed would come out, and those from two or three are too narrow where seeds
 differ by far more than sentences. *May be chance* means that the interval has 0 in it: the
-figures do not tell, and more seeds or more sentences might. No correction is made for the number of comparisons, and
-all of them share the runs of {baseline}. What holds for this corpus, this parser and models of this size, trained for
+figures do not tell, and more seeds or more sentences might. (The p of tables counts draws around their mean, where the
+interval lies between two of them, so that close to 5 % the one may say what the other does not.) No correction is made
+for the number of comparisons, and all of them share the runs of {baseline}. What holds for this corpus, this parser and models of this size, trained for
 this long, need not hold for others."""
 
 
