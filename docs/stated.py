@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 import pictures
 
@@ -49,10 +50,11 @@ def stated() -> dict[str, list[str]]:
         "over these is not chance in chrF, and may be in BLEU |",
         f"| {bleu(trained, 'transformer')} | {bleu(trained, 'CSH+PSH')}, {bleu(trained, 'sennrich_haddow')} | no "
         "control to compare with |",
-        f"| {bleu(longer, 'transformer')} | **{bleu(longer, 'PSH')}**, {bleu(longer, 'PSH.linear')} | the gain over "
-        "the Transformer stays",
+        f"| {bleu(longer, 'transformer')} | **{bleu(longer, 'PSH')}**, {bleu(longer, 'PSH.linear')}, "
+        f"{bleu(longer, 'PSH.random')} | the gain stays and is not chance, nor is the lead over random trees",
         f"| {bleu(longer, 'transformer')} | {bleu(longer, 'PASCAL')}, {bleu(longer, 'PASCAL.linear')} | what is left "
         "of its gain may be chance |",
+        f"| the same with LDD | {bleu(longer, 'transformer')} | {bleu(longer, 'LDD')} | what is left of its gain may",
         f"| {bleu(cpu, 'transformer')} | {bleu(cpu, 'pascal')}, {bleu(cpu, 'LDD')} |",
         f"| {bleu(field, 'transformer')} | {bleu(field, 'PASCAL.no-parser')}, {bleu(field, 'LDD.no-parser')} |",
         f"| 1 | {speed['train/pascal_transformer']}, {speed['train/ldd_transformer']}, "
@@ -80,7 +82,7 @@ def stated() -> dict[str, list[str]]:
     lstm = lstms["test_2016"]
     gcn = " and ".join(f"{of_test['gcn'] - of_test['lstm']:.1f}" for of_test in field_lstm.values())
     ahead = [f"{gain:.2f}" for gain in _gains("PSH", page="VERDICT-LONGER.md")]
-    pascal = [f"{gain:.2f}" for gain in _gains("PASCAL", page="VERDICT-LONGER.md")]
+    pascal, ldd = ([f"{gain:.2f}" for gain in _gains(name, page="VERDICT-LONGER.md")] for name in ("PASCAL", "LDD"))
     guide = [
         f"it reads every attachment ({exact('PASCAL', 0)} %)",
         f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % right, where PASCAL has "
@@ -97,8 +99,8 @@ def stated() -> dict[str, list[str]]:
             f"{exact(f'UDD ({p})')} |"
             for accuracy, p in ((60, "0.6"), (80, "0.8"), (95, "0.95"))
         ),
-        f"ahead of it again, by {ahead[0]} and {ahead[2]} BLEU, and PASCAL by {pascal[0]} and {pascal[2]}, which "
-        "may be chance",
+        f"ahead of it again, by {ahead[0]} and {ahead[2]} BLEU, and ahead of random trees again; PASCAL "
+        f"({pascal[0]} and {pascal[2]}) and LDD ({ldd[0]} and {ldd[2].replace('-', '−')}) had gains that may be chance",
         "At 60 % a parse is worth next to nothing: what was reached is what the text alone allows",
         "At 95 % there is little left to choose",
         f"runs at {speed['train/pascal_transformer']} (PASCAL), {speed['train/ldd_transformer']} (LDD) and "
@@ -119,7 +121,12 @@ def stated() -> dict[str, list[str]]:
     _, with_random = (" / ".join(cell.split()[0][1:] for cell in cells[::2]) for cells in of_ldd)
     chrf = [" / ".join(cell.split()[0][1:] for cell in cells[1::2]) for cells in of_ldd]
     in_words = (ROOT / "examples/multi30k/VERDICT-LONGER.md").read_text("utf-8")
-    (kept_longer,) = re.findall(r"with \*linear\* it keeps (\d+ to \d+ %) of its gain", in_words)
+    kept_longer, kept_random = (
+        re.findall(rf"with \*{control}\* it keeps (\d+ to \d+ %) of its gain", in_words)[0]
+        for control in ("linear", "random")
+    )
+    above_random = [cell.split()[0][1:] for cell in _of_verdict("PSH", "syntax", "random", "VERDICT-LONGER.md")]
+    detectable = [max(of_test) for of_test in _detectable("TRAINED-LONGER.md", ("PASCAL", "LDD"))]
     validation = {name: _loss(name, "valid") for name in ("transformer", "PSH", "PSH.linear")}
     below = {name: validation["transformer"] - loss for name, loss in validation.items()}
     by_length = {year: pictures.by_property("length", year) for year in (2016, 2017)}
@@ -152,8 +159,12 @@ def stated() -> dict[str, list[str]]:
         f"PSH has {bleu(longer, 'PSH')}: a gain of {ahead[0]} / {ahead[2]}, and of {ahead[1]} / {ahead[3]} "
         f"chrF, where 4,000 updates gave {gained['PSH']} BLEU",
         f"With linear trees it has {bleu(longer, 'PSH.linear')}, which is {kept_longer} of the gain, and",
-        f"After 8,000 updates it has {bleu(longer, 'PASCAL')} BLEU, {pascal[0]} / {pascal[2]} above the Transformer, "
-        f"and with linear trees {bleu(longer, 'PASCAL.linear')}; in no test",
+        f"With random trees it has {bleu(longer, 'PSH.random')}, which is {kept_random} of the gain; the parse is "
+        f"above them by {above_random[0]} / {above_random[2]} BLEU, more than chance",
+        f"After 8,000 updates PASCAL has {bleu(longer, 'PASCAL')} BLEU, {pascal[0]} / {pascal[2]} above the "
+        f"Transformer, and with linear trees {bleu(longer, 'PASCAL.linear')}; LDD has {bleu(longer, 'LDD')}, {ldd[0]} "
+        f"above and {ldd[2][1:]} below. In no test",
+        f"found four times in five is {detectable[0]:.1f} BLEU on the test of 2016 (MDD), and {detectable[1]:.1f} on",
         f"PSH ends {below['PSH']:.2f} below the Transformer in validation",
         f"it ends {below['PSH.linear']:.2f} below",
     ]
@@ -300,7 +311,7 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
     assert [low > 0 for low, _ in _intervals("UDD")][::2] == [True, True], "docs/results.md: more than chance in BLEU"
     without = ("CSH+PSH.", "sennrich_haddow.", "UDD.")
     assert not any(name.startswith(without) for name in trained["test_2016"]), "README.md: no control"
-    with_longer = {"transformer", "PSH", "PSH.linear", "PASCAL", "PASCAL.linear"}
+    with_longer = {"transformer", "PSH", "PSH.linear", "PSH.random", "PASCAL", "PASCAL.linear", "LDD"}
     for test, of_test in longer.items():
         assert of_test["transformer"] > max(trained[test].values()), "docs/results.md: more than any system here"
         assert set(of_test) == with_longer, "docs/results.md: no other trained for as long"
@@ -310,10 +321,16 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
     assert seeds == finished, "README.md, docs: seeds after 8,000 updates"
     longer_gains = _intervals("PSH", page="VERDICT-LONGER.md")
     assert all(low > 0 for low, _ in longer_gains), "README.md, docs/results.md: all four are more than chance"
-    of_pascal = _intervals("PASCAL", page="VERDICT-LONGER.md") + _intervals(
-        "PASCAL", "gain", "linear", page="VERDICT-LONGER.md"
+    may_be_chance = [
+        interval
+        for system, control in (("PASCAL", ""), ("PASCAL", "linear"), ("LDD", ""))
+        for interval in _intervals(system, "gain", control, page="VERDICT-LONGER.md")
+    ]
+    assert all(low < 0 < high for low, high in may_be_chance), "README.md, docs: gains of PASCAL and LDD may be chance"
+    above_random = [low for low, _ in _intervals("PSH", "syntax", "random", page="VERDICT-LONGER.md")]
+    assert min(above_random) > 0, (
+        "README.md, docs: above random trees after 8,000 updates, in both tests and both scores"
     )
-    assert all(low < 0 < high for low, high in of_pascal), "README.md, docs: PASCAL's gain may be chance"
     tests = _bootstrap("TRAINED.md")
     of_tests = tests[: len(tests) // 2], tests[len(tests) // 2 :]
     significant = [{name for name, p in of_test if p.endswith("*")} for of_test in of_tests]
@@ -329,6 +346,15 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
     assert _loss("PSH", "train") >= _loss("transformer", "train"), (
         "docs/results.md: below in validation, not in training"
     )
+
+
+def _detectable(name: str, systems: Sequence[str]) -> list[list[float]]:
+    """The minimal detectable differences in BLEU of systems, in each table of comparisons of a page."""
+    tables = (ROOT / "examples/multi30k" / name).read_text("utf-8").split("**Against ")[1:]
+    row = re.compile(rf"^\| (?:{'|'.join(systems)}) \| BLEU \| [+-][\d.]+ \| ([\d.]+) \|", re.M)
+    found = [[float(text) for text in row.findall(table)] for table in tables]
+    assert [len(of_test) for of_test in found] == [len(systems)] * 2, f"{name}: MDD"
+    return found
 
 
 def _by(name: str, row: str) -> list[list[tuple[float, float, float]]]:

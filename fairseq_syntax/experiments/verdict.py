@@ -24,8 +24,8 @@ from one seed says nothing of how another seed would come out, and those from tw
 differ by far more than sentences. *May be chance* means that the interval has 0 in it: the
 figures do not tell, and more seeds or more sentences might. (The p of tables counts draws around their mean, where the
 interval lies between two of them, so that close to 5 % the one may say what the other does not.) No correction is made
-for the number of comparisons, and all of them share the runs of {baseline}. What holds for this corpus, this parser and models of this size, trained for
-this long, need not hold for others."""
+for the number of comparisons, and all of them share the runs of {baseline}. What holds for this corpus, this parser and
+models of this size, trained for this long, need not hold for others."""
 
 
 def verdict_page(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> str:
