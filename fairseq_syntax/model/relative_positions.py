@@ -40,7 +40,7 @@ def check_word_order(args: Namespace, task: Any) -> None:
     Raises:
         SyntaxDataError: a sentence without a parse would be a bag of words to it
     """
-    if getattr(args, "no_token_positional_embeddings", False) and getattr(task.cfg, "parse_dropout", 0):
+    if getattr(args, "no_token_positional_embeddings", False) and task.cfg.parse_dropout:
         raise SyntaxDataError(
             "--parse-dropout: without token positions, a sentence without its parse would have no word order",
             hint="leave out either that or --no-token-positional-embeddings",

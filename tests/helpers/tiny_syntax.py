@@ -28,6 +28,7 @@ def tiny_task() -> SimpleNamespace:
         source_labels=LABELS,
         target_labels=LABELS,
         source_segmenter=None,
+        cfg=SimpleNamespace(parse_dropout=0.0),
     )
 
 

@@ -97,7 +97,8 @@ def no_lasting_changes(monkeypatch):
     """--syntax-input conllu changes how fairseq-interactive reads for the rest of a process; here it must not."""
     from fairseq_cli import interactive as command
 
-    monkeypatch.setattr(command, "buffered_read", command.buffered_read)
+    for name in ("buffered_read", "make_batches"):
+        monkeypatch.setattr(command, name, getattr(command, name))
 
 
 @pytest.fixture(scope="module")
