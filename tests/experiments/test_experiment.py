@@ -424,6 +424,20 @@ def test_a_work_directory_that_cannot_be_made_is_named(recipe):
         Grid(load(recipe)).run()
 
 
+def test_a_comparison_with_another_baseline_is_made_again(recipe):
+    """Earlier versions compared with another system where the baseline was not finished."""
+    assert command.main(_parse(recipe)) == 0
+    path, table = recipe.parent / "work/results.jsonl", recipe.parent / "work/results.md"
+    before, entries = table.read_text(), read(path)
+    for entry in entries:
+        if entry["kind"] == "test":
+            entry["report"]["baseline"] = "better"
+    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    assert command.main(_parse(recipe)) == 0
+    *_, last = (entry for entry in read(path) if entry["kind"] == "test")
+    assert last["report"]["baseline"] == "base" and table.read_text() == before
+
+
 def test_a_command_with_a_line_separator_is_a_line_of_the_record(recipe):
     recipe.write_text(TEMPLATE.replace("sed 's/f$", "sed 's/\\u2028\\x85//; s/f$"), encoding="utf-8")
     command.main(_parse(recipe))

@@ -104,7 +104,7 @@ def test_a_sentence_that_is_too_long_is_named(toy, translator):
 
 
 @pytest.mark.slow
-def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp_path, capsys):
+def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp_path, capsys, monkeypatch):
     lines, german = lines_and_targets(toy)
     kept = [i for i, line in enumerate(lines) if line.words][:20]
     with open(tmp_path / "set.tsv", "w", encoding="utf-8") as table:
@@ -127,6 +127,14 @@ def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp
     capsys.readouterr()
     with pytest.raises(SystemExit):
         command([*map(str, argv), "--conllu", f"{tmp_path}/p.conllu", "--max-tokens", "-5"])
+    trees = tmp_path / "trees.conllu"
+    with open(trees, "w", encoding="utf-8") as parse:
+        for number, i in enumerate(kept):
+            write_conllu(parse, replace(lines[i], line_number=number, arcs=None))
+    with monkeypatch.context() as patch:
+        patch.setattr(ForcedDecoder, "needs", property(lambda self: frozenset({"arcs"})))
+        assert command([*map(str, argv), "--conllu", str(trees)]) == 1
+        assert "pascal reads a parser's probabilities, and the parses given by --conllu have" in capsys.readouterr().err
     # A model that knows control parses is not given real ones, nor has it a parser.
     controlled, real = tmp_path / "controlled", f"{tmp_path}/p.conllu"
     shutil.copytree(toy.data, controlled)

@@ -209,7 +209,7 @@ def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_pa
     assert "bootstrap, one-sided" in of_tests.header and [row[4] for row in of_tests.rows] == ["0.500", "0.500"]
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, caplog):
     refs, runs = texts(80, 4)
     for name, lines in zip(("ref", "a", "b"), [refs, *runs]):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
@@ -239,6 +239,9 @@ def test_the_command(tmp_path, capsys):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
         assert command([*argv, "--src", f"{tmp_path}/{name}"]) == status
     assert "is the parse of other sentences: it says" in capsys.readouterr().err
+    assert command([*argv, "--by", "label=acll"]) == 0
+    assert "--by label=acll: no word of these sentences has it" in caplog.text
+    capsys.readouterr()
     only = [*argv[: argv.index("--metrics")], "--metrics", "distinct1", "--trials", "0"]
     assert command(only) == 1
     assert "no metric that is asked for has scores of sentences" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 from full_disk import files_no_larger_than
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import fingerprint, locked, read_lines, whole_file, whole_path
+from fairseq_syntax.text.files import check_output, fingerprint, locked, read_lines, whole_file, whole_path
 from fairseq_syntax.text.jobs import Parts, Step, in_workers
 
 ROOT = Path(__file__).parents[2]
@@ -280,3 +280,12 @@ def test_a_killed_worker_is_an_error_and_not_an_endless_wait():
         list(in_workers(_square, [1, 2, -1, *range(30)], workers=2))
     with pytest.raises(SyntaxDataError, match="file:3: bad"):
         list(in_workers(_square, [1, -2, 3], workers=2))
+
+
+def test_an_output_is_no_input_but_for_what_nothing_is_overwritten_of(tmp_path):
+    for name in ("/dev/null", "/dev/stdout", "-"):
+        check_output(name, name)
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(SyntaxDataError, match="the output would overwrite this input"):
+        check_output(tmp_path / "b", tmp_path / "a")
