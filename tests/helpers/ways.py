@@ -326,11 +326,16 @@ def ensemble(others: Sequence[str], bench: Bench, row: str, out: Path) -> None:
 
 
 def constrained(bench: Bench, row: str, out: Path) -> None:
-    """``--constraints`` comes with the input of fairseq-interactive."""
-    interact(bench, row, "--constraints --max-len-b 60", "\tA")
+    """``--constraints`` comes with the input of fairseq-interactive; each translation has the word that is wanted."""
+    pieces = (bench.data.parent / "segmented" / "train.de").read_text(encoding="utf-8").split()
+    word = max((piece[1:] for piece in pieces if piece[0] == "▁"), key=len)
+    printed = interact(bench, row, "--constraints --max-len-b 60", f"\t{word}")
+    if missing := [line for line in printed.splitlines() if line.startswith("D-") and word not in line]:
+        raise AssertionError(f"{word} is not in {missing[0]}")
 
 
-def interact(bench: Bench, row: str, more: str = "", constraint: str = "") -> None:
+def interact(bench: Bench, row: str, more: str = "", constraint: str = "") -> str:
+    """Translate some sentences; what fairseq-interactive prints."""
     blocks = (bench.data.parent / "raw" / "test.en.conllu").read_text(encoding="utf-8").split("\n\n")
     sentences = ["\n".join(l for l in b.splitlines() if not l.startswith("#")) for b in blocks]
     lines = ["\\n".join(s.splitlines()).replace("\t", "\\t") + constraint for s in sentences if s.strip()][:5]
@@ -342,6 +347,7 @@ def interact(bench: Bench, row: str, more: str = "", constraint: str = "") -> No
         sys.stdin = saved
     if len({line.split("\t")[0] for line in printed.splitlines() if line.startswith("H-")}) != len(lines):
         raise AssertionError("not every line was translated")
+    return printed
 
 
 def interactive(bench: Bench, row: str, out: Path) -> None:
