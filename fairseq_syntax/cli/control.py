@@ -67,10 +67,9 @@ def main(args: argparse.Namespace) -> int:
             raise SyntaxDataError(error.message, path=args.input, line=error.line, hint=error.hint) from None
     report = control.report
     if "shuffled" in args.control and report.without_partner:
-        alone, block = report.without_partner, min(args.block, n_lines)
         print(
-            f"{alone} sentence{'s are' if alone > 1 else ' is'} the only one of its length among {block} lines: "
-            "a random tree took the place of its own",
+            f"sentences that are the only one of their length among {min(args.block, n_lines)} lines, and have random "
+            f"trees: {report.without_partner}",
             file=sys.stderr,
         )
     then = f"fairseq-syntax segment --lang LANG --input {args.output} --outdir DIR --model segmentation.LANG.json"

@@ -318,7 +318,8 @@ def test_the_command(tmp_path, capsys):
     assert command(["control", "random", "relabelled", "--seed", "2", "--input", str(parse), "--output", str(out)]) == 0
     assert command(["control", "shuffled", "--input", str(parse), "--output", str(out)]) == 0
     said = capsys.readouterr()
-    assert "1 sentence is the only one of its length among 3 lines" in said.err and "only one" not in said.out
+    assert "the only one of their length among 3 lines, and have random trees: 1\n" in said.err
+    assert "only one" not in said.out
     assert controls_of(parsed_with(out)) == ["shuffled"]
     assert "fairseq-syntax segment" in said.out
     pieces = tmp_path / "pieces.conllu"
