@@ -9,7 +9,7 @@ from __future__ import annotations
 import fileinput
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.text.conllu import ParsedLine, Token, is_conllu, parse_conllu_block, read_conllu, text_of, unflatten
 from fairseq_syntax.text.parsed_line import check_parse
 from fairseq_syntax.text.segmentation import spaces_before
-from fairseq_syntax.text.title import controls, parsed_with
+from fairseq_syntax.text.title import check_controls, parsed_with
 from fairseq_syntax.text.words import Span, words_of
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class InteractiveInput:
             return self.given_parser
         cfg = self.task.cfg
         options = options_as_before(
-            self.task.source_parsed_with,
+            self.task.parse_raw_with,
             parser=cfg.syntax_parser,
             lang=cfg.syntax_parser_lang,
             model_dir=cfg.syntax_parser_dir or None,
@@ -123,16 +123,9 @@ class InteractiveInput:
         """
         if not self.needs or not is_conllu(path):
             return
-        trained, given = controls(self.task.source_parsed_with), controls(parsed_with(path))
-        if trained and trained != given:
-            raise SyntaxDataError(
-                f"the model was trained on control parses ({', '.join(trained)}), and these are "
-                + (f"others ({', '.join(given)})" if given else "real"),
-                path=path,
-                hint=f"give what fairseq-syntax control {' '.join(trained)} makes of the parse",
-            )
-        if given and not trained:
-            logger.warning("%s: control parses (%s), for a model that knows real ones", path, ", ".join(given))
+        given = parsed_with(path)
+        for trained in self.task.trained_with:
+            check_controls(trained, given, path)
 
     def parse(self, lines: Sequence[Sentence]) -> list[ParsedLine]:
         """The parse of each line: its own, where it brings one, else the parser's.
@@ -363,14 +356,19 @@ class _NotingDataset(SyntaxPairDataset):
         return batch
 
 
-def read_blocks_in_interactive() -> None:
-    """Let fairseq-interactive read CoNLL-U blocks: its own reader takes one line at a time and strips it."""
+def read_blocks_in_interactive(check: Callable[[str], None]) -> None:
+    """Let fairseq-interactive read CoNLL-U blocks: its own reader takes one line at a time and strips it.
+
+    Args:
+        check: takes the path of a file before it is read
+    """
     from fairseq_cli import interactive
 
     make_batches = interactive.make_batches
 
     def buffered_read(input: str, buffer_size: int) -> Iterator[list[ParsedLine]]:
         buffer: list[ParsedLine] = []
+        check(input)
         with fileinput.input(files=[input], openhook=fileinput.hook_encoded("utf-8")) as rows:
             for line in read_conllu(rows):
                 buffer.append(line)

@@ -16,6 +16,7 @@ from fairseq_syntax.inference.translator import Translation, Translator
 from fairseq_syntax.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.serving.messages import MAX_PIECES
 from fairseq_syntax.text.conllu import ParsedLine, Token, text_of
+from fairseq_syntax.text.title import controls
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class ServedModel:
     @property
     def parsed_with(self) -> Mapping[str, Any] | None:
         """The options of the parser of its training text, where they are known."""
-        return self.task.source_parsed_with
+        return self.task.parse_raw_with
 
     def parameters(self) -> int:
         """Parameters, of all models of an ensemble."""
@@ -191,11 +192,12 @@ def load_source(
     Raises:
         SyntaxDataError: the parser cannot be had, and ``missing_parse`` is ``error``
     """
-    needed = any(model.needs for model in models)
+    readers = [model for model in models if model.needs]
     neutral = missing_parse == "neutral"
     loaded: Parser | None = None
-    if parser != NO_PARSER and (needed or parser or model_dir is not None):
-        before = [before for model in models if (before := model.parsed_with) is not None]
+    if parser != NO_PARSER and (readers or parser or model_dir is not None):
+        before = [own for model in readers or models if (own := model.parsed_with) is not None]
+        before.sort(key=controls, reverse=True)  # a model that knows control parses alone must not get others unseen
         if any(other != before[0] for other in before):
             logger.warning("the training texts of these models were parsed with different options; the first are used")
         # a parser may have no probabilities, which is no matter where no model reads them

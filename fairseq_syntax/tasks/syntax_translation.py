@@ -35,6 +35,7 @@ from fairseq_syntax.store.schema import STORE_SUFFIX
 from fairseq_syntax.tasks.refusals import ModelTraits, check_criterion, check_model, check_task, check_training
 from fairseq_syntax.text.files import fingerprint
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
+from fairseq_syntax.text.title import check_controls, controls, without_control
 
 
 @dataclass
@@ -113,6 +114,10 @@ class SyntaxTranslationTask(TranslationTask):
         self._training_needs: frozenset[str] = frozenset()
         self._target_needs: frozenset[str] = frozenset()
         self._traits = ModelTraits()
+        # What the training text was parsed with: of the checkpoint that was read last, and of each loaded model that
+        # reads a parse.
+        self._last_parsed_with: Mapping[str, Any] | None = None
+        self._models_parsed_with: list[Mapping[str, Any] | None] = []
         self._input = InteractiveInput(self)
         self._printed_alignment: PrintedAlignment | None = None
         self._searches = [search(self) for search in SEARCHES]
@@ -121,8 +126,9 @@ class SyntaxTranslationTask(TranslationTask):
     # -- what a checkpoint remembers -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """fairseq's, with the fingerprints of the dictionaries, by side."""
-        return {**super().state_dict(), "dictionaries": self._dictionaries}
+        """fairseq's, with the fingerprints of the dictionaries, by side, and what the source was parsed with."""
+        known = {"dictionaries": self._dictionaries, "source_parsed_with": dict(self.source_parsed_with or {})}
+        return {**super().state_dict(), **known}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """fairseq's.
@@ -132,6 +138,7 @@ class SyntaxTranslationTask(TranslationTask):
         """
         state = dict(state_dict)
         trained = state.pop("dictionaries", self._dictionaries)
+        self._last_parsed_with = state.pop("source_parsed_with", None)
         super().load_state_dict(state)
         self._check_dictionaries(
             trained, "--data, or fairseq's first argument, is the directory that it was trained on"
@@ -196,6 +203,24 @@ class SyntaxTranslationTask(TranslationTask):
         path = labels_path(self.data_dir, self.cfg.source_lang)
         return LabelInventory.load(path).parsed_with if os.path.exists(path) else None
 
+    @property
+    def trained_with(self) -> list[Mapping[str, Any] | None]:
+        """The parser's options of the training text of each loaded model that reads a parse; {}: none were known.
+
+        Of a checkpoint that is older than this knowledge, and of a model in training, those of the data directory.
+        """
+        known = [self.source_parsed_with if own is None else own for own in self._models_parsed_with]
+        return known or [self.source_parsed_with]
+
+    @property
+    def parse_raw_with(self) -> Mapping[str, Any] | None:
+        """The parser's options for raw text: the first model's, or those of one that knows control parses alone.
+
+        Where no model reads a parse, it does not matter that one learned from control parses.
+        """
+        known = [*filter(controls, self.trained_with), *filter(None, self.trained_with), self.source_parsed_with][0]
+        return known if self.needs("source") else without_control(known)
+
     @cached_property
     def target_labels(self) -> dict[str, list[str]]:
         """Label names by column of the target."""
@@ -233,6 +258,8 @@ class SyntaxTranslationTask(TranslationTask):
             check_model(self.cfg, self._traits)
         self._target_needs = getattr(model, "target_training_needs", frozenset())
         self._need("source", self._traits.inference_needs if from_checkpoint else self._training_needs)
+        if from_checkpoint and self._traits.inference_needs:
+            self._models_parsed_with.append(self._last_parsed_with)
         if from_checkpoint:
             ignore_syntax(model)
         elif self._target_needs:
@@ -377,6 +404,9 @@ class SyntaxTranslationTask(TranslationTask):
                 hint="leave long sentences out with --max-source-positions and --skip-invalid-size-inputs-valid-test",
             )
         stores = [SyntaxStore(path) for path in paths]
+        if side == "source" and self._models_parsed_with:
+            for trained in self.trained_with:
+                check_controls(trained, self.source_parsed_with, paths[0])
         dictionary = os.path.join(directory, f"dict.{lang}.txt")
         fingerprint = file_fingerprint(dictionary) if os.path.exists(dictionary) else None
         labels = getattr(self, f"{side}_labels")
@@ -406,9 +436,10 @@ class SyntaxTranslationTask(TranslationTask):
     @classmethod
     def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> "SyntaxTranslationTask":
         """fairseq's; with ``--syntax-input conllu``, fairseq-interactive reads blocks in place of lines."""
+        task = super().setup_task(cfg, **kwargs)
         if cfg.syntax_input == "conllu":
-            read_blocks_in_interactive()
-        return super().setup_task(cfg, **kwargs)
+            read_blocks_in_interactive(task._input.check_parses)
+        return task
 
     def build_bpe(self, args: Any) -> Any:
         """fairseq's ``--bpe``, else the data's own segmentation, so that detokenized output is text."""

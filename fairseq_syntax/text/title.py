@@ -9,11 +9,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import read_raw_lines
+
+logger = logging.getLogger(__name__)
 
 _PARSED_WITH = "# parsed_with = "
 _LONGEST = 8  # rows: a file may be comments without end
@@ -54,6 +58,35 @@ def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
     """The controls that a parse was made by, in their order; none if it is a real one, or nothing is known of it."""
     found = (parsed_with or {}).get("control")
     return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def without_control(parsed_with: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The options of the parser from whose parses controls were made; None where nothing is known."""
+    return None if parsed_with is None else {name: own for name, own in parsed_with.items() if name != "control"}
+
+
+def check_controls(
+    trained: Mapping[str, Any] | None, given: Mapping[str, Any] | None, path: str | os.PathLike[str]
+) -> None:
+    """Make sure that a model which reads a parse gets parses of the kind that it was trained on.
+
+    Args:
+        trained, given: what the training text and these parses were parsed with, where it is known
+        path: of these parses, for errors
+
+    Raises:
+        SyntaxDataError: it was trained on control parses, and these are real, or other controls
+    """
+    known, own = controls(trained), controls(given)
+    if known and known != own:
+        raise SyntaxDataError(
+            f"the model was trained on control parses ({', '.join(known)}), and these are "
+            + (f"others ({', '.join(own)})" if own else "real"),
+            path=path,
+            hint=f"give what fairseq-syntax control {' '.join(known)} makes of the parse",
+        )
+    if own and not known:
+        logger.warning("%s: control parses (%s), for a model that knows real ones", path, ", ".join(own))
 
 
 def is_of_title(row: str) -> bool:

@@ -175,7 +175,7 @@ def test_blocks_of_conllu_and_constraints_do_not_go_together(monkeypatch):
 
     monkeypatch.setattr(command, "buffered_read", None)
     monkeypatch.setattr(command, "make_batches", None)
-    read_blocks_in_interactive()
+    read_blocks_in_interactive(lambda path: None)
     cfg = SimpleNamespace(generation=SimpleNamespace(constraints="ordered"))
     with pytest.raises(SyntaxDataError, match="no place for the words that --constraints"):
         command.make_batches([], cfg, None, None, None)
@@ -233,6 +233,47 @@ def test_raw_text_is_parsed_as_the_training_text_was(toy, trained, tmp_path):
     assert served.parser.options.of_the_result == options | {"distributions": True}
     with pytest.raises(SyntaxDataError, match="parsed by chain_parser"):
         Translator.load(trained, tmp_path / "data", device="cpu").translate(text)
+
+
+def test_a_checkpoint_remembers_the_control_that_it_was_trained_on(toy, trained, tmp_path):
+    """Whatever data it is given later: fairseq's own commands, Python and the server refuse parses of another kind."""
+    before = {**ParserOptions("chain_parser").of_the_result, "control": ["linear"]}
+    shutil.copytree(toy.raw, tmp_path / "raw")
+    for split in ("train", "valid", "test"):
+        file = tmp_path / "raw" / f"{split}.en.conllu"
+        file.write_text(title(len(toy.lines[split]), parsed_with=before) + file.read_text("utf-8"), encoding="utf-8")
+    toy_data.segment(tmp_path / "raw", tmp_path / "segmented")
+    controlled = tmp_path / "data"
+    fairseq("preprocess", *toy_data.preprocess_options(tmp_path / "segmented", controlled))
+    toy_data.train(controlled, tmp_path / "model", max_epoch=1)
+    checkpoint = tmp_path / "model/checkpoint_last.pt"
+    assert len(generate(controlled, checkpoint, tmp_path)) == len(toy.lines["test"])
+    these_are_real = r"trained on control parses \(linear\), and these are real"
+    with pytest.raises(SyntaxDataError, match=these_are_real):
+        generate(toy.data, checkpoint, tmp_path)
+    with pytest.raises(SyntaxDataError, match=these_are_real):
+        generate(toy.data, f"{trained}:{checkpoint}", tmp_path)
+    real, text = toy.raw / "test.en.conllu", tmp_path / "text"
+    text.write_text("he painted\n", encoding="utf-8")
+    a_parser = r"\(linear\), and a parser would bring real ones"
+    with pytest.raises(SyntaxDataError, match=a_parser):
+        interactive(toy.data, checkpoint, text, "--syntax-parser", "chain_parser")
+    blocks = ["--syntax-input", "conllu"]
+    with pytest.raises(SyntaxDataError, match=these_are_real):
+        interactive(toy.data, checkpoint, real, *blocks)
+    assert len(interactive(toy.data, checkpoint, tmp_path / "raw/test.en.conllu", *blocks)) == len(toy.lines["test"])
+    with toy_data.logged("fairseq_syntax.text.title") as said:  # the other way about it is said
+        generate(controlled, trained, tmp_path)
+    assert "control parses (linear), for a model that knows real ones" in said.getvalue()
+    # The server has one parser for all its models, in whatever order.
+    served = [ServedModel(str(path), Translator.load(path, toy.data, device="cpu")) for path in (trained, checkpoint)]
+    with pytest.raises(SyntaxDataError, match=a_parser):
+        load_source(served, "chain_parser", "", None)
+    # Supervised heads learn from a parse and read none: any parser may say where their words are.
+    served[1].needs = served[1].task._needs["source"] = frozenset()
+    for models in (served, served[1:]):
+        assert load_source(models, "chain_parser", "", None).parser.options.parser == "chain_parser"
+    assert not served[1].task.parse_raw_with.get("control")
 
 
 def test_words_that_hold_a_backslash(toy, trained):
