@@ -208,9 +208,9 @@ def _start_processes(options: typing.Any, tpu: bool) -> bool:
     """
     if tpu:
         return False
-    if options.distributed_init_method is None and {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= {
-        *os.environ
-    }:
+    known = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}
+    # A launcher of one process sets them too; that one has nobody to talk to.
+    if options.distributed_init_method is None and known and int(os.environ["WORLD_SIZE"]) > 1:
         options.distributed_init_method = "env://"
         options.distributed_world_size = int(os.environ["WORLD_SIZE"])
         options.distributed_rank = int(os.environ["RANK"])

@@ -103,6 +103,7 @@ class WhereParsed(ScoreTerm):
 
     def __init__(self, term: ScoreTerm, parsed: Tensor, otherwise: ScoreTerm | None = None) -> None:
         self.heads, self.without_dropout, self.tensors = term.heads, term.without_dropout, term.tensors
+        self.needs_memory = term.needs_memory
         self._term, self._otherwise = term, otherwise or ScoreTerm()
         self._parsed = parsed[:, None, None, None]
 
@@ -208,7 +209,10 @@ class SyntaxSelfAttention(MultiheadAttention):
         elif key_padding_mask is not None:
             scores = scores.masked_fill(key_padding_mask[:, None, None, :], float("-inf"))
         # In float32 as fairseq does it: a half-precision softmax loses the small weights.
-        weights = self.dropout_module(F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores))
+        kept = F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores)
+        weights = self.dropout_module(kept)
+        for h in (h for term, h, _ in inner if term.without_dropout):
+            weights = torch.cat([weights[:, : h.start], kept[:, h], weights[:, h.stop :]], dim=1)
         out = weights @ v[:, dense]  # [B, h, T, d]
         for term, h, given in inner:
             if (added := term.output(weights[:, h], given)) is not None:

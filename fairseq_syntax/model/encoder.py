@@ -169,6 +169,11 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         """What the systems need of a batch's syntax at inference."""
         return frozenset().union(*(s.inference_needs for s in self._systems))
 
+    @property
+    def drops_parses(self) -> bool:
+        """Whether a system reads the parse in training as at inference."""
+        return any(s.drops_parses for s in self._systems)
+
     def forward(  # type: ignore[override]
         self,
         src_tokens: Tensor,

@@ -16,6 +16,9 @@ scales        scales        allowed: applied in the order of the options
 scales        supervises    allowed: the loss is on the scores as the head attends by them, after scaling
 anything      reads         allowed: likewise
 ============  ============  ====================================================================================
+
+A layer whose scores are all replaced may have no queries and keys (:meth:`HeadSystem.project_scores`): then a system
+that computes with them (:meth:`HeadSystem.reads_queries`) is refused there.
 """
 
 from __future__ import annotations
@@ -176,6 +179,15 @@ class HeadSystem(nn.Module):
 
     # -- said once, when the model is built --------------------------------------------------------------------------
 
+    @property
+    def drops_parses(self) -> bool:
+        """Whether it reads a parse in training as at inference, so that ``--parse-dropout`` takes it away."""
+        return bool(self.inference_needs)
+
+    def reads_queries(self, layer: int) -> bool:
+        """Whether its terms compute with the queries of the heads themselves, and not with their scores alone."""
+        return False
+
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
         """See the systems of the same side, in the order of the option, before anything else is asked.
 
@@ -322,6 +334,13 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
     Raises:
         SyntaxDataError: two claims on one head that exclude each other, or a head that the layer does not have
     """
+    systems = list(systems)
+    for one in (s for s in systems if not s.project_scores(layer)):
+        for other in (s for s in systems if s.reads_queries(layer)):
+            raise SyntaxDataError(
+                f"{one.name} leaves out the queries of {side} layer {layer}, which {other.name} reads",
+                hint="give them different layers",
+            )
     replaced: dict[int, str] = {}
     given: dict[int, str] = {}
     scaled: dict[int, str] = {}

@@ -85,6 +85,11 @@ class SyntaxTransformerModel(TransformerModel):
         return self.encoder.inference_needs
 
     @property
+    def drops_parses(self) -> bool:
+        """Whether ``--parse-dropout`` has a parse to take away."""
+        return bool(self.encoder.drops_parses)
+
+    @property
     def target_training_needs(self) -> frozenset[str]:
         """What training needs of the target's syntax, for the decoder's systems."""
         return getattr(self.decoder, "training_needs", frozenset())

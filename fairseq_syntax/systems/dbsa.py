@@ -3,7 +3,8 @@
 Deguchi, Tamura and Ninomiya (2019), Dependency-Based Self-Attention for Transformer NMT, RANLP. Either side can be used
 alone. No parse is needed at inference.
 
-- *Encoder* (section 3.1): the scores of one head are bi-affine, ``S = [Q; 1] U Kᵀ``; its distribution over keys is
+- *Encoder* (section 3.1): the scores of one head are bi-affine, ``S = [Q; 1] U Kᵀ``, where Q and K are linear maps of
+  the layer's input; its distribution over keys is
   trained towards the head of each token. The root and ``</s>`` are their own heads.
 - *Decoder* (section 3.2): the same with the future masked. A token whose head has not been generated yet is trained
   towards itself. (The ``</s>`` that comes first sees no other key: it has nothing to learn.)
@@ -144,7 +145,7 @@ class BiaffineHead(HeadSystem):
         if dim < 1:
             raise SyntaxDataError(f"--dbsa-dim {dim}: a positive number is wanted")
         self.place, self.weight, self.chain = place, weight, chain
-        self.biaffine = Biaffine(embed_dim, dim)
+        self.biaffine = Biaffine(embed_dim, dim, linear=True)
 
     def layers(self) -> Sequence[int]:
         return (self.place[0],)

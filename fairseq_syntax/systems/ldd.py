@@ -117,6 +117,7 @@ class UniformTerm(ScoreTerm):
 
     def __init__(self, point: Tensor, real: Tensor, form: str = "auto") -> None:
         self._point, self._real, self._dense = point, real, form == "dense"
+        self.without_dropout = form == "linear"
 
     def scores(self, scores: Tensor, given: HeadInputs | None) -> Tensor:
         both = self._real[:, :, None] & self._real[:, None, :]

@@ -26,17 +26,19 @@ from fairseq_syntax.systems.supervised_heads import attachment, parent_nll
 
 
 class Biaffine(nn.Module):
-    """``S = [Q; 1] U Kᵀ`` with ``Q = relu(W_q x + b_q)``, ``K = relu(W_k x + b_k)``.
+    """``S = [Q; 1] U Kᵀ`` with ``Q = f(W_q x + b_q)``, ``K = f(W_k x + b_k)``.
 
     The 1 makes U's last row a preference for heads whatever the dependent, as in Dozat and Manning (2017).
 
     Args:
         embed_dim: C
         dim: d, of Q and K
+        linear: f is the identity, and not ReLU
     """
 
-    def __init__(self, embed_dim: int, dim: int) -> None:
+    def __init__(self, embed_dim: int, dim: int, linear: bool = False) -> None:
         super().__init__()
+        self.linear = linear
         self.query, self.key = nn.Linear(embed_dim, dim), nn.Linear(embed_dim, dim)
         self.weight = nn.Parameter(torch.empty(dim + 1, dim))
         for layer in (self.query, self.key):
@@ -47,7 +49,9 @@ class Biaffine(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """Dependents [T, B, C] and heads [S, B, C] (default: the same) to scores [B, T, S]."""
         memory = x if memory is None else memory
-        q, k = F.relu(self.query(x.transpose(0, 1))), F.relu(self.key(memory.transpose(0, 1)))
+        q, k = self.query(x.transpose(0, 1)), self.key(memory.transpose(0, 1))
+        if not self.linear:
+            q, k = F.relu(q), F.relu(k)
         return (q @ self.weight[:-1] + self.weight[-1]) @ k.transpose(1, 2)
 
 
@@ -134,6 +138,11 @@ class Lisa(EncoderSystem):
 
     def layers(self) -> Sequence[int]:
         return (self.layer,)
+
+    @property
+    def drops_parses(self) -> bool:
+        """False: given parents are for inference alone."""
+        return False
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         head = frozenset({self.head})

@@ -6,7 +6,7 @@ relative positions with ``r(i, j) = clip(depth(j) − depth(i), −k, k)``, in t
 **Without a T×T tensor.** There are few depths, and ``r`` depends on a key only by its depth δ. So the scores get
 ``G_iδ = q_i · a^K_{clip(δ − depth(i))}`` at ``δ = depth(j)``: as many more dimensions of the queries (``G``) and
 keys (the one-hot depth) as there are depths. In the same way one-hot depths beside the values give each depth's share
-of the weights, and with it the values' term. Attention itself stays the plain, fused one, dropout included.
+of the weights, and with it the values' term. Attention itself stays the plain, fused one, where no weights are dropped.
 """
 
 from __future__ import annotations
@@ -146,6 +146,9 @@ class RelativeDepth(EncoderSystem):
 
     def layers(self) -> Sequence[int]:
         return self._layers
+
+    def reads_queries(self, layer: int) -> bool:
+        return True
 
     def fit(self, layer: int, num_heads: int) -> None:
         for embeddings in (self.depth, self.distance) if self.sequential else (self.depth,):

@@ -158,6 +158,9 @@ class StructuralPositions(EncoderSystem):
     def layers(self) -> Sequence[int]:
         return self._layers
 
+    def reads_queries(self, layer: int) -> bool:
+        return True
+
     def fit(self, layer: int, num_heads: int) -> None:
         fit(self.relative, layer, self.embed_dim // num_heads)
 

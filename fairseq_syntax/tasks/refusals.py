@@ -29,13 +29,16 @@ class ModelTraits:
         losses: names of the losses that its systems have
         adaptive_softmax: its output layer is that of ``--adaptive-softmax-cutoff``
         lstm: it is of the LSTM family
-        inference_needs: what it reads of a parse at inference
+        training_needs, inference_needs: what it needs of a parse in training, and reads of it at inference
+        drops_parses: whether it reads a parse in training as at inference, so that it can be taken away
     """
 
     losses: tuple[str, ...] = ()
     adaptive_softmax: bool = False
     lstm: bool = False
+    training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
+    drops_parses: bool = False
 
     @classmethod
     def of(cls, model: Any) -> ModelTraits:
@@ -43,7 +46,9 @@ class ModelTraits:
             losses=getattr(model, "losses", ()),
             adaptive_softmax=getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None,
             lstm=isinstance(model, LSTMModel),
+            training_needs=getattr(model, "training_needs", frozenset()),
             inference_needs=getattr(model, "inference_needs", frozenset()),
+            drops_parses=getattr(model, "drops_parses", False),
         )
 
 
@@ -95,9 +100,10 @@ def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
             "--left-pad-target: an LSTM decoder would read the padding before a sentence, "
             "of which there is more or less by what else is in the batch"
         )
-    if cfg.parse_dropout and not traits.inference_needs:
+    if cfg.parse_dropout and not traits.drops_parses:
         raise SyntaxDataError(
-            "--parse-dropout takes the parse from what reads it at inference too; this model has nothing of that"
+            "--parse-dropout takes the parse from what reads it in training and at inference; this model has nothing "
+            "of that"
         )
 
 
@@ -118,6 +124,11 @@ def check_criterion(criterion: Any, traits: ModelTraits) -> None:
         raise SyntaxDataError(
             "fairseq's adaptive_loss reads the output layer of --adaptive-softmax-cutoff, and the model has none",
             hint="give the option; an LSTM has that layer in fairseq-train alone, which names its criterion to it",
+        )
+    if getattr(criterion, "rdrop_alpha", 0) > 0 and traits.training_needs:
+        raise SyntaxDataError(
+            "--rdrop-alpha: fairseq's criterion passes each batch twice, and not its parses",
+            hint="leave it out, or train a model without a parse by it",
         )
     if traits.lstm and isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment):
         raise SyntaxDataError(

@@ -252,18 +252,18 @@ class SyntaxTranslationTask(TranslationTask):
         if not from_checkpoint:
             check_training(self.cfg, cfg)
         model = super().build_model(cfg, from_checkpoint)
-        self._training_needs = getattr(model, "training_needs", frozenset())
         self._traits = ModelTraits.of(model)
+        self._training_needs = self._traits.training_needs
         if not from_checkpoint:
             check_model(self.cfg, self._traits)
         self._target_needs = getattr(model, "target_training_needs", frozenset())
-        self._need("source", self._traits.inference_needs if from_checkpoint else self._training_needs)
+        self.add_need("source", self._traits.inference_needs if from_checkpoint else self._training_needs)
         if from_checkpoint and self._traits.inference_needs:
             self._models_parsed_with.append(self._last_parsed_with)
         if from_checkpoint:
             ignore_syntax(model)
         elif self._target_needs:
-            self._need("target", self._target_needs)
+            self.add_need("target", self._target_needs)
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
             self.tokenizer = SegmentationDecoder(self.target_segmenter)
             self.cfg.eval_bleu_remove_bpe = None  # which would be done twice
@@ -282,17 +282,18 @@ class SyntaxTranslationTask(TranslationTask):
         check_criterion(criterion, self._traits)
         self._epoch_iterator = getattr(criterion, "epoch_iterator", None)
         # In fairseq-validate the model comes from a checkpoint, and its losses are those of training.
-        self._need("source", self._training_needs)
-        self._need("target", self._target_needs)
+        self.add_need("source", self._training_needs)
+        self.add_need("target", self._target_needs)
         for side in ("source", "target"):
-            self._need(side, getattr(criterion, f"{side}_needs", frozenset()))
+            self.add_need(side, getattr(criterion, f"{side}_needs", frozenset()))
         return criterion
 
     def needs(self, side: str) -> frozenset[str] | None:
         """What batches must bring of a side (``source``, ``target``), of ``"tree"`` and ``"arcs"``; None: not known."""
         return self._needs[side]
 
-    def _need(self, side: str, needs: frozenset[str]) -> None:
+    def add_need(self, side: str, needs: frozenset[str]) -> None:
+        """Let batches bring more of a side, as :meth:`needs` has it."""
         self._needs[side] = (self._needs[side] or frozenset()) | needs
 
     # -- datasets --------------------------------------------------------------------------------------------------

@@ -126,6 +126,18 @@ def test_a_head_that_another_system_computes_is_refused(other):
     combined(f"ldd,{other}", **{**options, "ldd_variant": "UDP"})
 
 
+@pytest.mark.parametrize("other", ["relative_depth", "structural_positions"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_queries_that_another_system_leaves_out_are_missed(other, order, two_groups):
+    """Half of relative positions would do nothing."""
+    names = ",".join(["ldd", other][::order])
+    options = {"ldd_variant": "LDA", "ldd_label_groups": two_groups}
+    with pytest.raises(SyntaxDataError, match=f"ldd leaves out the queries of encoder layer 0, which {other} reads"):
+        combined(names, **options)
+    combined(names, **options, depth_layers="1", structural_layers="1")
+    combined(names, **options, depth_layers="1", structural_positions="absolute")
+
+
 @pytest.mark.parametrize("order", ["pascal,lisa", "lisa,pascal"])
 def test_scores_are_replaced_before_they_are_scaled(order):
     """Whatever the order of the option, PASCAL scales what the bi-affine head computes, and the loss sees that."""
@@ -493,6 +505,22 @@ def test_a_criterion_that_would_leave_losses_out_is_refused(arch):
         build("label_smoothed_cross_entropy")
     for name in ("supervised_head", "lisa"):
         build(name)
+
+
+def test_a_criterion_that_doubles_batches_does_not_double_their_parses():
+    """fairseq's R-Drop."""
+    task = SyntaxTranslationTask(SyntaxTranslationConfig(source_lang="a", target_lang="b"), dictionary(), dictionary())
+    own = {"criterion": "label_smoothed_cross_entropy_with_rdrop", "sentence_avg": False, "label_smoothing": 0.0}
+    for arch in ("pascal_transformer_tiny", "relative_depth_transformer_tiny", "transformer_tiny"):
+        args = Namespace(arch=arch, encoder_layers=1, decoder_layers=1)
+        ARCH_CONFIG_REGISTRY[arch](args)
+        task.build_model(args)
+        task.build_criterion(Namespace(**own, rdrop_alpha=0))
+        if arch == "transformer_tiny":
+            task.build_criterion(Namespace(**own, rdrop_alpha=5))
+        else:
+            with pytest.raises(SyntaxDataError, match="passes each batch twice, and not its parses"):
+                task.build_criterion(Namespace(**own, rdrop_alpha=5))
 
 
 @pytest.mark.parametrize("arch", ["dlaa_lstm", "local_attention_lstm"])

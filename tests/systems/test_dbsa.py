@@ -104,6 +104,28 @@ def test_losses_by_loops(chain):
     assert float(total) == pytest.approx(0.25 * nll["dbsa"] + 2.0 * nll["dbsa_decoder"], rel=1e-5)
 
 
+@pytest.mark.parametrize("side, layer", [("encoder", 1), ("decoder", 0)])
+def test_scores_by_loops(side, layer):
+    """``s_ij = Σ_ab q_ia U_ab k_jb + Σ_b u_b k_jb`` with q and k linear in the layer's input, negative too."""
+    model = tiny_model("dbsa_transformer").eval()
+    seen = {}
+    stack = getattr(model, side)
+    stack.layers[layer].self_attn.register_forward_pre_hook(lambda _, args: seen.__setitem__("x", args[0]))
+    with torch.no_grad():
+        step = model(**with_targets()["net_input"])[1][f"{side}_step"]
+    biaffine = stack.systems["dbsa"].biaffine
+    weights = {name: p.detach().double().numpy() for name, p in biaffine.named_parameters()}
+    x = seen["x"].double().numpy()  # [T, B, C]
+    q = x @ weights["query.weight"].T + weights["query.bias"]
+    k = x @ weights["key.weight"].T + weights["key.bias"]
+    assert q.min() < 0 > k.min()
+    for b in range(x.shape[1]):
+        for i in range(len(x)):
+            for j in range(len(x)):
+                row = sum(q[i, b, a] * weights["weight"][a] for a in range(q.shape[2])) + weights["weight"][-1]
+                assert float(step.scores[layer, 0][b, i, j]) == pytest.approx(float(row @ k[j, b]), abs=1e-4)
+
+
 def test_search_one_token_at_a_time_is_the_whole_decoder():
     model = tiny_model("dbsa_transformer", decoder_layers=2, dbsa_decoder_layer=0).eval()
     given = with_targets([LINES[0], LINES[0], LINES[1], LINES[1]], TARGETS[:4])["net_input"]  # beams of two

@@ -321,10 +321,12 @@ def test_searches_that_do_not_go_together():
         generator([model(), model(latent_values=4)])
 
 
-def test_a_template_does_not_know_the_tags_of_a_forced_prefix():
+def test_a_template_goes_with_no_forced_prefix_and_no_length_of_the_source():
     task = SimpleNamespace(cfg=SimpleNamespace(tag_search="template", print_tags=False, tag_templates="tags"))
     with pytest.raises(SyntaxDataError, match="--prefix-size forces words whose tags"):
         TagSearch(task).generator([model()], SimpleNamespace(prefix_size=2), False)
+    with pytest.raises(SyntaxDataError, match="--match-source-len would cut translations"):
+        TagSearch(task).generator([model()], SimpleNamespace(match_source_len=True), False)
 
 
 @pytest.mark.parametrize("n, k", [(1000, 5), (1003, 30), (1007, 31), (40, 7), (800, 1)])

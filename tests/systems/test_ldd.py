@@ -217,6 +217,20 @@ def test_attention_dropout(form, kept, tmp_path):
     torch.testing.assert_close(encode(model, sentences)[1], encode(exact, sentences)[1], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("others", ["", ",structural_positions"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_linear_form_leaves_attention_dropout_out(variant, others, tmp_path):
+    """In every variant, and beside another system; one regime for a table of ablations."""
+    if variant == "LDA" and others:
+        return  # refused: it has no queries
+    options = {"encoder_syntax": f"ldd{others}", "ldd_variant": variant, "attention_dropout": 0.5, "encoder_layers": 1}
+    sentences = some_sentences(8)
+    model = build(tmp_path, ldd_form="linear", **options).train()
+    assert torch.equal(encode(model, sentences)[1], encode(model, sentences)[1])
+    model = build(tmp_path, ldd_form="dense", **options).train()
+    assert not torch.equal(encode(model, sentences)[1], encode(model, sentences)[1])
+
+
 def test_several_layers(tmp_path):
     model = build(tmp_path, ldd_layers="0,1")
     assert [layer.self_attn.num_heads for layer in model.encoder.layers] == [4, 4]

@@ -172,9 +172,13 @@ def test_training_drops_parses_and_the_losses_keep_theirs(toy, tmp_path):
     assert all(s[2] is None for s in seen if not s[1])
     with pytest.raises(SyntaxDataError, match="probability lies between 0 and 1"):
         toy_data.train(toy.data, tmp_path / "bad", "--parse-dropout", 1.5, max_epoch=1)
-    for options in ({"arch": "transformer"}, {"arch": "supervised_head_transformer", "criterion": "supervised_head"}):
+    for arch, *more in (
+        ("transformer",),
+        ("supervised_head_transformer", "--criterion", "supervised_head"),
+        ("lisa_transformer", "--lisa-gold", "--criterion", "supervised_head"),  # given parents at inference alone
+    ):
         with pytest.raises(SyntaxDataError, match="this model has nothing of that"):
-            toy_data.train(toy.data, tmp_path / "bad", "--parse-dropout", 0.5, max_epoch=1, **options)
+            toy_data.train(toy.data, tmp_path / "bad", "--parse-dropout", 0.5, *more, max_epoch=1, arch=arch)
 
 
 class Picky:
@@ -183,14 +187,14 @@ class Picky:
     def __init__(self, inner) -> None:
         self.inner = inner
 
-    def parse(self, lines):
+    def parse(self, lines, *, first_line=0):
         if any("fail" in line for line in lines):
             raise RuntimeError("out of time")
         return self.inner.parse(lines)
 
 
 class Flat:
-    def parse(self, lines):
+    def parse(self, lines, *, first_line=0):
         found = [unparsed(line) for line in lines]
         for line in found:
             line.parsed, line.heads = True, [0] * len(line.heads)

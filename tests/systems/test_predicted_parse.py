@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from random_parses import EOS, PAD, pad, random_line
+from random_parses import EOS, PAD, Line, pad, random_line
 from tiny_syntax import sample, tiny_model
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -154,6 +154,18 @@ def test_the_given_parse_in_training_falls_away():
     given, later, inference = states
     assert any(not torch.allclose(a, b, atol=1e-5) for a, b in zip(given, later))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(later, inference))
+
+
+def test_a_given_head_that_the_marks_join_to_another_word():
+    """``▁l' homme ▁dort``, where nothing marks *homme*: both words have the column of the first."""
+    line = Line(heads=[1, 2, 2], pieces=[1, 1, 1], labels=[(1, 1, 1)] * 3, tokens=[7, 4, 6, EOS])
+    model = build("predicted_ldd", given_parse=1.0).train()
+    system = model.encoder.systems["predicted_ldd"]
+    system.starts.copy_(STARTS), system.ends.copy_(ENDS)
+    factors = []
+    system.factor = lambda parents, words: factors.append(ldd_factor(parents, words)) or factors[-1]
+    encode(model, [line], False, syntax=True)
+    assert factors[0][0].tolist() == [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0] * 4]
 
 
 def test_with_the_given_parse_it_is_pascal():

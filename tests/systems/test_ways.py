@@ -75,6 +75,11 @@ def test_several_processes_without_a_gpu(monkeypatch):
     with pytest.raises(SyntaxDataError, match="how many processes"):
         _start_processes(given, tpu=False)
     given = DistributedTrainingConfig()
+    given.distributed_world_size = 1
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert not _start_processes(given, tpu=False) and given.distributed_init_method is None, "a launcher of one"
+    given = DistributedTrainingConfig()
     for name, value in {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     assert not _start_processes(given, tpu=False)

@@ -9,7 +9,7 @@ A Transformer whose decoder predicts, from its output h_n at each position,
 The tags of different positions are independent given the words, so that they are summed out position by position (5).
 Training is expectation maximisation (8 to 11) with a cross entropy of P(z) towards the tags (12), K optimizer steps
 per batch (Algorithm 1). How the sums over words and tags cost one softmax is in :mod:`.softmax`, how a batch
-comes K times in :mod:`.batches`, and search in :mod:`.search`.
+comes K times in :mod:`fairseq_syntax.data.epochs`, and search in :mod:`.search`.
 """
 
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.

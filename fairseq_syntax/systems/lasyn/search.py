@@ -73,6 +73,11 @@ class TagSearch(SystemSearch):
                 "--prefix-size forces words whose tags the template would have to know",
                 hint="without --prefix-size, or with --tag-search marginal or joint",
             )
+        if mode == "template" and getattr(args, "match_source_len", False):
+            raise SyntaxDataError(
+                "--match-source-len would cut translations by the longest source of their batch, and not by templates",
+                hint="without --match-source-len, or with --tag-search marginal or joint",
+            )
         templates = self._templates(models[0].decoder) if mode == "template" else None
         return Generator(LatentGenerator, {"mode": mode, "templates": templates})
 
