@@ -51,6 +51,8 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.inference.translator import Translator
     from fairseq_syntax.text.files import check_output, read_lines, whole_file
 
+    if args.choose and args.output != "-":
+        raise SyntaxDataError("--choose writes no links: align once more without it", hint="leave --output out")
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     check_output(args.output, args.input, args.translations, args.gold)
     sentences = list(read_sentences(args.input))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.options import positive
+
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -30,7 +32,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "--sys", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="translations of the whole split"
     )
     parser.add_argument("--gold", metavar="FILE", help="gold parse of the split, CoNLL-U")
-    parser.add_argument("--beam", type=int, default=5, metavar="N", help="of the search (default: 5)")
+    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="of the search (default: 5)")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     picture = parser.add_argument_group("pictures")
     picture.add_argument(
@@ -47,9 +49,12 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def _numbers(text: str) -> list[int]:
     first, dash, last = text.partition("-")
     try:
-        return list(range(int(first), int(last) + 1)) if dash else [int(first)]
+        found = list(range(int(first), int(last) + 1)) if dash else [int(first)]
     except ValueError:
         raise argparse.ArgumentTypeError(f"not a number or a range: {text!r}") from None
+    if not found:
+        raise argparse.ArgumentTypeError(f"a range without a number in it: {text!r}")
+    return found
 
 
 def main(args: argparse.Namespace) -> int:

@@ -78,7 +78,8 @@ def main(args: argparse.Namespace) -> int:
     ):
         # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
         while chunk := list(islice(lines, args.batch_size * 4)):
-            for number, best in enumerate(translator.translations(chunk, alignments=links is not None), count + 1):
+            found = translator.translations(chunk, alignments=links is not None, first_line=count)
+            for number, best in enumerate(found, count + 1):
                 where = f"{'<stdin>' if args.input == '-' else args.input}:{number}"
                 if best[0].error is not None:
                     bad += 1
@@ -88,8 +89,8 @@ def main(args: argparse.Namespace) -> int:
                     print(f"fairseq-syntax translate: warning: {where}: may be cut: {short}", file=sys.stderr)
                 file.write(best[0].text + "\n")
                 if links is not None:
-                    found = best[0].alignment  # an empty line has none
-                    links.write((written(found, args.alignments) if found is not None else "") + "\n")
+                    linked = best[0].alignment  # an empty line has none
+                    links.write((written(linked, args.alignments) if linked is not None else "") + "\n")
             file.flush()
             count += len(chunk)
             bar.update(len(chunk))

@@ -159,6 +159,7 @@ const systemsOf = sentence => Object.keys(sentence.outputs).filter(name => Objec
    options: languages {src, tgt}; tree, its name; width, of the window where it is narrow; scale(), "map" or "one"; changed(panel, key, value), after which the
    caller draws again. */
 function drawPanels(box, sentence, panels, options) {
+  const place = focusIn(box);
   box.replaceChildren();
   for (const panel of panels) {
     const all = settle(panel, sentence), layer = all[panel.kind][panel.layer];
@@ -173,6 +174,14 @@ function drawPanels(box, sentence, panels, options) {
     for (let head = 0; head < layer.heads; head++) drawMini(minis, panel, layer, head, options);
     drawHeat(node(frame, "div", {class: "scroll"}), sentence, panel, layer, options);
   }
+  const again = place && box.children[place.panel] && controlsOf(box.children[place.panel])[place.control];
+  if (again) again.focus({preventScroll: true});
+}
+/* where the focus is among the panels' controls, all of which are made anew in every drawing */
+const controlsOf = frame => [...frame.querySelectorAll("select, canvas")];
+function focusIn(box) {
+  const panel = [...box.children].findIndex(frame => frame.contains(document.activeElement));
+  return panel < 0 ? null : {panel, control: controlsOf(box.children[panel]).indexOf(document.activeElement)};
 }
 function settle(panel, sentence) {
   const systems = systemsOf(sentence);

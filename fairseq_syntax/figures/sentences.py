@@ -167,7 +167,7 @@ def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
 def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
     """A sentence that is not of a data set: its parse, over its pieces with ``</s>``; None: it has no parse.
 
-    The line's tokens must know how many pieces they have.
+    The line's tokens must know how many pieces they have. A line that is not ``parsed`` has words and no tree.
     """
     if line is None:
         words = [word_of([piece]) for piece in pieces[:-1]]
@@ -177,6 +177,8 @@ def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
     names = inventory.labels
     tags = [names["upos"][i] for i in stored.upos]
     exhibit = Exhibit(1, text_of(line), "", [t.form for t in line.tokens], tags, list(stored.pieces), pieces)
+    if not line.parsed:  # its heads stand for nothing
+        return exhibit
     exhibit.arcs = [(d, h, names["deprel"][label], p) for d, h, label, p in stored.arcs or ()]
     labels = [names["deprel"][i] for i in stored.deprel]
     exhibit.trees["parser"] = Tree(stored.head, labels, _arc_probabilities(stored.head, exhibit.arcs))

@@ -84,6 +84,8 @@ class CTranslate2Translator(Translator):
 
         self.models: list[Any] = []  # none of PyTorch
         self.task = setup_task(folder, exported, **(options or {}))
+        if exported.factors:
+            self.task.add_need("source", frozenset({"tree"}))
         self.exported = exported
         self.batch_size = batch_size
         self._set_search(generation)
@@ -104,7 +106,7 @@ class CTranslate2Translator(Translator):
     @property
     def needs(self) -> frozenset[str]:
         """As in :class:`Translator`."""
-        return frozenset({"tree"} if self.exported.factors else ())
+        return self._input.needs
 
     def with_search(self, **generation: Any) -> CTranslate2Translator:
         """As in :class:`Translator`."""
@@ -112,12 +114,14 @@ class CTranslate2Translator(Translator):
         other._set_search(generation)
         return other
 
-    def translations(self, sentences: Sequence[Sentence], *, alignments: bool = False) -> list[list[Translation]]:
+    def translations(
+        self, sentences: Sequence[Sentence], *, alignments: bool = False, first_line: int = 0
+    ) -> list[list[Translation]]:
         """As in :class:`Translator`."""
-        found, filled = self._untranslated(sentences, alignments)
+        sentences, found, filled = self._untranslated(sentences, alignments)
         if not filled:
             return found
-        tokens = self._tokens([sentences[i] for i in filled])
+        tokens = self._tokens([sentences[i] for i in filled], [first_line + i for i in filled])
         most = self.task.max_positions()[0] - 1  # without </s>
         fitting = [k for k, pieces in enumerate(tokens) if len(pieces) <= most]
         if len(fitting) < len(filled):
@@ -159,15 +163,15 @@ class CTranslate2Translator(Translator):
             hint="align given translations with the checkpoint, or with its export for fairseq",
         )
 
-    def _tokens(self, lines: Sequence[Sentence]) -> list[list[str]]:
+    def _tokens(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[list[str]]:
         """What CTranslate2 reads for each line: pieces, their factors behind them."""
         columns = self.exported.factors
         if not columns:
-            encoded, _ = self._input.encode(lines)
+            encoded, _ = self._input.encode(lines, numbers)
             return [self._symbols(ids.tolist()[:-1]) for ids in encoded]
         inventory = LabelInventory(self.task.source_labels, frozen=True)
         found = []
-        for line, pieces in self._input.parsed_pieces(lines):
+        for line, pieces in self._input.parsed_pieces(lines, numbers):
             ids = [self.task.source_dictionary.index(piece) for piece in pieces]
             stored = to_stored(line, inventory)
             factors = []

@@ -32,6 +32,7 @@ from fairseq_syntax.inference.plain import (
 )
 from fairseq_syntax.store.flat import FlatSyntax
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
+from fairseq_syntax.text.title import check_controls
 
 TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
 
@@ -82,7 +83,8 @@ def export(
         source_tag: put before and after each source sentence by those who translate: for multi-task models
 
     Raises:
-        SyntaxDataError: neither fairseq alone nor CTranslate2 can compute the model; the folder is not empty
+        SyntaxDataError: neither fairseq alone nor CTranslate2 can compute the model; the folder is not empty; the
+            segmentation that is named is not there; or the data were parsed otherwise than those of the training
     """
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -110,7 +112,7 @@ def export(
             *map(int, utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())),
         )
         exported.save(folder)
-        segmented = _copy_data(task, folder, segmentation or task.data_dir, bool(factors))
+        segmented = _copy_data(task, folder, segmentation, bool(factors))
         (folder / "README.md").write_text(_readme(exported, segmented), encoding="utf-8")
         folder.chmod(0o755)
         if output.exists():
@@ -304,17 +306,21 @@ def _check_scores(loaded: Loaded, folder: Path, columns: list[str]) -> None:
 # ------------------------------------------------------------------------------------ what lies beside the model
 
 
-def _copy_data(task: Any, folder: Path, segmentation: str | os.PathLike[str], labels: bool) -> bool:
+def _copy_data(task: Any, folder: Path, segmentation: str | os.PathLike[str] | None, labels: bool) -> bool:
     """Copy the dictionaries, the labels where wanted, and the segmentation; whether the source has one."""
     languages = (task.cfg.source_lang, task.cfg.target_lang)
     for lang in languages:
         shutil.copyfile(os.path.join(task.data_dir, f"dict.{lang}.txt"), folder / f"dict.{lang}.txt")
-        path = Path(segmentation_path(segmentation, lang))
+        path = Path(segmentation_path(segmentation or task.data_dir, lang))
+        if segmentation is not None and not path.exists():
+            raise SyntaxDataError("there is no such segmentation", path=path, hint="--segmentation is a folder with it")
         if path.exists():
             shutil.copyfile(path, folder / path.name)
             model = json.loads(path.read_text(encoding="utf-8"))["model"]
             shutil.copyfile(path.parent / model, folder / model)
     if labels:
+        for trained in task.trained_with:
+            check_controls(trained, task.source_parsed_with, task.data_dir)
         shutil.copyfile(labels_path(task.data_dir, languages[0]), labels_path(folder, languages[0]))
     return Path(segmentation_path(folder, languages[0])).exists()
 

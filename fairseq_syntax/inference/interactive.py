@@ -127,26 +127,53 @@ class InteractiveInput:
         for trained in self.task.trained_with:
             check_controls(trained, given, path)
 
-    def parse(self, lines: Sequence[Sentence]) -> list[ParsedLine]:
+    def own_parse(self, line: Sentence) -> Sentence:
+        """A line with the parse that it brings, read and checked; any other as it is.
+
+        Raises:
+            SyntaxDataError: the parse is wrong
+        """
+        if isinstance(line, ParsedLine):
+            return check_parse(line)
+        return parse_conllu_block(line) if self._brings_parse(line) else line
+
+    def parse(self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None) -> list[ParsedLine]:
         """The parse of each line: its own, where it brings one, else the parser's.
+
+        Args:
+            numbers: of the lines, in rising order and counted from 0, in messages (default: in their order)
 
         Raises:
             SyntaxDataError: a line's parse is wrong, or the parser cannot be had
         """
+        numbers = self._numbers(lines, numbers)
         parsed: list[ParsedLine | None] = [None] * len(lines)
         raw: dict[int, str] = {}
         for i, line in enumerate(lines):
             if self._brings_parse(line):
-                (parsed[i],) = self._own_parses([(i, line)])
+                parsed[i] = self._numbered_parse(line, numbers[i])
             elif is_empty(line):
                 parsed[i] = ParsedLine()
             elif self.task.cfg.syntax_input == "conllu":
-                raise SyntaxDataError(f"input line {i + 1} is not CoNLL-U: {str(line)[:60]!r}")
+                raise SyntaxDataError(f"input line {numbers[i] + 1} is not CoNLL-U: {str(line)[:60]!r}")
             else:
                 raw[i] = str(line)
-        for i, parse in zip(raw, self._parse_raw(list(raw.values())) if raw else ()):
+        for i, parse in zip(raw, self._parse_raw(list(raw.values()), [numbers[i] for i in raw]) if raw else ()):
             parsed[i] = parse
         return [parse for parse in parsed if parse is not None]
+
+    def _numbers(self, lines: Sequence[Sentence], numbers: Sequence[int] | None) -> Sequence[int]:
+        """The numbers of lines in messages; fairseq-interactive brings a buffer after another."""
+        return range(self._read, self._read + len(lines)) if numbers is None else numbers
+
+    def _numbered_parse(self, line: Sentence, number: int) -> ParsedLine:
+        """The parse that a line brings, whose errors have the line's number, counted from 0."""
+        try:
+            parse = self.own_parse(line)
+        except SyntaxDataError as e:
+            raise SyntaxDataError(f"input line {number + 1}: {e.message}", hint=e.hint) from e
+        assert isinstance(parse, ParsedLine)
+        return parse
 
     def _brings_parse(self, line: Sentence) -> bool:
         """Whether a line is a parse; with ``--syntax-input text`` no text is taken for one."""
@@ -154,9 +181,15 @@ class InteractiveInput:
             return False
         return is_parsed(line)
 
-    def _parse_raw(self, lines: list[str]) -> list[ParsedLine]:
+    def _parse_raw(self, lines: list[str], numbers: Sequence[int]) -> list[ParsedLine]:
         if str(self.task.cfg.missing_parse) != "neutral":
-            return self.parser.parse(lines)
+            # With empty lines in the place of those that are not for it, the parser's messages have the right numbers.
+            first = numbers[0]
+            whole = [""] * (numbers[-1] - first + 1)
+            for line, number in zip(lines, numbers):
+                whole[number - first] = line
+            parsed = self.parser.parse(whole, first_line=first)
+            return [parsed[number - first] for number in numbers]
         if not self._no_parser:
             try:
                 parser = self.parser
@@ -171,7 +204,7 @@ class InteractiveInput:
             if len(lines) == 1:
                 logger.warning("%r is translated without a parse: %s", lines[0][:60], error)
                 return [unparsed(lines[0])]
-        return [self._parse_raw([line])[0] for line in lines]
+        return [self._parse_raw([line], [number])[0] for line, number in zip(lines, numbers)]
 
     def segment(self, line: ParsedLine) -> tuple[ParsedLine, list[str]]:
         """The line with tokens that know how many pieces they have, and the pieces."""
@@ -182,17 +215,23 @@ class InteractiveInput:
         tokens = [replace(token, pieces=len(pieces)) for token, pieces in zip(line.tokens, words)]
         return replace(line, tokens=tokens), [piece for pieces in words for piece in pieces]
 
-    def encode(self, lines: Sequence[Sentence]) -> tuple[list[torch.Tensor], list[int]]:
+    def encode(
+        self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
+    ) -> tuple[list[torch.Tensor], list[int]]:
         """Tokens [T] and lengths of raw or parsed lines; the syntax is kept for :meth:`dataset`.
 
         A model that needs no parse takes raw text without one, beside lines that bring theirs; where the data
         directory has no segmentation, that is pieces with spaces between them.
+
+        Args:
+            numbers: as in :meth:`parse`
         """
+        numbers = self._numbers(lines, numbers)
         if not self.needs and not self._has_parser():
-            pieces = self._pieces_as_given(lines)
+            pieces = self._pieces_as_given(lines, numbers)
             self._store = None
         else:
-            both = self.parsed_pieces(lines)
+            both = self.parsed_pieces(lines, numbers)
             pieces = [own for _, own in both]
             self._remember([parsed for parsed, _ in both])
         dictionary = self.task.source_dictionary
@@ -201,11 +240,14 @@ class InteractiveInput:
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
         return tokens, [t.numel() for t in tokens]
 
-    def _pieces_as_given(self, lines: Sequence[Sentence]) -> list[list[str]]:
+    def _pieces_as_given(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[list[str]]:
         """The pieces of each line: of its tokens where it is a parse, else of its text."""
         segmenter = self.task.source_segmenter
-        numbers = [i for i, line in enumerate(lines) if self._brings_parse(line)]
-        of_parses = dict(zip(numbers, map(self.segment, self._own_parses([(i, lines[i]) for i in numbers]))))
+        of_parses = {
+            i: self.segment(self._numbered_parse(line, number))
+            for i, (line, number) in enumerate(zip(lines, numbers))
+            if self._brings_parse(line)
+        }
         found = []
         for i, line in enumerate(lines):
             if i in of_parses:
@@ -215,20 +257,15 @@ class InteractiveInput:
         self._encoded = [(line, of_parses[i][0] if i in of_parses else None) for i, line in enumerate(lines)]
         return found
 
-    @staticmethod
-    def _own_parses(lines: Sequence[tuple[int, Sentence]]) -> list[ParsedLine]:
-        """The parses that lines bring, which come with their numbers, counted from 0."""
-        found = []
-        for i, line in lines:
-            try:
-                found.append(parse_conllu_block(line) if isinstance(line, str) else check_parse(line))
-            except SyntaxDataError as e:
-                raise SyntaxDataError(f"input line {i + 1}: {e.message}", hint=e.hint) from e
-        return found
+    def parsed_pieces(
+        self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
+    ) -> list[tuple[ParsedLine, list[str]]]:
+        """The parse of each line, with tokens that know how many pieces they have, and the pieces.
 
-    def parsed_pieces(self, lines: Sequence[Sentence]) -> list[tuple[ParsedLine, list[str]]]:
-        """The parse of each line, with tokens that know how many pieces they have, and the pieces."""
-        both = [self.segment(line) for line in self.parse(lines)]
+        Args:
+            numbers: as in :meth:`parse`
+        """
+        both = [self.segment(line) for line in self.parse(lines, numbers)]
         self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, both)]
         return both
 

@@ -38,7 +38,8 @@ from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_
 from fairseq_syntax.inference.loading import load_models, no_checkpoint
 from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
 from fairseq_syntax.parsing.base import Parser
-from fairseq_syntax.text.conllu import ParsedLine
+from fairseq_syntax.text.conllu import ParsedLine, text_of
+from fairseq_syntax.text.words import words_of
 
 __all__ = ["Translation", "Translator"]
 
@@ -233,8 +234,8 @@ class Translator:
         Args:
             sentences: raw text, CoNLL-U flattened by ``fairseq_syntax.text.conllu.flatten``, or parsed lines
 
-        A sentence that cannot be translated, being too long for the model, gives an empty text and a warning;
-        :meth:`translations` says why.
+        A sentence that cannot be translated, being too long for the model or with a wrong parse, gives an empty text
+        and a warning; :meth:`translations` says why.
 
         Raises:
             SyntaxDataError: the model needs a parse, and there is no parser
@@ -248,19 +249,22 @@ class Translator:
         return [translation.text for translation in found]
 
     @torch.no_grad()
-    def translations(self, sentences: Sequence[Sentence], *, alignments: bool = False) -> list[list[Translation]]:
+    def translations(
+        self, sentences: Sequence[Sentence], *, alignments: bool = False, first_line: int = 0
+    ) -> list[list[Translation]]:
         """The ``nbest`` translations of each sentence, best first; of one that cannot be translated, its error.
 
         Args:
             alignments: whether they bring their words' alignment
+            first_line: the number of the first sentence, counted from 0, in messages
 
         Raises:
             SyntaxDataError: as in :meth:`translate`
         """
-        found, filled = self._untranslated(sentences, alignments)
+        sentences, found, filled = self._untranslated(sentences, alignments)
         if not filled:
             return found
-        tokens, filled = self._encode_fitting(sentences, filled, found)
+        tokens, filled = self._encode_fitting(sentences, filled, found, first_line)
         sources = self._input.texts()
         batches = self._batches(tokens)
         for batch in batches:
@@ -283,7 +287,7 @@ class Translator:
         """The alignment of given translations: text, or pieces where the data have no segmentation.
 
         Raises:
-            SyntaxDataError: as in :meth:`translate`; or a side is empty where the other is not
+            SyntaxDataError: as in :meth:`translate`; or a side is too long for the model
         """
         pairs = self._aligned(sentences, translations, all_heads=False)
         return [align(next(iter(pair.weights.values())), pair.source, pair.target) for pair in pairs]
@@ -308,15 +312,13 @@ class Translator:
         if len(sentences) != len(translations):
             raise SyntaxDataError(f"{len(sentences)} sentences, but {len(translations)} translations")
         filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence) and translations[i].strip()]
-        empty = PieceText("", [], [])
-        none = np.zeros((0, 0), dtype=np.float32)
-        pairs = [Pair(empty, empty, dict.fromkeys(heads, none)) for _ in sentences]
+        pairs = [_pair_of_nothing(*both, heads) for both in zip(sentences, translations)]
         if not filled:
             return pairs
         segmenter, dictionary = self.task.target_segmenter, self.task.target_dictionary
         pieces = [segmenter.encode_text(translations[i]) if segmenter else translations[i].split() for i in filled]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
-        sources, batches = self._checked_batches([sentences[i] for i in filled])
+        sources, batches = self._checked_batches([sentences[i] for i in filled], tokens, filled)
         model = self.models[0]
         bar = progress(total=len(filled), of="aligning", unit="sentences")
         for batch in batches:
@@ -337,12 +339,15 @@ class Translator:
         bar.close()
         return pairs
 
-    @staticmethod
-    def _untranslated(sentences: Sequence[Sentence], alignments: bool) -> tuple[list[list[Translation]], list[int]]:
-        """Empty translations of what is empty or no text, and the numbers of the others."""
+    def _untranslated(
+        self, sentences: Sequence[Sentence], alignments: bool
+    ) -> tuple[list[Sentence], list[list[Translation]], list[int]]:
+        """The sentences, their parses read; empty translations, with errors of what is no text or no parse; and the
+        numbers of what is to be translated."""
         wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
         if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
             raise SyntaxDataError("a list of sentences is wanted", hint="each is a text, or a ParsedLine")
+        own = list(sentences)
         found, filled = [], []
         for i, sentence in enumerate(sentences):
             nothing = Translation("", [], 0.0, WordAlignment("", "", [], [], []) if alignments else None)
@@ -351,15 +356,19 @@ class Translator:
             if bad is not None:
                 nothing.error = f"character {bad.start() + 1} is half of one: U+{ord(bad[0]):04X}, a lone surrogate"
             elif not is_empty(sentence):
-                filled.append(i)
+                try:
+                    own[i] = self._input.own_parse(sentence)
+                    filled.append(i)
+                except SyntaxDataError as error:
+                    nothing.error = error.message
             found.append([nothing])
-        return found, filled
+        return own, found, filled
 
     def _encode_fitting(
-        self, sentences: Sequence[Sentence], filled: list[int], found: list[list[Translation]]
+        self, sentences: Sequence[Sentence], filled: list[int], found: list[list[Translation]], first_line: int
     ) -> tuple[list[torch.Tensor], list[int]]:
         """Tokens of the sentences that the model takes, and their numbers; the others learn why not."""
-        tokens, lengths = self._input.encode([sentences[i] for i in filled])
+        tokens, lengths = self._input.encode([sentences[i] for i in filled], [first_line + i for i in filled])
         most = self._max_pieces()
         fitting = [k for k, length in enumerate(lengths) if length - 1 <= most]  # without </s>
         if len(fitting) < len(filled):
@@ -368,11 +377,19 @@ class Translator:
             self._input.keep(fitting)
         return [tokens[k] for k in fitting], [filled[k] for k in fitting]
 
-    def _checked_batches(self, lines: Sequence[Sentence]) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
-        """The words of lines that are not empty, and batches of them. Raises SyntaxDataError for one too long."""
-        tokens, lengths = self._input.encode(lines)
-        if max(lengths) - 1 > self._max_pieces():
-            raise SyntaxDataError(too_long(max(lengths) - 1, self._max_pieces()))
+    def _checked_batches(
+        self, lines: Sequence[Sentence], targets: Sequence[torch.Tensor], numbers: Sequence[int]
+    ) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
+        """The words of lines that are not empty, and batches of them.
+
+        Raises:
+            SyntaxDataError: a line, or its target, is too long; it is named by its number
+        """
+        tokens, lengths = self._input.encode(lines, numbers)
+        for number, *both in zip(numbers, lengths, map(len, targets)):
+            for side, length, most in zip(("sentence", "translation"), both, self._max_positions()):
+                if length > most:
+                    raise SyntaxDataError(f"line {number + 1}: {too_long(length - 1, most - 1, side)}")
         return self._input.texts(), self._batches(tokens)
 
     def _batches(self, tokens: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
@@ -436,6 +453,13 @@ def cut_short(translation: Translation) -> str:
     return f"it has {len(translation.pieces)} pieces, the most that max_len_b or the model allows"
 
 
-def too_long(pieces: int, most: int) -> str:
-    """The error of a sentence of so many pieces."""
-    return f"the sentence has {pieces} pieces, and the model takes {most}: split it"
+def too_long(pieces: int, most: int, side: str = "sentence") -> str:
+    """The error of a sentence, or its translation, of so many pieces, ``</s>`` not counted."""
+    return f"the {side} has {pieces} pieces, and the model takes {most}: split it"
+
+
+def _pair_of_nothing(sentence: Sentence, translation: str, heads: Iterable[AlignmentHead]) -> Pair:
+    """A sentence and its translation, one of them empty, of which no word can be aligned."""
+    text = text_of(sentence) if isinstance(sentence, ParsedLine) else sentence.strip()
+    source, target = (PieceText(own, words_of(own), []) for own in (text, translation.strip()))
+    return Pair(source, target, dict.fromkeys(heads, np.zeros((0, 0), dtype=np.float32)))

@@ -37,7 +37,7 @@ DESCRIPTION = (
 REASONS: dict[int | str, dict[str, Any]] = {
     status: {"model": Reason, "description": text}
     for status, text in {
-        400: "The body is not JSON",
+        400: "The body cannot be read",
         408: "The request took too long to arrive",
         413: "The request is too large",
         422: "The request cannot be understood, or a sentence cannot be parsed or translated",
@@ -130,10 +130,6 @@ def create_app(
     @app.exception_handler(FullError)
     async def full(_: Request, error: FullError) -> JSONResponse:
         return _reason(503, str(error), {"retry-after": "1"})
-
-    @app.exception_handler(Exception)
-    async def defect(_: Request, error: Exception) -> JSONResponse:
-        return _reason(500, "a defect of the server; its log says more")
 
     paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(

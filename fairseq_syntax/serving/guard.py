@@ -1,15 +1,18 @@
-"""Limits on what a client may send, and how slowly, before the application sees it."""
+"""Limits on what a client may send, and how slowly, before the application sees it; and what every answer has."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+logger = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -50,8 +53,11 @@ class Guard:
             await self.app(scope, receive, send)
             return
         begin = time.perf_counter()
+        answering = False
 
         async def answer(message: Message) -> None:
+            nonlocal answering
+            answering = True
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
                 path = scope["path"] if scope["path"] in self.paths else "other"
@@ -71,7 +77,13 @@ class Guard:
         async def replay() -> Message:
             return left.pop() if left else await receive()
 
-        await self.app(scope, replay, answer)
+        try:
+            await self.app(scope, replay, answer)
+        except Exception:  # here, that it is counted and has its headers: the application's own answer has neither
+            if answering:
+                raise
+            logger.exception("%s %s", scope["method"], scope["path"])
+            await _refuse(answer, 500, "a defect of the server; its log says more")
 
     async def _body(self, scope: Message, receive: Receive) -> bytes | None:
         """The body; None where it is too large. Of a client that has gone, what came."""

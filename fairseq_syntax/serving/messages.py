@@ -137,6 +137,10 @@ class Parse(BaseModel):
     """A sentence's parse. Words are counted from 1 through the whole text, and the head of a root is 0."""
 
     words: list[str]
+    characters: list[tuple[int, int]] = Field(
+        description="each word's characters [start, end) in the text of `sources`; the words of a contraction (`zu` "
+        "and `dem` of `zum`) have those of the contraction"
+    )
     heads: list[int]
     labels: list[str]
     tags: list[str] = Field(description="universal part-of-speech tags")
@@ -160,6 +164,7 @@ class Parse(BaseModel):
             arcs = [Arc(dependent=d + 1, head=0 if h == d else h + 1, label=l, p=p) for d, h, l, p in line.arcs]
         return cls(
             words=line.words,
+            characters=_characters(line),
             heads=[0 if h == i else h + 1 for i, h in enumerate(line.heads)],
             labels=line.deprels,
             tags=line.upos,
@@ -167,6 +172,16 @@ class Parse(BaseModel):
             arcs=arcs,
             conllu=format_conllu(replace(line, line_number=number), comments=numbered),
         )
+
+
+def _characters(line: ParsedLine) -> list[tuple[int, int]]:
+    """Each word's characters in :func:`.parsed_line.text_of` the line: those of its surface token."""
+    found, start = [], 0
+    for token in line.tokens:
+        end = start + len(token.form)
+        found += [(start, end)] * (token.last + 1 - token.first)
+        start = end + token.space_after
+    return found
 
 
 class Alignment(BaseModel):

@@ -125,7 +125,7 @@ class Source:
 def without_parse(tokens: Sequence[str]) -> ParsedLine:
     """Tokens that no model needs a parse of: they all hang on the first."""
     n = len(tokens)
-    line = ParsedLine(words=list(tokens), heads=[0] * n, deprels=["root"] + ["dep"] * (n - 1))
+    line = ParsedLine(words=list(tokens), heads=[0] * n, deprels=["_"] * n, parsed=False)
     line.upos, line.xpos, line.sentences = ["_"] * n, ["_"] * n, [(0, n)]
     line.tokens = [Token(form, True, i, i, i) for i, form in enumerate(tokens)]
     return line

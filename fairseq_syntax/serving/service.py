@@ -14,6 +14,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.translator import Translation
 from fairseq_syntax.serving.batching import Stage
 from fairseq_syntax.serving.messages import (
+    MAX_CHARACTERS,
     MAX_SENTENCES,
     MAX_TOKENS,
     Alignment,
@@ -26,7 +27,7 @@ from fairseq_syntax.serving.messages import (
 )
 from fairseq_syntax.serving.metrics import Metrics
 from fairseq_syntax.serving.models import ServedModel, Source, source_text, without_parse
-from fairseq_syntax.text.conllu import ParsedLine, read_conllu
+from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -222,10 +223,13 @@ def _sentences(request: FromText | FromTokens | FromConllu) -> list[str | list[s
     if len(lines) > MAX_SENTENCES:
         raise SyntaxDataError(f"more than {MAX_SENTENCES} sentences")
     for number, line in enumerate(lines):
-        if len(line.words) > MAX_TOKENS:
-            raise SyntaxDataError(
-                f"sentence {number} (counted from 0) has {len(line.words)} words, more than {MAX_TOKENS}"
-            )
+        for what, size, most in (
+            ("words", len(line.words), MAX_TOKENS),
+            ("characters", len(text_of(line)), MAX_CHARACTERS),
+            ("characters in a word", max(map(len, line.words), default=0), MAX_CHARACTERS),
+        ):
+            if size > most:
+                raise SyntaxDataError(f"sentence {number} (counted from 0) has {size} {what}, more than {most}")
     if request.attention and len(lines) > 1:
         raise SyntaxDataError("attention is answered for one sentence and one model at a time")
     return lines

@@ -15,6 +15,7 @@ from fairseq_syntax.text.parsed_line import ParsedLine, Token, cycle_through, ow
 
 COLUMNS = 10
 MASS_TOLERANCE = 1e-3
+LONGEST_KNOWN = 100  # characters of a MISC column that is remembered: few are longer, and a server reads anything
 ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": r"\\", ",": r"\c"}
 
 _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
@@ -187,7 +188,7 @@ class ConlluReader:
         line.deprels += deprels
         arcs: list[tuple[int, int, str, float]] | None
         cut = [misc.partition("|") if misc[:5] == "Arcs=" else ("", "", misc) for misc in miscs]
-        surfaces = [_surface(misc) for _, _, misc in cut]
+        surfaces = [_surface(misc) if len(misc) <= LONGEST_KNOWN else _read_surface(misc) for _, _, misc in cut]
         # What is wrong, or not as plain as most, goes word by word, where a fault has its line.
         plain = not any(wrong or "Arcs=" in misc for (_, _, wrong), (_, _, misc) in zip(surfaces, cut))
         arcs = _plain_arcs([arcs for arcs, _, _ in cut], offset) if plain else None
@@ -269,7 +270,7 @@ class ConlluReader:
         return found
 
     def token(self, form: str, misc: str, at: int, first: int, last: int, word: int) -> Token:
-        space_after, pieces, wrong = _surface(misc)
+        space_after, pieces, wrong = _read_surface(misc)
         if wrong:
             self.fail(f"not a number of pieces: {shown(wrong)}", at)
         return Token(form, space_after, first, last, word, pieces)
@@ -296,8 +297,7 @@ def _ids(count: int) -> list[str]:
     return ["1", *(f"\n{number}" for number in range(2, count + 1))]
 
 
-@lru_cache(maxsize=4096)
-def _surface(misc: str) -> tuple[bool, int | None, str]:
+def _read_surface(misc: str) -> tuple[bool, int | None, str]:
     """Whether a space follows, the number of pieces where there is one, and the entry that is not such a number."""
     space_after, pieces, wrong = True, None, ""
     for entry in misc.split("|"):
@@ -307,6 +307,9 @@ def _surface(misc: str) -> tuple[bool, int | None, str]:
             pieces = natural(entry[7:])
             wrong = wrong or ("" if pieces else entry)
     return space_after, pieces, wrong
+
+
+_surface = lru_cache(maxsize=4096)(_read_surface)
 
 
 def _plain_arcs(texts: list[str], offset: int) -> list[tuple[int, int, str, float]] | None:

@@ -40,6 +40,7 @@ SPACE_MARK = "▁"
 # Pieces, and not words, lest long words that nobody writes twice fill the memory of a server. Some 60 MB; running text
 # has most of its words in the most frequent thousands.
 CACHED_PIECES = 600_000
+LONGEST_KNOWN = 100  # characters of a word that is kept: a run of characters unknown to sentencepiece is one piece
 RESERVED = frozenset({"<s>", "<pad>", "</s>", "<unk>"})
 
 _ESCAPES = {ESCAPE: "e", SPACE_MARK: "u", JOINER: "j", " ": "s"}
@@ -97,7 +98,8 @@ class Segmenter(ABC):
         kind: ``sentencepiece`` or ``subword_nmt``
         model: the model file's bytes
         about: what ``save`` writes beside the kind and fingerprint (training options, language, ...)
-        altered: words that do not come back as they were, with what comes back: empty unless the model normalises.
+        altered: words that do not come back as they were, with what comes back: empty unless the model normalises. Of
+            words that are not very long (``LONGEST_KNOWN``).
     """
 
     kind: ClassVar[str]
@@ -179,6 +181,8 @@ class Segmenter(ABC):
             if not text:
                 raise SyntaxDataError(f"a word is empty or white space only: {word!r}", hint="correct the parse")
             pieces = self._split_reserved(self._encode(text, space))
+            if len(text) > LONGEST_KNOWN:
+                return pieces
             if self._cached + len(pieces) > CACHED_PIECES:
                 self._cache.clear()
                 self._cached = 0

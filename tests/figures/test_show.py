@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import browser as chromium
 import ldd_models as ldd
@@ -24,8 +25,9 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.figures.heatmap import arc_levels, heat_maps
 from fairseq_syntax.figures.page import page
 from fairseq_syntax.figures.plot import save
-from fairseq_syntax.figures.sentences import Exhibit, Output, Tree, collect
+from fairseq_syntax.figures.sentences import Exhibit, Output, Tree, collect, exhibit_of_parse
 from fairseq_syntax.inference.attention import recorded
+from fairseq_syntax.text.conllu import ParsedLine, Token
 
 # ------------------------------------------------------------------------------------------------------- attention
 
@@ -296,6 +298,14 @@ def test_many_heads_go_into_several_rows():
     assert len(across) == 4
 
 
+def test_a_sentence_without_a_parse_has_no_tree():
+    tokens = [Token(form, True, i, i, i, 1) for i, form in enumerate(["a", "b"])]
+    line = ParsedLine(["a", "b"], [0, 1], ["_"] * 2, ["_"] * 2, ["_"] * 2, tokens, sentences=[(0, 2)])
+    assert exhibit_of_parse(line, ["a", "b", "</s>"]).trees["parser"].heads == [0, 1]
+    bare = exhibit_of_parse(replace(line, parsed=False), ["a", "b", "</s>"])
+    assert bare.words == ["a", "b"] and bare.counts == [1, 1] and not bare.trees
+
+
 def test_heat_maps_name_what_is_not_there():
     exhibit = EXHIBITS[0][1]
     for arguments, message in (
@@ -431,6 +441,24 @@ def test_one_system_has_two_kinds_of_attention_side_by_side(browser, tmp_path):
     assert browser.run(kinds) == "encoder,cross"
     browser.mouse(".panel:first-child .minis figure:nth-child(3) canvas", click=True)
     assert browser.run("[...document.querySelectorAll('select.head')].map(s => s.value).join()") == "2,0"
+    assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_the_focus_stays_where_a_head_was_chosen(browser, tmp_path):
+    other = _exhibit(9, "Dogs bark.", ["Dogs", "bark", "."], [1, 1, 1], text="dogs bark")
+    _open(browser, tmp_path, [EXHIBITS[0][1], other])
+    second = "document.querySelectorAll('.panel')[1].querySelector('{}')"
+    for key, value in (("head", 1), ("layer", 1), ("kind", "cross")):
+        control = second.format(f"select.{key}")
+        browser.run(f"(e => {{e.focus(); e.value = '{value}'; e.dispatchEvent(new Event('change'))}})({control})")
+        assert browser.run(f"document.activeElement === {control} && {control}.value === '{value}'"), key
+        browser.key("ArrowRight")
+        assert browser.run("location.hash") == "#1", "an arrow key is the list's, not the page's"
+    mini = second.format('[aria-label="head 0"]')
+    browser.run(f"{mini}.focus()")
+    browser.key("Enter")
+    assert browser.run(f"document.activeElement === {mini}")
     assert browser.errors == []
 
 

@@ -51,6 +51,36 @@ def test_one_long_line_has_its_own_error_and_the_others_their_translations(toy, 
     assert only.text == "" and "the model takes 30" in only.error
 
 
+def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
+    """Through batches and empty lines; a wrong parse is the error of its own line."""
+    wrong = flat(toy, 1).replace("\t0\troot", "\t1\troot", 1)
+    lines = [flat(toy, 0), "", "", wrong, *[flat(toy, 2)] * 6, long_conllu().replace("\n", "\\n")]
+    path, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    options = ["--device", "cpu", "--batch-size", "2", "--input", str(path)]
+    assert main(["translate", str(short), *options, "--output", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert f"{path}:4: " in said and f"{path}:11: the sentence has" in said and "2 of 11 lines" in said
+    empty = [not line for line in out.read_text(encoding="utf-8").splitlines()]
+    assert empty == [False, True, True, True, *[False] * 6, True]
+    # The parser's messages have it, too.
+    path.write_text("a man\n\n" * 5 + "x" * 5000 + "\n", encoding="utf-8")
+    with toy_data.logged("fairseq_syntax.parsing.base") as warned:
+        main(["translate", str(short), *options, "--parser", "chain_parser"])
+    assert "line 11: of a word of 5000 characters the parser sees the first" in warned.getvalue()
+    # align takes the file as a whole
+    path.write_text("".join(line + "\n" for line in (lines[0], "", lines[-1])), encoding="utf-8")
+    out.write_text("a\n\nb\n", encoding="utf-8")
+    assert main(["align", str(short), *options, "--translations", str(out)]) == 1
+    assert "line 3: the sentence has " in capsys.readouterr().err
+    translator = Translator.load(short, device="cpu")
+    translator.models[0].decoder.max_target_positions = 9
+    with pytest.raises(SyntaxDataError, match=r"line 3: the translation has [0-9]+ pieces, and the model takes 8"):
+        translator.align(lines[:1] + lines[1:2] + lines[:1], ["a", "", "a " * 20])
+    (nothing,) = translator.align(lines[:1], [""])
+    assert nothing.source_text and nothing.source_words and not nothing.links and not nothing.target_words
+
+
 def test_a_lone_surrogate_is_that_lines_error(toy, trained):
     translator = Translator.load(trained, device="cpu")
     found = translator.translations([flat(toy, 0), "a \ud800 man", flat(toy, 2)])
@@ -122,8 +152,22 @@ def test_options_that_no_search_has(trained, options, message):
         Translator.load(trained, device="cpu", **options)
 
 
-@pytest.mark.parametrize("argv", [["translate", "x", "--beam", "0"], ["serve", "m=x", "--port", "70000"]])
-def test_numbers_that_cannot_be_on_the_command_line(argv, capsys):
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["translate", "x", "--beam", "0"], "must be "),
+        (["serve", "m=x", "--port", "70000"], "must be "),
+        (["show", "x", "--model", "m", "--out", "a.html", "--beam", "0"], "must be "),
+        (["show", "x", "--model", "m", "--out", "a.html", "--sentences", "5-3"], "a range without a number in it"),
+    ],
+)
+def test_numbers_that_cannot_be_on_the_command_line(argv, said, capsys):
     with pytest.raises(SystemExit):
         main(argv)
-    assert "must be " in capsys.readouterr().err
+    assert said in capsys.readouterr().err
+
+
+def test_choosing_a_head_writes_no_links(capsys):
+    files = ["--input", "a", "--translations", "b", "--output", "c"]
+    assert main(["align", "x.pt", *files, "--choose"]) == 1
+    assert "--choose writes no links" in capsys.readouterr().err

@@ -153,7 +153,7 @@ def test_quantized_weights_are_close(supervised, text, tmp_path):
     make(supervised, "ctranslate2", folder, quantization="int8")
     translator = Translator.load(plain)
     best = [t[0].pieces for t in translator.translations(text[1:])]
-    sources = translator._tokens(text[1:])
+    sources = translator._tokens(text[1:], range(len(text) - 1))
     scores = [
         torch.tensor([p for r in ctranslate2.Translator(str(f)).score_batch(sources, best) for p in r.log_probs])
         for f in (plain, folder)
@@ -179,6 +179,20 @@ def test_label_embeddings_become_source_factors(labelled, text, tmp_path):
     with pytest.raises(SyntaxDataError, match="sennrich_haddow reads the parse"):
         make(labelled, "fairseq", tmp_path / "stock")
     assert not (tmp_path / "stock").exists()
+    # One that was trained on control parses takes no others, also where no model of PyTorch asks for them.
+    labels = folder / "labels.en.json"
+    labels.write_text(json.dumps({**json.loads(labels.read_text()), "parsed_with": {"control": ["linear"]}}))
+    translator = Translator.load(folder, parser_name="chain_parser")
+    (tmp_path / "real.conllu").write_text(binarized.conllu(text[1:]), encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=r"control parses \(linear\), and these are real"):
+        translator.check_parses(tmp_path / "real.conllu")
+    with pytest.raises(SyntaxDataError, match="a parser would bring real ones"):
+        translator.translate(["the dog sees"])
+    assert translator.translate(parses[:1])
+    loaded = export.load(labelled)
+    loaded.task._models_parsed_with = [{"control": ["linear"]}]
+    with pytest.raises(SyntaxDataError, match=r"control parses \(linear\), and these are real"):
+        export.export(loaded, "ctranslate2", tmp_path / "of-real")
 
 
 def test_what_cannot_be_exported_says_why_and_what_to_do(corpus, tmp_path, capsys):
@@ -388,6 +402,8 @@ def test_bad_folders_and_options(supervised, tmp_path):
         make(supervised, "fairseq", tmp_path / "full")
     with pytest.raises(SyntaxDataError, match="for --to ctranslate2"):
         make(supervised, "fairseq", tmp_path / "out", quantization="int8")
+    with pytest.raises(SyntaxDataError, match=r"segmentation\.en\.json: there is no such segmentation"):
+        make(supervised, "fairseq", tmp_path / "out", segmentation=tmp_path / "full")
     with pytest.raises(SyntaxDataError, match="the source dictionary has no <2de>"):
         make(supervised, "fairseq", tmp_path / "out", source_tag="<2de>")
     with pytest.raises(SyntaxDataError, match=r"has no export\.json"):

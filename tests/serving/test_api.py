@@ -122,6 +122,17 @@ def test_a_parse_of_several_sentences_is_one_text_when_it_is_sent_again(server, 
     assert one["parses"][0]["conllu"] == format_conllu(single, comments=False), "without a number where none is needed"
 
 
+def test_words_are_found_in_the_text(server):
+    """Those of a contraction, which has the pieces, stand where it stands."""
+    words = ["zu", "dem", "𝒜", "w1", "."]
+    rows = [[i, word, "_", "X", "_", "_", i - 1, "dep", "_", "_"] for i, word in enumerate(words, 1)]
+    rows[3][9] = "SpaceAfter=No"
+    rows.insert(0, ["1-2", "zum", *"________"])
+    _, answer = server.translate(conllu="\n".join("\t".join(map(str, row)) for row in rows), tree=True)
+    assert answer["sources"] == ["zum 𝒜 w1."]
+    assert answer["parses"][0]["characters"] == [[0, 3], [0, 3], [4, 5], [6, 8], [8, 9]]
+
+
 def test_a_parser_without_probabilities_serves_models_that_need_none(trained, monkeypatch):
     """It was asked for them, for the page, and refused."""
 
@@ -243,6 +254,11 @@ CYCLE = "1\ta\t_\tX\t_\t_\t2\tdep\t_\t_\n2\tb\t_\tX\t_\t_\t1\tdep\t_\t_\n"
         ({"conllu": CYCLE}, "root|cycle"),
         ({"conllu": EXAMPLE_CONLLU * 2}, "id|expected|row|word"),
         ({"text": "\ud800"}, "text"),
+        (
+            {"conllu": EXAMPLE_CONLLU.replace("man", "m" * 3000)},
+            "has 30[0-9]+ characters, more than 2000",
+        ),
+        ({"conllu": "1-2\tx" + "\t_" * 8 + "\n" + EXAMPLE_CONLLU.replace("man", "m" * 3000)}, "characters in a word"),
         ({"text": "w " * 999}, "positions|pieces|long"),
     ],
 )

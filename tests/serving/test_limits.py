@@ -194,3 +194,11 @@ def test_a_defect_of_a_model_is_one_requests_error_and_shows_no_traceback():
     with running(service) as server:
         assert server.translate(text="bad") == (500, {"detail": "a defect of the server; its log says more"})
         assert server.translate(**TEXT)[0] == 200
+        # as every other answer: it is counted, and has the headers
+        counted = server.ask("GET", "/metrics")[1]
+        assert 'requests_total{path="/translate",status="500"} 1.0' in counted
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request("POST", "/translate", json.dumps({"text": "bad"}), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 500 and answer.getheader("x-content-type-options") == "nosniff" and answer.read()
+        connection.close()

@@ -17,7 +17,7 @@ from fairseq_syntax.inference.translator import Translation
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.serving.models import Source, load_models
 from fairseq_syntax.serving.service import Service
-from fairseq_syntax.text.conllu import ParsedLine
+from fairseq_syntax.text.conllu import ParsedLine, parse_conllu_block
 
 pytestmark = pytest.mark.slow
 SENTENCE = "the man saw the girl with the telescope ."
@@ -133,26 +133,45 @@ SAW, GIRL = "Fernrohr (saw) <b>", "Fernrohr (girl) <b>"
 PLAIN = ["Fernrohr (Mann) <b>"]
 
 
+SPOT = "#tree-picture .spot[data-i='{}']"
+MOUSE = {"button": "left", "clickCount": 1}
+
+
+def press(browser, word: int) -> list[float]:
+    """Press the mouse on a word's arc; returns where."""
+    browser.run("scrollTo(0, 0)")
+    # the middle of the upper part of the arc
+    begin = browser.run(
+        "(p => {const r = p.ownerSVGElement.getBoundingClientRect();"
+        " const q = p.getPointAtLength(p.getTotalLength() / 2); return [r.x + q.x, r.y + q.y]})"
+        f"(document.querySelector(\".one[data-i='{word}'] .grip\"))"
+    )
+    browser.send("Input.dispatchMouseEvent", type="mousePressed", x=begin[0], y=begin[1], **MOUSE)
+    return begin
+
+
+def carry(browser, word: int, to: int) -> list[float]:
+    """Press the mouse on a word's arc and bring it to another word; returns where that is."""
+    begin = press(browser, word)
+    middle = "(r => [r.x + r.width / 2, r.y + r.height / 2])"
+    end = browser.run(f"{middle}(document.querySelector({json.dumps(SPOT.format(to))}).getBoundingClientRect())")
+    for share in (0.3, 0.7, 1.0):
+        x, y = (a + share * (b - a) for a, b in zip(begin, end))
+        browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, button="left", buttons=1)
+    return end
+
+
+def release(browser, at: list[float]) -> None:
+    browser.send("Input.dispatchMouseEvent", type="mouseReleased", x=at[0], y=at[1], **MOUSE)
+
+
 def pick(browser, word: int, by: str) -> None:
     """Attach the telescope to a word in one of the ways there are."""
-    spot = "#tree-picture .spot[data-i='{}']"
+    spot = SPOT
     if by == "mouse":
-        middle = "(r => [r.x + r.width / 2, r.y + r.height / 2])"
-        browser.run("scrollTo(0, 0)")
-        # the middle of the upper part of the arc
-        begin = browser.run(
-            "(p => {const r = p.ownerSVGElement.getBoundingClientRect();"
-            " const q = p.getPointAtLength(p.getTotalLength() / 2); return [r.x + q.x, r.y + q.y]})"
-            "(document.querySelector(\".one[data-i='7'] .grip\"))"
-        )
-        end = browser.run(f"{middle}(document.querySelector({json.dumps(spot.format(word))}).getBoundingClientRect())")
-        mouse = {"button": "left", "clickCount": 1}
-        browser.send("Input.dispatchMouseEvent", type="mousePressed", x=begin[0], y=begin[1], **mouse)
-        for share in (0.3, 0.7, 1.0):
-            x, y = (a + share * (b - a) for a, b in zip(begin, end))
-            browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, button="left", buttons=1)
+        end = carry(browser, 7, word)
         assert browser.run("document.querySelectorAll('.ghost').length") == 1
-        browser.send("Input.dispatchMouseEvent", type="mouseReleased", x=end[0], y=end[1], **mouse)
+        release(browser, end)
     elif by == "clicks":
         browser.mouse(spot.format(7), click=True)
         browser.mouse(spot.format(word), click=True)
@@ -231,6 +250,137 @@ def test_a_label_can_be_changed_too(page):
     assert said(page)["LDD"] == [SAW]
 
 
+def focus(browser, selector: str) -> None:
+    browser.run(f"document.querySelector({json.dumps(selector)}).focus()")
+
+
+def translate(browser, text: str) -> None:
+    browser.run(f"document.querySelector('#text').value = {json.dumps(text)}; translateText()")
+    rest(browser)
+
+
+FOCUSED = "document.activeElement.id"
+HINT = "document.querySelector('#hint').innerText"
+FIELDS = "['word', 'head', 'label'].map(n => $('detail-' + n)).map(e => e.value ?? e.innerText)"
+
+
+def test_the_fields_change_the_word_that_they_show(page):
+    focus(page, SPOT.format(7))
+    page.mouse("#detail-label", click=True)
+    release(page, carry(page, 1, 7))
+    rest(page)
+    assert page.run(FOCUSED) == "detail-label", "an arc that is dragged takes no focus"
+    assert page.run(FIELDS) == ["man", "7", "nsubj"]
+    for letter in "xx":
+        page.key(letter)
+    page.run("document.activeElement.blur()")
+    rest(page)
+    assert "xx" in page.run("state.labels[1]") and page.run("state.labels[7]") == "obl"
+    # and the first word of a new sentence is another one
+    focus(page, SPOT.format(0))
+    page.mouse("#detail-label", click=True)
+    translate(page, "a b c")
+    assert page.run(FOCUSED) == "detail-label" and page.run(FIELDS) == ["a", "0", "root"]
+
+
+def test_what_is_being_typed_stays(page):
+    focus(page, SPOT.format(7))
+    page.run("document.querySelector('#detail-label').select(); document.querySelector('#detail-label').focus()")
+    page.key("x")
+    page.run("showAll()")
+    rest(page)
+    assert page.run(FIELDS) == ["telescope", "2", "x"]
+
+
+def test_an_answer_does_not_end_a_drag(page):
+    pick(page, 4, "clicks")
+    end = carry(page, 1, 7)
+    page.run("translateTree()")
+    rest(page)
+    assert page.run("state.taken") == 1 and page.run("document.querySelectorAll('.ghost').length") == 1
+    release(page, end)
+    rest(page)
+    assert page.run("state.heads[1]") == 7 and page.run("document.querySelectorAll('.carrying').length") == 0
+    # nor does another drawing take a click away; it is made afterwards
+    at = press(page, 2)
+    page.run("(e => {e.value = '0.9'; e.dispatchEvent(new Event('input'))})(document.querySelector('#least'))")
+    possible = "document.querySelectorAll('#tree-picture .maybe').length"
+    assert page.run(possible) == 2
+    release(page, at)
+    assert "saw is the root" in page.run(HINT)
+    assert page.run(possible) == 1, "the head of man, of which the parser is sure"
+
+
+def test_a_new_sentence_ends_a_drag(page):
+    end = carry(page, 1, 7)
+    translate(page, "a b c")
+    assert page.run("[...document.querySelectorAll('.word')].map(w => w.textContent)") == ["a", "b", "c"]
+    assert page.run("document.querySelectorAll('.carrying, .ghost').length") == 0 and page.run("state.taken") is None
+    page.send("Input.dispatchMouseEvent", type="mouseMoved", x=end[0], y=end[1] + 3, button="left", buttons=1)
+    release(page, end)
+    rest(page)
+    assert page.run("state.heads") == [0, 0, 1]
+
+
+def test_the_focus_stays_in_the_parse(page):
+    focus(page, SPOT.format(7))
+    focus(page, "#detail-head")
+    page.run("(e => {e.value = 4; e.dispatchEvent(new Event('change'))})(document.querySelector('#detail-head'))")
+    rest(page)
+    assert page.run(FOCUSED) == "detail-head" and page.run(FIELDS) == ["telescope", "4", "nmod"]
+    focus(page, "#reset")
+    page.run("document.querySelector('#reset').click()")
+    rest(page)
+    assert page.run("document.activeElement.matches('.spot[data-i=\"7\"]')"), "the button is gone"
+
+
+def test_the_hint_is_of_what_is_taken(page):
+    pick(page, 4, "clicks")
+    focus(page, SPOT.format(1))
+    page.key("Enter")
+    assert page.run(HINT) == "man: choose its new head."
+    page.key("Escape")
+    assert page.run(HINT).startswith("Drag an arc to another head")
+
+
+def test_an_address_that_is_no_encoded_text(page):
+    page.open(page.run("location.origin") + "/#100%")
+    rest(page)
+    assert page.run("document.querySelector('#text').value") == "100%" and "100%" in page.run("state.text")
+
+
+def test_reasons_are_of_what_was_asked_last(page):
+    problem = "document.querySelector('#problem').innerText"
+    translate(page, "x " * 1500)
+    page.run("look()")
+    rest(page)
+    assert "at most 2000 characters" in page.run(problem), "that something else was answered is no matter"
+    page.run("state.model = 'nobody'; look()")
+    rest(page)
+    assert "no model 'nobody'" in page.run(problem) and "at most 2000 characters" in page.run(problem)
+    translate(page, SENTENCE)
+    assert page.run("document.querySelector('#problem').hidden")
+    page.run("state.labels[7] = 'two\\twords'; translateTree()")
+    rest(page)
+    assert page.run(problem)
+    page.mouse("#reset", click=True)
+    rest(page)
+    assert page.run("document.querySelector('#problem').hidden"), "there is nothing to be asked about the parser's tree"
+
+
+def test_a_question_that_was_cancelled_changes_nothing(page):
+    twice = (
+        "(async () => {{ const one = {0}(), other = {0}(); await one;"
+        " const after = {1}; await other; return after }})()"
+    )
+    waits = "document.querySelector('#cards').getAttribute('aria-busy')"
+    assert page.run(twice.format("translateText", waits)) == "true", "the other is still being asked"
+    rest(page)
+    assert page.run(twice.format("look", "state.exhibit !== null")) is True, "the picture stays until there is another"
+    rest(page)
+    assert page.run(waits) == "false"
+
+
 def test_reasons_are_shown_and_go_away(page):
     page.run("document.querySelector('#text').value = 'x '.repeat(1500)")
     page.run("translateText()")
@@ -285,7 +435,7 @@ def test_everything_has_a_name_and_colours_are_told_apart(page):
 
 def test_attention_of_a_trained_model_is_drawn(browser, toy, trained):
     source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
-    with running(Service(load_models({"PASCAL": trained}), source)) as server:
+    with running(Service(load_models({"PASCAL": trained, "again": trained}), source)) as server:
         browser.errors.clear()
         browser.open(f"http://127.0.0.1:{server.port}/#w1%20w2%20w3")
         rest(browser)
@@ -294,6 +444,14 @@ def test_attention_of_a_trained_model_is_drawn(browser, toy, trained):
         assert browser.run("document.querySelectorAll('#panels .panel:first-child .cells rect').length") > 4
         browser.mouse("#panels .panel:first-child .minis figure:nth-child(2) canvas", click=True)
         assert browser.run("document.querySelector('select.head').value") == "1"
+        # until another model has answered, the picture is of the one before
+        browser.run(
+            "$('inside-model').value = 'again'; $('inside-model').dispatchEvent(new Event('change'));"
+            " $('scale').dispatchEvent(new Event('change'))"
+        )
+        assert browser.run("document.querySelectorAll('#panels .panel').length") == 2
+        rest(browser)
+        assert "again" in browser.run("document.querySelector('#panels .scroll svg').getAttribute('aria-label')")
         assert browser.errors == []
 
 
@@ -303,25 +461,73 @@ class Mirror(Naming):
     def translations(self, sentences: list[ParsedLine], beam: int, alignments: bool) -> list[list[Translation]]:
         found = []
         for line in sentences:
-            text, ends = " ".join(line.words), list(itertools.accumulate(len(word) + 1 for word in line.words))
-            words = [(end - 1 - len(word), end - 1) for end, word in zip(ends, line.words)]
+            forms = [token.form for token in line.tokens]
+            text, ends = " ".join(forms), list(itertools.accumulate(len(form) + 1 for form in forms))
+            words = [(end - 1 - len(form), end - 1) for end, form in zip(ends, forms)]
             alignment = WordAlignment(text, text, words, words, [(i, i) for i in range(len(words))])
             found.append([Translation(text, [], -0.25, alignment)])
         return found
 
 
-def test_hovering_marks_the_word_that_is_aligned_whatever_characters_stand_before(browser):
-    """Offsets are in characters, of which JavaScript takes some for two."""
-    words = ["👩", "𝒜𝒷", "👧", "see", "dogs"]
-    source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
-    with running(Service([Mirror("mirror", True)], source)) as started:
+def hovered(browser, parser: Parser, text: str) -> list:
+    """Each unit of the translation with the words of the parse that are marked when the mouse is on it."""
+    with running(Service([Mirror("mirror", True)], Source(parser))) as started:
         browser.open(f"http://127.0.0.1:{started.port}/")
-        browser.run(f"document.querySelector('#text').value = {json.dumps(' '.join(words))}; translateText()")
-        rest(browser)
-        marked = browser.run(
+        translate(browser, text)
+        return browser.run(
             "[...document.querySelectorAll('.said .unit')].map(unit => {"
             " unit.dispatchEvent(new Event('mouseenter'));"
             " const found = [...document.querySelectorAll('.word.linked')].map(w => Number(w.dataset.i));"
             " unit.dispatchEvent(new Event('mouseleave')); return [unit.textContent, found]; })"
         )
+
+
+def test_hovering_marks_the_word_that_is_aligned_whatever_characters_stand_before(browser):
+    """Offsets are in characters, of which JavaScript takes some for two."""
+    words = ["👩", "𝒜𝒷", "👧", "see", "dogs"]
+    marked = hovered(browser, OneSentenceParser(ParserOptions(parser="one sentence")), " ".join(words))
     assert marked == [[word, [i]] for i, word in enumerate(words)]
+
+
+class Contracting(OneSentenceParser):
+    """A parser to which *zum* is two words."""
+
+    def parse(self, sentences: list[str | list[str]], first_line: int = 0) -> list[ParsedLine]:
+        words = ["zu", "dem", "Haus", "mit", "dem", "Hund"]
+        rows = [f"{i}\t{word}\t_\tX\t_\t_\t{i - 1}\tdep\t_\t_" for i, word in enumerate(words, 1)]
+        return [parse_conllu_block("\n".join(["1-2\tzum" + "\t_" * 8, *rows])) for _ in sentences]
+
+
+def test_hovering_marks_all_words_of_a_contraction(browser):
+    marked = hovered(browser, Contracting(ParserOptions(parser="contracting")), "zum Haus mit dem Hund")
+    assert marked == [["zum", [0, 1]], ["Haus", [2]], ["mit", [3]], ["dem", [4]], ["Hund", [5]]]
+
+
+class Saying(Naming):
+    """A model of a language, with one thing to say."""
+
+    def __init__(self, name: str, language: str, text: str) -> None:
+        super().__init__(name, True)
+        self.target_lang, self.text = language, text
+
+    def of(self, line: ParsedLine) -> str:
+        return self.text
+
+
+def test_each_translation_is_in_its_models_language(browser):
+    models = [Saying("A", "de", "das Haus"), Saying("B", "zh_CN", "房子"), Saying("C", "de", "ein Haus")]
+    models.append(Saying("D", "zh_CN", "小房子"))
+    source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
+    with running(Service(models, source)) as started:
+        browser.open(f"http://127.0.0.1:{started.port}/")
+        rest(browser)
+        assert "4 models, en → de, zh" in browser.run("document.querySelector('#loaded').innerText")
+        assert browser.run("[...document.querySelectorAll('.said')].map(p => p.lang)") == ["de", "zh", "de", "zh"]
+        units = "[...document.querySelectorAll('.card')].map(c => [...c.querySelectorAll('{}')].map(u => u.innerText))"
+        assert browser.run(units.format(".unit")) == [["das", "Haus"], [*"房子"], ["ein", "Haus"], [*"小房子"]]
+        assert browser.run(units.format(".unit.differs")) == [[], [], ["ein"], ["小"]]
+        assert browser.run("document.querySelector('#difference').innerText") == "Marked words differ from A or B."
+        browser.run("document.querySelectorAll('#wanted input').forEach((box, k) => { box.checked = k < 2 })")
+        translate(browser, SENTENCE)
+        assert browser.run(units.format(".unit.differs")) == [[], []], "languages are not compared"
+        assert browser.run("document.querySelector('#difference').innerText") == ""

@@ -224,6 +224,15 @@ def test_the_cache_is_bounded_by_pieces_and_changes_nothing(corpus, monkeypatch)
     assert losing.altered == {"GIRL": "girl", "MAN": "man"}
 
 
+def test_very_long_words_are_not_kept():
+    """A run of characters that sentencepiece does not know is one piece, however long."""
+    segmenter = SentencePieceSegmenter(foreign_sentencepiece(normalization_rule_name="nmt_nfkc_cf"))
+    word = "\u4e00" * 1000
+    first = segmenter.encode_words([word, "GIRL" * 100], [True, True])
+    assert first == segmenter.encode_words([word, "GIRL" * 100], [True, True]) and len(first[0]) < 5
+    assert not segmenter._cache and not segmenter.altered
+
+
 def test_pieces_never_cross_words_in_training(tmp_path):
     """Glued words ("do" + "n't") are learned as the separate words that they are in the parse."""
     rows = "1\tdo\t_\tX\t_\t_\t0\troot\t_\tSpaceAfter=No\n2\tn't\t_\tX\t_\t_\t1\tdep\t_\t_\n\n"
