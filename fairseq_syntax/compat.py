@@ -1,6 +1,6 @@
 """Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, logging left as it was, its own
-models in an ensemble with ours, several processes where there is no GPU, checkpoints that a kill leaves whole, and what
-a run may go on from.
+models in an ensemble with ours, our dropout under its names, several processes where there is no GPU, checkpoints that
+a kill leaves whole, and what a run may go on from.
 """
 
 from __future__ import annotations
@@ -94,6 +94,22 @@ def ignore_syntax(model: nn.Module) -> None:
 
     encoder.forward_non_torchscript = encode_without_syntax
     model.forward = without_syntax  # type: ignore[method-assign]
+
+
+def name_dropouts(model: nn.Module) -> None:
+    """Let ``--retain-dropout-modules`` find the dropout of our modules by the name of fairseq's, which they extend.
+
+    fairseq looks for the name of the class that a dropout was made in: ``TransformerEncoder``, and not ours.
+    """
+    from fairseq.models.transformer import transformer_decoder, transformer_encoder
+    from fairseq.modules import FairseqDropout
+
+    for module in model.modules():
+        own = next((c for c in type(module).__mro__ if c.__module__.startswith("fairseq.")), None)
+        for child in module.children():
+            if own not in (None, type(module)) and isinstance(child, FairseqDropout):
+                name = transformer_encoder.module_name_fordropout(own.__name__)
+                child.module_name = transformer_decoder.module_name_fordropout(name)
 
 
 def processes_without_gpus() -> None:

@@ -19,7 +19,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 
 from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
-from fairseq_syntax.compat import ignore_syntax
+from fairseq_syntax.compat import ignore_syntax, name_dropouts
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
 from fairseq_syntax.data.epochs import TrainingBatches
@@ -252,6 +252,7 @@ class SyntaxTranslationTask(TranslationTask):
         if not from_checkpoint:
             check_training(self.cfg, cfg)
         model = super().build_model(cfg, from_checkpoint)
+        name_dropouts(model)
         self._traits = ModelTraits.of(model)
         self._training_needs = self._traits.training_needs
         if not from_checkpoint:

@@ -11,10 +11,12 @@ import lstm_models
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.modules import FairseqDropout
 from random_parses import Line, flat, random_line
 from tiny_syntax import dictionary, sample, tiny_model
 from torch import nn
 
+from fairseq_syntax.compat import name_dropouts
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
@@ -472,6 +474,28 @@ def test_all_heads_of_a_layer_are_those_that_another_system_gives_it(layers):
     claims = model.encoder.systems["pascal"].claims(1, 4)
     assert claims.scales == {0, 1, 2, 3}
     assert model.encoder.systems["pascal"].term(step, 1).heads.indices(4)[:2] == (0, 4)
+
+
+NAMES = ["TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayerBase", "TransformerDecoderLayerBase"]
+
+
+@pytest.mark.parametrize("retained", [["MultiheadAttention"], NAMES[:2], NAMES[2:3], [*NAMES, "MultiheadAttention"]])
+@pytest.mark.parametrize("systems", ["pascal,supervised_heads", "dbsa", "lasyn,dbsa"])
+def test_dropout_is_retained_under_fairseqs_names(systems, retained):
+    """``--retain-dropout --retain-dropout-modules``: in the same modules as a plain Transformer's."""
+
+    def kept(model) -> set[str]:
+        name_dropouts(model)
+        for name, module in model.named_modules():
+            if hasattr(module, "make_generation_fast_") and isinstance(module, FairseqDropout):
+                module.make_generation_fast_(name, retain_dropout=True, retain_dropout_modules=retained)
+        return {name for name, module in model.named_modules() if getattr(module, "apply_during_inference", False)}
+
+    decoder = {"decoder_syntax": "dbsa"} if "dbsa" in systems else {}
+    arch = "lasyn_transformer" if "lasyn" in systems else "syntax_transformer"
+    encoder = {} if "lasyn" in systems else {"encoder_syntax": systems}
+    ours, plain = kept(tiny_model(arch, **encoder, **decoder)), kept(tiny_model("transformer"))
+    assert ours == plain and ours
 
 
 def test_options_are_of_their_types_wherever_they_come_from():
