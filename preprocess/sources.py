@@ -11,12 +11,14 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import file_sha256, locked, make_folder, read_lines, read_raw_lines, unwritable
+from fairseq_syntax.text.files import file_sha256, locked, make_folder, read_lines, unwritable
 
 Pair = tuple[str, str]
 
@@ -26,6 +28,10 @@ _SENTENCE_TAG = re.compile(r"\s*<(title|description)>(.*?)</\1>\s*\Z")
 _SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECASE)
 
 
+class DamagedArchive(SyntaxDataError):
+    """An archive that has to be fetched again."""
+
+
 def fetch(url: str, path: Path, sha256: str | None = None) -> None:
     """Fetches one file, going on where an earlier run stopped, and unpacks it if it is a ``.tgz``.
 
@@ -33,7 +39,7 @@ def fetch(url: str, path: Path, sha256: str | None = None) -> None:
     the right one; only then it takes its name.
 
     Raises:
-        SyntaxDataError: it cannot be fetched, ends early, or is another file
+        SyntaxDataError: it cannot be fetched, ends early, is another file or a damaged one, or the disk is full
     """
     partial = path.with_name(path.name + ".part")
     begin = partial.stat().st_size if partial.exists() else 0
@@ -58,15 +64,13 @@ def fetch(url: str, path: Path, sha256: str | None = None) -> None:
         partial.unlink()
         raise SyntaxDataError("is another file than it was (its SHA-256 differs)", path=url, hint=hint)
     try:
-        if path.suffix == ".tgz":
-            unpack(partial, path.parent)
-        elif path.suffix == ".gz":
-            for _ in read_raw_lines(partial.rename(partial.with_name("checked.part.gz"))):
-                pass
-            partial.with_name("checked.part.gz").rename(partial)
-    except SyntaxDataError:
+        with unwritable(path.parent):  # on a full disk the archive stays, and the next run goes on with it
+            if path.suffix in (".tgz", ".gz"):
+                check_gzip(partial)  # all of it, where tar stops before the checksum
+            if path.suffix == ".tgz":
+                unpack(partial, path.parent)
+    except DamagedArchive:
         partial.unlink(missing_ok=True)
-        partial.with_name("checked.part.gz").unlink(missing_ok=True)
         raise
     partial.rename(path)
 
@@ -88,22 +92,40 @@ def download(urls: Iterable[str], data: Path, checksums: Mapping[str, str] | Non
                 fetch(url, path, (checksums or {}).get(path.name))
 
 
-def unpack(archive: Path, data: Path) -> None:
-    """Unpacks a tar archive, refusing members that would land elsewhere."""
+def check_gzip(path: Path) -> None:
+    """Raises DamagedArchive where a gzip file cannot be read to its end."""
+    with _archive(path), gzip.open(path) as file:
+        while file.read(1 << 20):
+            pass
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[None]:
+    """What is wrong with an archive that is read in the block, as DamagedArchive; errors of the disk stay."""
     try:
-        with tarfile.open(archive) as tar:
-            if hasattr(tarfile, "data_filter"):
-                tar.extractall(data, filter="data")
-            else:  # Python before 3.10.12 and 3.11.4, such as that of Debian 12
-                for member in tar:
-                    place = (data / member.name).resolve()
-                    if not (member.isfile() or member.isdir()) or not place.is_relative_to(data.resolve()):
-                        raise tarfile.ExtractError(f"{member.name} is no file below the folder")
-                    tar.extract(member, data, set_attrs=False)
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
-        raise SyntaxDataError(
-            f"cannot be unpacked: {error}", path=archive, hint="remove it and fetch it again"
+        yield
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DamagedArchive(
+            f"cannot be unpacked: {error}", path=path, hint="run the script again: it is fetched anew"
         ) from error
+
+
+def unpack(archive: Path, data: Path) -> None:
+    """Unpacks a tar archive.
+
+    Raises:
+        DamagedArchive: it cannot be read, or has members that would land elsewhere
+        OSError: the disk is full, or the folder cannot be written to
+    """
+    with _archive(archive), tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(data, filter="data")
+        else:  # Python before 3.10.12 and 3.11.4, such as that of Debian 12
+            for member in tar:
+                place = (data / member.name).resolve()
+                if not (member.isfile() or member.isdir()) or not place.is_relative_to(data.resolve()):
+                    raise tarfile.ExtractError(f"{member.name} is no file below the folder")
+                tar.extract(member, data, set_attrs=False)
 
 
 def find(data: Path, *names: str) -> Path:

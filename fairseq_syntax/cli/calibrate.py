@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.options import positive
-from fairseq_syntax.cli.parse import add_distribution_options, add_parser_options
+from fairseq_syntax.cli.parse import (
+    OF_DISTRIBUTIONS,
+    OF_THE_PARSER,
+    add_distribution_options,
+    add_parser_options,
+    given_options,
+)
 
 if TYPE_CHECKING:
     from fairseq_syntax.parsing.base import Parser, SentenceParse
@@ -55,6 +61,9 @@ def main(args: argparse.Namespace) -> int:
 
     check_output(args.output, args.gold, args.parsed, args.picture)
     check_output(args.picture, args.gold, args.parsed)
+    unused = given_options(args, (*OF_THE_PARSER, *OF_DISTRIBUTIONS), {"min_prob": _MIN_PROB})
+    if args.parsed is not None and unused:
+        raise SyntaxDataError(f"{unused} with --parsed: nothing is parsed", hint="drop one of the two")
     if args.picture is not None:
         check_ending(args.picture)
     gold = list(read_conllu(args.gold))
@@ -67,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
         sample = calibration.compare(gold, parsed)
     except SyntaxDataError as error:
         raise SyntaxDataError(error.message, path=args.parsed or args.gold, hint=error.hint) from error
-    report, curves = _report(sample, args.bins, fit=not args.structured)
+    report, curves = _report(sample, args.bins, _temperatures(args))
     # first what is kept: who reads the table may stop reading
     if args.output is not None:
         with whole_file(args.output) as file:
@@ -108,7 +117,21 @@ def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
     ]
 
 
-def _report(sample, bins: int, *, fit: bool) -> tuple[dict, dict]:
+def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
+    """Those of heads and of labels that the scores were divided by; None for marginals over trees, which have none."""
+    from dataclasses import replace
+
+    from fairseq_syntax.parsing.base import ParserOptions
+    from fairseq_syntax.text.title import parsed_with
+
+    made_by, used = vars(args) if args.parsed is None else parsed_with(args.parsed) or {}, ParserOptions()
+    known = {name: made_by[name] for name in OF_DISTRIBUTIONS if type(made_by.get(name)) is type(getattr(used, name))}
+    used = replace(used, **known)  # a title may say anything
+    return None if used.structured else (used.temperature, used.label_temperature)
+
+
+def _report(sample, bins: int, temperatures: tuple[float, float] | None) -> tuple[dict, dict]:
+    """The report and its curves; with a fit, where the temperatures are known that the probabilities were made at."""
     from fairseq_syntax.parsing import calibration as c
 
     confidence, correct = sample.heads.best()
@@ -139,15 +162,17 @@ def _report(sample, bins: int, *, fit: bool) -> tuple[dict, dict]:
             for threshold, arcs, mass in c.kept_mass(sample.arcs)
         ],
     }
-    if fit:
-        temperature = c.fit_temperature(sample.heads)
+    if temperatures is not None:
+        # What is fitted comes on top of the temperatures that the scores were divided by already.
+        more = c.fit_temperature(sample.heads)
+        temperature = more * temperatures[0]
         report["temperature"] = {
             "head": temperature,
-            "label": c.fit_temperature(sample.labels),
+            "label": c.fit_temperature(sample.labels) * temperatures[1],
             "held_out_ece": c.held_out_error(sample.heads, bins),
-            "log_loss": sample.heads.at(temperature).log_loss(),
+            "log_loss": sample.heads.at(more).log_loss(),
         }
-        confidence, correct = sample.heads.at(temperature).best()
+        confidence, correct = sample.heads.at(more).best()
         curves[f"heads, T = {temperature:.2f}"] = c.reliability(confidence, correct, bins)
     return report, curves
 

@@ -50,13 +50,14 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.systems.lasyn.ensemble import is_latent
     from fairseq_syntax.systems.lasyn.model import check_tags
     from fairseq_syntax.systems.lasyn.search import tag_string
-    from fairseq_syntax.text.files import whole_file
+    from fairseq_syntax.text.files import make_folder, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     distances = args.distances or [0, 1, 2, 4, 6, 8, 10]
     if min(distances) < 0 or args.samples < 1 or args.sentences < 1:
         raise SyntaxDataError("--distances are 0 or more, --samples and --sentences 1 or more")
+    make_folder(args.out)  # not after hours of translating
     models, _, task = load_models(args.checkpoint, args.data, device=args.device)
     if not all(map(is_latent, models)):
         raise SyntaxDataError("this is not a LaSyn model", path=args.checkpoint[0], hint="--decoder-syntax lasyn")
@@ -77,7 +78,6 @@ def main(args: argparse.Namespace) -> None:
     references = {i: diversifier.reference(i) for i in sentences}
     rows = measure(variations, references, args.tokenize)
 
-    os.makedirs(args.out, exist_ok=True)
     with whole_file(os.path.join(args.out, "translations.tsv")) as file:
         file.write("line\tdistance\ttags\ttranslation\n")
         lines = [

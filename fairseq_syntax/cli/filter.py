@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.options import given
+
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -24,7 +26,11 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     length.add_argument("--max-ratio", type=float, metavar="R", help="of the longer side to the shorter")
     length.add_argument("--characters", action="store_true", help="count characters, not what stands between spaces")
     parse = parser.add_argument_group("parse")
-    parse.add_argument("--conllu", metavar="FILE", help="the parse of one of the files: lines without a valid one go")
+    parse.add_argument(
+        "--conllu",
+        metavar="FILE",
+        help="the parse of one of the files: lines without a valid one go, and one of another text is an error",
+    )
     parse.add_argument("--conllu-output", metavar="FILE", help="what is kept of it, renumbered")
     language = parser.add_argument_group("language, identified by py3langid")
     language.add_argument("--languages", nargs="+", action="extend", metavar="CODE", help="of each file (en de)")
@@ -50,6 +56,9 @@ def main(args: argparse.Namespace) -> int:
 
     if bool(args.conllu) != bool(args.conllu_output):
         raise SyntaxDataError("--conllu and --conllu-output belong together", hint="give both")
+    of_languages = {"min_language_probability": 0.0, "candidates": None}
+    if not args.languages and (unused := given(args, of_languages)):
+        raise SyntaxDataError(f"{unused} without --languages: no language is looked at", hint="name each file's")
     limits = Limits(
         min_length=args.min_length,
         max_length=args.max_length,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +16,17 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value
+
+
+def given(args: argparse.Namespace, defaults: Mapping[str, object]) -> str:
+    """The options that have another value than their default, as they are written, for an error; empty without any.
+
+    Args:
+        args: parsed
+        defaults: by the option's name in ``args``
+    """
+    names = [name for name, default in defaults.items() if getattr(args, name) != default]
+    return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
 def add_data(parser: Any, of: str = "the model was") -> None:

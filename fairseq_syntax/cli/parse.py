@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import given, positive
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
 from fairseq_syntax.text.uris import location
+
+OF_THE_PARSER = ("parser", "lang", "model_dir", "device", "batch_size")
+OF_RAW_TEXT = ("tokenizer", "split_sentences", "max_words", "long_lines")
+OF_DISTRIBUTIONS = ("min_prob", "temperature", "label_temperature", "structured")
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -117,6 +122,20 @@ def _shard(text: str) -> tuple[int, int]:
     return int(number), int(count)
 
 
+def given_options(args: argparse.Namespace, names: Sequence[str], others: Mapping[str, object] | None = None) -> str:
+    """As :func:`~fairseq_syntax.cli.options.given`, of options of the parser.
+
+    Args:
+        args: parsed
+        names: of ParserOptions, which has their defaults
+        others: those that it does not have, with theirs; they win
+    """
+    from fairseq_syntax.parsing.base import ParserOptions
+
+    defaults = ParserOptions()
+    return given(args, {**{name: getattr(defaults, name) for name in names}, **(others or {})})
+
+
 def parser_options(args: argparse.Namespace, **more):
     """The ParserOptions of parsed arguments; those that a subcommand does not have keep their defaults."""
     from dataclasses import fields
@@ -141,16 +160,16 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.parsing.conllu_file import pass_on
-    from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
+    from fairseq_syntax.parsing.jobs import Job, Plan, carry_out, merge
     from fairseq_syntax.text.files import check_apart
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     lang = "LANG" if args.parser == "conllu" else args.lang
     then = f"fairseq-syntax segment --lang {lang} --input {args.output} --outdir DIR --train sentencepiece"
     if args.parser == "conllu":
-        if args.distributions or args.shard or args.merge or args.ray is not None:
-            hint = "drop --distributions, --shard and --ray"
-            raise SyntaxDataError("an existing parse is passed on as it is", hint=hint)
+        of_jobs = {"distributions": False, "shard": None, "merge": False, "ray": None, "pretokenized": False}
+        if unused := given_options(args, ("model_dir", *OF_RAW_TEXT, *OF_DISTRIBUTIONS), of_jobs):
+            raise SyntaxDataError("an existing parse is passed on as it is", hint=f"drop {unused}")
         if args.output.is_file() and not args.overwrite:
             raise SyntaxDataError("exists", path=args.output, hint="give another --output, or --overwrite")
         check_apart(args.output, args.input, args.text)
@@ -162,23 +181,27 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError("--text goes with --parser conllu; the text to parse is --input")
     if args.shard and args.merge:
         raise SyntaxDataError("--merge takes all shards together", hint="drop --shard")
+    if not args.distributions and (unused := given_options(args, OF_DISTRIBUTIONS)):
+        raise SyntaxDataError(f"{unused} without --distributions: nothing would be written of it", hint="give both")
     options = parser_options(args)
     if args.overwrite and args.shard:
         raise SyntaxDataError("shards must not remove each other's parts", hint="remove them yourself")
     work = args.part_lines, args.workers or 1, args.threads, args.shard
     job = Job(args.input, args.output, options, *work, overwrite=args.overwrite)
     if args.merge:
-        merge(Plan.of(job))
-        finished(args.output, f"{len(Plan.of(job).parts)} parts", then)
+        plan = Plan.of(job)
+        merge(plan)
+        finished(args.output, f"{len(plan.parts)} parts", then)
         return 0
     gpus = 1.0 if options.device.startswith("cuda") else 0.0
     if args.ray is not None and args.gpus_per_worker and not gpus:
         raise SyntaxDataError("--gpus-per-worker, but the parser is to run on the CPU", hint="give --device cuda")
     with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
-        parsed = parse_corpus(job, None if isinstance(workers, int) else workers)
+        plan = Plan.of(job)
+        parsed = carry_out(plan, None if isinstance(workers, int) else workers)
     if parsed is None:
         then = "the same command with --merge in place of --shard, when all shards are parsed"
         finished(args.output, f"shard {args.shard[0]} of {args.shard[1]} is parsed", then)
     else:
-        finished(args.output, f"{Plan.of(job).n_lines} lines", then)
+        finished(args.output, f"{plan.n_lines} lines", then)
     return 0

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.cli.options import read_sentences
+
+if TYPE_CHECKING:
+    from fairseq_syntax.text.conllu import ParsedLine
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -59,6 +63,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.parsing.base import ParserOptions
     from fairseq_syntax.text.conllu import is_conllu, write_conllu
     from fairseq_syntax.text.files import check_output, whole_file
+    from fairseq_syntax.text.title import title
 
     check_output(args.output, args.input)
     model, task = load_model(args.path, args.data, args.device)
@@ -72,10 +77,12 @@ def main(args: argparse.Namespace) -> int:
         min_prob=args.min_prob,
     )
     parser = ParentHeadParser(options, model, task, args.system, args.find_sentences)
+    sentences, n_lines = counted(args.input)
     words = lines = 0
     opened = nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output)
     with opened as output:
-        for chunk in chunks(progress(read_sentences(args.input), of="parsing")):
+        output.write(title(n_lines))
+        for chunk in chunks(progress(sentences, total=n_lines, of="parsing")):
             parsed = parser.predict(chunk) if is_conllu(args.input) else parser.parse(chunk, first_line=lines)
             for line in parsed:
                 write_conllu(output, line)
@@ -84,6 +91,17 @@ def main(args: argparse.Namespace) -> int:
     then = f"fairseq-syntax eval-tree GOLD.conllu {args.output}"
     finished(args.output, f"{lines} lines, {words} words", then, file=sys.stderr)
     return 0
+
+
+def counted(path: str) -> tuple[Iterable[str | ParsedLine], int]:
+    """The sentences of a file and their number, which the title of their trees says.
+
+    Of stdin, or a FIFO, all are read first: it can be read only once.
+    """
+    if path == "-" or not os.path.isfile(path):
+        lines = list(read_sentences(path))
+        return lines, len(lines)
+    return read_sentences(path), sum(1 for _ in read_sentences(path))
 
 
 def chunks(lines: Iterable[Any], size: int = 2000) -> Iterator[list[Any]]:

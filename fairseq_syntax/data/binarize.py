@@ -26,7 +26,7 @@ from fairseq_syntax.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, Store
 from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
-from fairseq_syntax.text.files import decode_line, file_sha256, fingerprint, locked, read_raw_lines
+from fairseq_syntax.text.files import decode_line, file_sha256, fingerprint, locked, of_file, read_raw_lines
 from fairseq_syntax.text.jobs import Parts, Workers, in_workers, read_record
 from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
 
@@ -250,6 +250,7 @@ def binarize(
                 "segmentation_fingerprint": made_from[3],
                 "tokens_content": content,
                 "inputs": made_from,
+                "labels_given": labels.frozen,
             })  # fmt: skip
     return summary
 
@@ -316,7 +317,8 @@ def _work(task: tuple[list[bytes], ConlluPart]) -> tuple[int, int]:
                     hint="parse the whole text with --distributions, or all of it without",
                 )
             stored.append(sentence)
-        batch = pack(stored, with_arcs=with_arcs, first=part.start)
+        with of_file(tokens):
+            batch = pack(stored, with_arcs=with_arcs, first=part.start)
     finally:
         stored.clear()  # else the collector would look through all of them
         if collecting:
@@ -352,7 +354,9 @@ def _merge(
             raw = parts.body(span)
             batch = pa.ipc.read_record_batch(pa.py_buffer(raw[raw.index(b"\n") + 1 :]), layout.schema(with_arcs))
             tables = {column: np.array(labels.ids(column, names)) for column, names in head["labels"].items()}
-            yield relabelled(batch, tables)
+            with of_file(out):
+                batch = relabelled(batch, tables)
+            yield batch
 
     summary.mass = sum(summary.label_mass.values()) if with_arcs else 0.0
     metadata |= {
@@ -460,6 +464,8 @@ def _already(out: str, inputs: list[str | None], labels: LabelInventory) -> Summ
     if labels.frozen and found["labels"] != labels.labels:
         return None
     if not labels.frozen:
+        if found.get("labels_given"):  # in another order than the text has them, or more of them
+            return None
         for column, names in found["labels"].items():
             for name in names:
                 labels.id(column, name)

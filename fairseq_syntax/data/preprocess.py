@@ -13,7 +13,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,6 +216,53 @@ def _dictionary_step(args: Namespace, lang: str) -> Step:
     return Step((Path(args.destdir, f"dict.{lang}.txt"),), made_from)
 
 
+def _check_given(args: Namespace) -> None:
+    """Makes sure, before hours of work, that the dictionaries and label inventories that are given can be read.
+
+    Raises:
+        SyntaxDataError: one is not there or is none, or there are two dictionaries in place of a joined one
+    """
+    for path in filter(None, (args.srcdict, args.tgtdict)):
+        _symbols(path)
+    if args.joined_dictionary and args.srcdict and args.tgtdict:
+        raise SyntaxDataError("--joined-dictionary takes one dictionary", hint="drop --srcdict or --tgtdict")
+    for path in filter(None, (args.source_labels, args.target_labels)):
+        LabelInventory.load(path)
+
+
+def _symbols(path: str | os.PathLike[str]) -> list[str]:
+    """The symbols of a dictionary. Raises SyntaxDataError where it cannot be read."""
+    from fairseq.data import Dictionary
+
+    try:
+        return list(Dictionary.load(os.fspath(path)).symbols)
+    except Exception as error:  # fairseq raises that for what is not UTF-8
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise SyntaxDataError(f"cannot be read as a dictionary: {reason}", path=path) from error
+
+
+def _clear_joined(given: str, other: Path, option: str) -> None:
+    """Removes the other language's copy of a joined dictionary that is given: fairseq refuses to begin where it is.
+
+    Args:
+        given: the dictionary
+        other: ``dict.LANG.txt`` of the language whose option was not given
+        option: that option
+
+    Raises:
+        SyntaxDataError: there is another dictionary under that name
+    """
+    if not other.exists():
+        return
+    if os.path.samefile(given, other):
+        raise SyntaxDataError("is the dictionary of the other language", path=given, hint=f"give it by {option}")
+    content = other.read_bytes()
+    cut_off = not content.endswith(b"\n") and Path(given).read_bytes().startswith(content)  # by a kill
+    if not cut_off and _symbols(other) != _symbols(given):
+        raise SyntaxDataError(f"exists, and is another dictionary than {given}", path=other, hint="remove it")
+    other.unlink()
+
+
 def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
     """Tells fairseq to take the dictionaries that an earlier run of this command made; returns those to be made.
 
@@ -228,6 +275,9 @@ def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
     options = {args.source_lang: "srcdict", args.target_lang: "tgtdict"}
     given = {lang: getattr(args, options[lang]) for lang in langs}
     if args.joined_dictionary and any(given.values()):
+        for lang in (lang for lang in langs if not given[lang]):
+            one = next(filter(None, given.values()))
+            _clear_joined(one, Path(args.destdir, f"dict.{lang}.txt"), f"--{options[lang]}")
         return {}
     steps = {lang: _dictionary_step(args, lang) for lang in langs if not given[lang]}
     for step in steps.values():
@@ -300,6 +350,19 @@ def _make_tokens(make, vocab, input_prefix, output_prefix, lang, num_workers, ar
         step.finish()
 
 
+@contextmanager
+def _writing_below(folder: str) -> Iterator[None]:
+    """An OSError in the block becomes a SyntaxDataError that names the folder, unless it is of a file elsewhere."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename
+        if isinstance(name, str) and not Path(name).resolve().is_relative_to(Path(folder).resolve()):
+            raise
+        with unwritable(folder):
+            raise
+
+
 def _wrap_main(module) -> None:
     original = module.main
     if getattr(original, "with_syntax", False):
@@ -312,8 +375,9 @@ def _wrap_main(module) -> None:
             return original(args)
         list(sides(args))  # complain of a missing parse at once
         check_text(args)
+        _check_given(args)
         make_folder(args.destdir)
-        with locked(os.path.join(args.destdir, "preprocess")), unwritable(args.destdir):
+        with locked(os.path.join(args.destdir, "preprocess")), _writing_below(args.destdir):
             steps = _resume_dictionaries(args)
             module._build_dictionary = functools.partial(_make_dictionary, steps)
             module._make_binary_dataset = functools.partial(_make_tokens, make_tokens)

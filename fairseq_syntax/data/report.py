@@ -105,8 +105,9 @@ def word_of(pieces: list[str]) -> str:
 class Description:
     """The numbers of a store; ``labels`` counts names by column, ``mass`` adds up the arcs' probabilities by label.
 
-    ``arcs_per_word`` counts words by their number of arcs; ``kept`` counts words by how many of :data:`KEPT_BOUNDS` the
-    mass of their arcs reaches; ``longest`` holds (words, 1-based sentence).
+    ``cyclic`` counts sentences whose heads close a cycle, as those of tokens of several words can. ``arcs_per_word``
+    counts words by their number of arcs; ``kept`` counts words by how many of :data:`KEPT_BOUNDS` the mass of their
+    arcs reaches; ``longest`` holds (words, 1-based sentence).
     """
 
     path: str
@@ -115,6 +116,7 @@ class Description:
     words: int = 0
     pieces: int = 0
     arcs: int = 0
+    cyclic: int = 0
     has_arcs: bool = False
     labels: dict[str, Counter] = field(default_factory=dict)
     mass: dict[str, float] = field(default_factory=dict)
@@ -139,6 +141,7 @@ def describe(store: SyntaxStore, longest: int = 5) -> Description:
         about.empty += int((flat.n_words == 0).sum())
         about.words += len(flat.pieces)
         about.pieces += int(flat.pieces.sum())
+        about.cyclic += _cyclic(flat)
         for name in LABEL_FIELDS:
             columns[name] += np.bincount(getattr(flat, name), minlength=len(columns[name]))[: len(columns[name])]
         if flat.arcs is not None:
@@ -170,6 +173,8 @@ def report(about: Description, groups: str | None = "ud") -> str:
         f"  {about.sentences:,} sentences ({about.empty:,} empty), {about.words:,} words, {about.pieces:,} pieces"
         f" ({per_word:.2f} a word)",
     ]
+    if about.cyclic:
+        rows.append(f"  sentences with a cycle, whose first word counts as a root: {about.cyclic:,}")
     if about.has_arcs:
         mean = about.arcs / about.words if about.words else 0.0
         rows.append(f"  {about.arcs:,} arcs, {mean:.2f} a word; kept mass of a word: {about.kept_mean:.4f} on average")
@@ -229,8 +234,9 @@ def check(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
     """Everything that is wrong with a store, in words: in itself, and against the token dataset beside it.
 
     Each sentence's pieces must be as many as its tokens, and its words must begin where the segmentation says that
-    words begin; heads must form trees; labels must be in the inventory; arcs must stay in the sentence, stand once, and
-    have a mass of 1 at most.
+    words begin; heads must stay in the sentence; labels must be in the inventory; arcs must stay in the sentence, stand
+    once, and have a mass of 1 at most. A cycle of heads is no fault: tokens of several words can close one, and the
+    store does not say which tokens those are.
     """
     beside = labels_path(os.path.dirname(tokens.prefix) or ".", tokens.prefix.rpartition(".")[2])
     try:
@@ -297,6 +303,19 @@ def _dependents(flat: FlatSyntax[np.ndarray], arcs: FlatArcs[np.ndarray]) -> np.
     return arcs.dependent + np.repeat(starts, arcs.n_arcs)
 
 
+def _cyclic(flat: FlatSyntax[np.ndarray]) -> int:
+    """The number of sentences in which some walk upwards never comes to a root."""
+    n_words = flat.n_words
+    sentence = np.repeat(np.arange(len(n_words)), n_words)
+    starts = np.cumsum(n_words) - n_words
+    outside = flat.head >= n_words[sentence]
+    parent = np.where(outside, np.arange(len(flat.head)), flat.head + starts[sentence])
+    above = parent
+    for _ in range(int(n_words.max(initial=1)).bit_length() + 1):  # further up than a sentence has words
+        above = above[above]
+    return len(np.unique(sentence[parent[above] != above]))
+
+
 def _problems(store: SyntaxStore, flat: FlatSyntax[np.ndarray]) -> Iterator[tuple[int, str]]:
     """What is wrong inside a block: (sentence within it, what)."""
     n_words = flat.n_words
@@ -309,13 +328,6 @@ def _problems(store: SyntaxStore, flat: FlatSyntax[np.ndarray]) -> Iterator[tupl
     outside = head >= n_words[sentence]
     for i in np.flatnonzero(outside):
         yield int(sentence[i]), f"the head of word {within[i] + 1} is word {head[i] + 1} of {n_words[sentence[i]]}"
-    # every walk upwards ends at a root, after at most as many steps as there are words
-    parent = np.where(outside, np.arange(len(head)), head + starts[sentence])
-    above = parent
-    for _ in range(int(n_words.max(initial=1)).bit_length() + 1):
-        above = above[above]
-    for b in np.unique(sentence[parent[above] != above]):
-        yield int(b), "its heads form a cycle"
     for name in LABEL_FIELDS:
         for i in np.flatnonzero(getattr(flat, name) >= len(store.labels[name])):
             yield int(sentence[i]), f"word {within[i] + 1} has a {name} that is not in the inventory"

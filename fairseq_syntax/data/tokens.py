@@ -24,7 +24,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dt
 from fairseq.tokenizer import tokenize_line
 
 from fairseq_syntax.console import progress
-from fairseq_syntax.text.files import decode_line, fingerprint, read_raw_lines, whole_binary
+from fairseq_syntax.text.files import decode_line, fingerprint, read_raw_lines, unwritable, whole_binary, whole_path
 from fairseq_syntax.text.jobs import Parts, in_workers, part_spans
 
 PART_LINES = 50_000
@@ -78,25 +78,40 @@ def binarize_tokens(
     with parts.being_made():
         spans = _make_parts(parts, path, workers, _binarize, (dictionary, dtype))
         lengths, replaced = [], 0
-        with whole_binary(parts.output) as file:
+        index_path = Path(index_file_path(prefix))
+        with whole_path(index_path) as temporary, whole_binary(parts.output) as file:
             for span in spans:
                 head, _, body = parts.body(span).partition(b"\n")
                 size = 4 * (span[1] - span[0])
                 replaced += json.loads(head)["replaced"]
                 lengths.append(np.frombuffer(body[:size], np.int32))
                 file.write(body[size:])
-        n_lines = spans[-1][1] if spans else 0
-        total = 0
-        with MMapIndexedDataset.Index.writer(index_file_path(prefix), dtype) as index:
-            # What its ``write`` does, which makes a list of Python numbers and three copies of it.
-            index._file.write(struct.pack("<Q", n_lines))
-            for sizes in lengths:
-                index._file.write(sizes.tobytes())
-            for sizes in lengths:
-                ends = total + np.cumsum(sizes, dtype=np.int64)
-                index._file.write(((ends - sizes) * np.dtype(dtype).itemsize).tobytes())
-                total = int(ends[-1])
-    return BinarizeSummary(n_lines, Counter({dictionary.unk_word: replaced}), total)
+            with unwritable(index_path):
+                _write_index(temporary, dtype, lengths)
+                # A kill between the two names then leaves no dataset, and not the tokens of one with the index of
+                # another.
+                index_path.unlink(missing_ok=True)
+    n_tokens = sum(int(sizes.sum(dtype=np.int64)) for sizes in lengths)
+    return BinarizeSummary(spans[-1][1] if spans else 0, Counter({dictionary.unk_word: replaced}), n_tokens)
+
+
+def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
+    """What ``write`` of fairseq's writer does, which makes a list of Python numbers and three copies of it.
+
+    Args:
+        path: of the index
+        dtype: of the tokens
+        lengths: of the sentences, ``</s>`` included, part by part: int32
+    """
+    total = 0
+    with MMapIndexedDataset.Index.writer(path, dtype) as index:
+        index._file.write(struct.pack("<Q", sum(map(len, lengths))))
+        for sizes in lengths:
+            index._file.write(sizes.tobytes())
+        for sizes in lengths:
+            ends = total + np.cumsum(sizes, dtype=np.int64)
+            index._file.write(((ends - sizes) * np.dtype(dtype).itemsize).tobytes())
+            total = int(ends[-1])
 
 
 def _make_parts(

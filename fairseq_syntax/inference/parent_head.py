@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairseq_syntax import register
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.loading import load_models
 from fairseq_syntax.inference.spanning_tree import PredictedTree, decode_line
 from fairseq_syntax.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.text.conllu import ParsedLine
+from fairseq_syntax.text.files import file_sha256
+from fairseq_syntax.text.files import fingerprint as digest_of
 
 
 class ParentHeadParser(Parser):
@@ -170,13 +173,30 @@ def load_model(path: str, data: str | None = None, device: str = "cpu") -> tuple
     Raises:
         SyntaxDataError: there is no such checkpoint, or its data directory is gone
     """
+    register()  # a process that parses has not done so yet
     loaded = load_models([path], data, device=device, lisa_gold=False)
     return loaded.models[0], loaded.task
 
 
 def load(options: ParserOptions) -> ParentHeadParser:
-    """The parent head of the checkpoint that ``options.model_dir`` names."""
+    """The parent head of the checkpoint that ``options.model_dir`` names. Raises SyntaxDataError as load_model."""
+    model, task = load_model(_checkpoint(options), device=options.device)
+    return ParentHeadParser(options, model, task)
+
+
+def fingerprint(options: ParserOptions) -> str:
+    """A digest of the checkpoint, and of what is read beside it from its data: the dictionary and the segmentation.
+
+    Raises:
+        SyntaxDataError: as :func:`load`
+    """
+    path = _checkpoint(options)
+    _, task = load_model(path)
+    segmenter = task.source_segmenter
+    return digest_of(file_sha256(path), task.source_dictionary.symbols, segmenter and segmenter.fingerprint)
+
+
+def _checkpoint(options: ParserOptions) -> str:
     if options.model_dir is None:
         raise SyntaxDataError("the parser needs a checkpoint", hint="give it by --model-dir")
-    model, task = load_model(options.model_dir, device=options.device)
-    return ParentHeadParser(options, model, task)
+    return options.model_dir

@@ -1,7 +1,7 @@
 """What a parser is here: sentences of words in, trees and arcs out. The rest is shared by all of them.
 
-A parser is one module with ``load(options) -> Parser`` and, if it has files, ``fingerprint(options) -> str``. It is
-named in ``PARSERS``, or given by its dotted module name.
+A parser is one module with ``load(options) -> Parser`` and, if its models are more than the file or the folder of
+``--model-dir``, ``fingerprint(options) -> str``. It is named in ``PARSERS``, or given by its dotted module name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,9 +26,20 @@ from fairseq_syntax.parsing.tokenizers import (
     normalise,
 )
 from fairseq_syntax.text.conllu import ParsedLine, Token, owner, text_of
+from fairseq_syntax.text.files import file_sha256, fingerprint
 from fairseq_syntax.text.title import controls
+from fairseq_syntax.text.uris import Uri
 
-__all__ = ["NO_PARSER", "PARSERS", "Parser", "ParserOptions", "SentenceParse", "load_parser", "options_as_before"]
+__all__ = [
+    "NO_PARSER",
+    "PARSERS",
+    "Parser",
+    "ParserOptions",
+    "SentenceParse",
+    "fingerprint_of_models",
+    "load_parser",
+    "options_as_before",
+]
 
 logger = logging.getLogger(__name__)
 LONGEST_WORD = 500  # characters
@@ -37,8 +49,9 @@ PARSERS = {
     "stanza": "fairseq_syntax.parsing.stanza",
     "supar": "fairseq_syntax.parsing.supar",
 }
-# Options that do not change the parse but in the last digit of a probability, or name a place only. A smaller batch is
-# what helps against too little memory: the run that follows has to be the continuation of the one before.
+# Options that do not change the parse but in the last digit of a probability, or name a place only, at whose content
+# fingerprint_of_models looks. A smaller batch is what helps against too little memory: the run that follows has to
+# be the continuation of the one before.
 _NO_PART_OF_THE_RESULT = frozenset({"device", "model_dir", "batch_size"})
 
 
@@ -106,15 +119,10 @@ class Parser(ABC):
             first_line: the number of the first line, counted from 0
 
         Raises:
-            SyntaxDataError: a sentence of more than ``max_words`` words under ``long_lines="error"``
+            SyntaxDataError: a sentence of more than ``max_words`` words under ``long_lines="error"``, or tokens that
+                are not those of their line
         """
-        tokenized: list[TokenizedLine] = [[] for _ in lines]
-        raw = [index for index, line in enumerate(lines) if isinstance(line, str)]
-        for index, found in zip(raw, self.tokenizer.tokenize([str(lines[index]) for index in raw]), strict=True):
-            tokenized[index] = found
-        for index, line in enumerate(lines):
-            if not isinstance(line, str) and len(line):
-                tokenized[index] = [[Surface(form, True, [form]) for form in line]]
+        tokenized = self._tokenized(lines, first_line)
         tokenized = [self._shorten(found, first_line + index) for index, found in enumerate(tokenized)]
         sentences = [
             [self._spelt(word, first_line + index) for token in sentence for word in token.words]
@@ -135,6 +143,25 @@ class Parser(ABC):
                 )
             parsed.append(parse)
         return parsed
+
+    def _tokenized(self, lines: Sequence[str] | Sequence[Sequence[str]], first_line: int) -> list[TokenizedLine]:
+        """The tokens of each line: its own where it is a list, else the tokenizer's."""
+        tokenized: list[TokenizedLine] = [[] for _ in lines]
+        raw = [index for index, line in enumerate(lines) if isinstance(line, str)]
+        try:
+            found = self.tokenizer.tokenize([str(lines[index]) for index in raw])
+        except SyntaxDataError as error:
+            if error.line is None or error.path is not None:
+                raise
+            # The tokenizer counts from 1 what it was given.
+            number = first_line + raw[error.line - 1] + 1
+            raise SyntaxDataError(f"line {number}: {error.message}", hint=error.hint) from error
+        for index, tokens in zip(raw, found, strict=True):
+            tokenized[index] = tokens
+        for index, line in enumerate(lines):
+            if not isinstance(line, str) and len(line):
+                tokenized[index] = [[Surface(form, True, [form]) for form in line]]
+        return tokenized
 
     @staticmethod
     def _spelt(word: str, line_number: int) -> str:
@@ -220,6 +247,35 @@ def parser_module(name: str) -> ModuleType:
     if not hasattr(module, "load"):
         raise SyntaxDataError(f"{name!r} is not a parser: its module has no load(options)")
     return module
+
+
+def fingerprint_of_models(options: ParserOptions, output: Path | Uri | None = None) -> str:
+    """A digest of what a parser's models are: its module's ``fingerprint``, or of the content of ``model_dir``.
+
+    Of a folder all files count, in whatever order the system lists them; what is no path counts by its name.
+
+    Args:
+        options: name the parser and its models
+        output: where its parse is to be written, if anywhere
+
+    Raises:
+        SyntaxDataError: as ``parser_module``, and where a model is missing or cannot be read, or the output would be
+            one of the files that count
+    """
+    module = parser_module(options.parser)
+    if hasattr(module, "fingerprint"):
+        return str(module.fingerprint(options))
+    if options.model_dir is None:
+        return ""
+    place = Path(options.model_dir)
+    if place.is_file():
+        return file_sha256(place)
+    if isinstance(output, Path) and place.is_dir() and output.resolve().is_relative_to(place.resolve()):
+        hint = "write elsewhere, or give the parser's module a fingerprint(options)"
+        raise SyntaxDataError("lies in --model-dir, whose files all count as the model", path=output, hint=hint)
+    files = sorted(path for path in place.rglob("*") if path.is_file())
+    content = [(path.relative_to(place).as_posix(), file_sha256(path)) for path in files]
+    return fingerprint(content or options.model_dir)
 
 
 def options_as_before(

@@ -21,13 +21,15 @@ import torch
 
 from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.parsing.base import Parser, ParserOptions, load_parser, parser_module
+from fairseq_syntax.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
 from fairseq_syntax.text.conllu import format_conllu, read_conllu
 from fairseq_syntax.text.files import (
     check_apart,
     fingerprint,
+    is_replaced,
     locked,
     make_folder,
+    of_file,
     read_lines,
     read_raw_lines,
     whole_binary,
@@ -71,7 +73,11 @@ class Plan:
 
     @classmethod
     def of(cls, job: Job) -> Plan:
-        """Raises SyntaxDataError where the text is empty, unreadable or the output, or the parser has no models."""
+        """Reads the text and the models.
+
+        Raises:
+            SyntaxDataError: the text is empty, unreadable or the output, or the parser has no models
+        """
         check_apart(job.output, job.text)
         digest = hashlib.sha256()
         n_lines = 0
@@ -80,8 +86,7 @@ class Plan:
             n_lines += 1
         if n_lines == 0:
             raise SyntaxDataError("is empty", path=job.text)
-        module = parser_module(job.options.parser)
-        models = module.fingerprint(job.options) if hasattr(module, "fingerprint") else ""
+        models = fingerprint_of_models(job.options, job.output)
         return cls(
             job, n_lines, fingerprint(VERSION, digest.hexdigest(), job.options.of_the_result, models, job.part_lines)
         )
@@ -116,14 +121,21 @@ def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
     Raises:
         SyntaxDataError: bad text or models, parts or a result of another job in the way, or a full disk
     """
-    plan = Plan.of(job)
+    return carry_out(Plan.of(job), workers)
+
+
+def carry_out(plan: Plan, workers: Workers | None = None) -> Path | Uri | None:
+    """As :func:`parse_corpus`, of a job whose text was read."""
+    job = plan.job
     with _by_itself(job):
         if _is_done(plan):
-            plan.files.remove()  # a run that was killed after its last commit left them
+            plan.files.remove_own()  # a run that was killed after its last commit left them
             logger.info("%s is up to date", job.output)
             return job.output
         if job.overwrite:
             plan.files.clear_others()
+        else:
+            plan.files.check_others("give --overwrite" if job.shard is None else "")
         make_folder(plan.files.folder)
         missing = [part for part in plan.own_parts if not plan.files.is_whole(part)]
         done = sum(end - start for start, end in plan.own_parts) - sum(end - start for start, end in missing)
@@ -134,8 +146,11 @@ def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
 
 
 def _by_itself(job: Job) -> AbstractContextManager[None]:
-    """Whoever else makes the whole of the same output waits; shards are made side by side."""
-    if job.shard is not None or isinstance(job.output, Uri):
+    """Whoever else makes the whole of the same output waits; shards are made side by side.
+
+    Beside a FIFO or a device, such as ``/dev/stdout``, nothing can be locked, and nobody else writes to it.
+    """
+    if job.shard is not None or isinstance(job.output, Uri) or not is_replaced(job.output):
         return nullcontext()
     make_folder(job.output.parent)
     return locked(job.output.with_name(f"{job.output.name}.parse"))
@@ -148,9 +163,10 @@ def merge(plan: Plan) -> Path | Uri:
         SyntaxDataError: a part is missing or damaged, or belongs to another job
     """
     with locked(plan.job.output):
-        missing = [part for part in plan.parts if not plan.files.is_whole(part)]
-        if _is_done(plan):  # by another process that was merging
+        if _is_done(plan):  # by another process that was merging, or by one that was killed after that
+            plan.files.remove_own()
             return plan.job.output
+        missing = [part for part in plan.parts if not plan.files.is_whole(part)]
         if missing:
             shown = ", ".join(f"{start + 1} to {end}" for start, end in missing[:5])
             more = ", …" if len(missing) > 5 else ""
@@ -223,8 +239,9 @@ def _parse_parts(plan: Plan, parts: list[tuple[int, int]], others: Workers | Non
 
 
 def _commit(plan: Plan, parser: Parser, part: tuple[int, int], lines: list[str]) -> None:
-    parsed = parser.parse(lines, first_line=part[0])
-    body = "".join(format_conllu(line) for line in parsed)
+    with of_file(plan.job.text):
+        parsed = parser.parse(lines, first_line=part[0])
+        body = "".join(format_conllu(line) for line in parsed)
     # A parser may give what is no tree; better here than after the merge.
     rows = [f"# lines = {part[1]}", "", *body.split("\n")]
     found = sum(1 for _ in read_conllu(rows, n_lines=part[1], first_line=part[0]))

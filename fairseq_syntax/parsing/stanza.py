@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -43,6 +44,9 @@ _EXTRAS = {
     "forward_charlm.pt": "forward_charlm_path",
     "backward_charlm.pt": "backward_charlm_path",
 }
+# Stanza takes them for white space, and would lose them; to Python, and so to all else here, they are characters.
+_CONTROLS = re.compile(r"[\x80-\x84\x86-\x9f]")
+_PLACEHOLDER = "\ufffd"  # one character for one, so that offsets stay
 
 
 def load(options: ParserOptions) -> Parser:
@@ -132,17 +136,19 @@ class StanzaTokenizer(Tokenizer):
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
         filled = [index for index, line in enumerate(lines) if line.strip()]
-        documents = self.pipeline.bulk_process([lines[index] for index in filled]) if filled else []
+        shown = [_CONTROLS.sub(_PLACEHOLDER, lines[index]) for index in filled]
+        documents = self.pipeline.bulk_process(shown) if filled else []
         result: list[TokenizedLine] = [[] for _ in lines]
         for index, document in zip(filled, documents, strict=True):
             tokens = [
                 (token, number) for number, sentence in enumerate(document.sentences) for token in sentence.tokens
             ]
             # Not token.text, which Stanza replaces where a token is very long.
-            forms = [document.text[token.start_char : token.end_char] for token, _ in tokens]
-            spelled = spell_out(lines[index], forms)
+            forms = [lines[index][token.start_char : token.end_char] for token, _ in tokens]
+            spelled = spell_out(lines[index], forms, index + 1)
             for surface, (token, number) in zip(spelled, tokens, strict=True):
-                surface.words = [word.text for word in token.words]
+                words = [word.text for word in token.words]
+                surface.words = words if words != [token.text] else [surface.form]
                 while len(result[index]) <= number:
                     result[index].append([])
                 result[index][number].append(surface)

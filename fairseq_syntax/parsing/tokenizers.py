@@ -31,7 +31,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
-        """One entry per line, in order; empty where the line has no tokens."""
+        """One entry per line, in order; empty where the line has no tokens.
+
+        Raises:
+            SyntaxDataError: tokens that are not those of the line, which is counted from 1 within ``lines``
+        """
 
 
 def normalise(text: str) -> str:
@@ -39,24 +43,34 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-def spell_out(text: str, forms: Iterable[str]) -> list[Surface]:
+def spell_out(text: str, forms: Iterable[str], line: int | None = None) -> list[Surface]:
     """Tokens for ``forms``, which occur in ``text`` in order with only whitespace between them.
+
+    Whitespace within a form, as in a French ``10 000``, is a single space in its token, as it is between tokens.
+
+    Args:
+        text: the line
+        forms: as they stand in it
+        line: its number, for errors
 
     Raises:
         SyntaxDataError: they do not
     """
     tokens: list[Surface] = []
     at = 0
-    for form in forms:
+    for form in map(str.strip, forms):
         found = text.find(form, at)
-        if found < 0 or text[at:found].strip():
-            raise SyntaxDataError(f"the tokenizer changed the text: no {form!r} in {text[at : at + 40]!r}")
+        if not form or found < 0 or text[at:found].strip():
+            message = f"the tokenizer changed the text: no {form!r} in {text[at : at + 40]!r}"
+            raise SyntaxDataError(message, line=line, hint="use another --tokenizer")
         if tokens:
             tokens[-1].space_after = found > at
-        tokens.append(Surface(form, True, [form]))
+        spelt = normalise(form)
+        tokens.append(Surface(spelt, True, [spelt]))
         at = found + len(form)
     if text[at:].strip():
-        raise SyntaxDataError(f"the tokenizer lost text: {text[at : at + 40]!r}")
+        message = f"the tokenizer lost text: {text[at : at + 40]!r}"
+        raise SyntaxDataError(message, line=line, hint="use another --tokenizer")
     return tokens
 
 
@@ -110,14 +124,14 @@ class BasicTokenizer(Tokenizer):
         self.split_sentences = split_sentences
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
-        return [self._line(line) for line in lines]
+        return [self._line(line, number) for number, line in enumerate(lines, start=1)]
 
-    def _line(self, line: str) -> TokenizedLine:
+    def _line(self, line: str, number: int) -> TokenizedLine:
         forms: list[str] = []
         for match in _TOKEN.finditer(line):
             parts = self.contraction.match(match[0]) if self.contraction is not None else None
             forms += [part for part in parts.groups() if part] if parts is not None else [match[0]]
-        tokens = spell_out(line, forms)
+        tokens = spell_out(line, forms, number)
         if not tokens:
             return []
         return list(_sentences(tokens)) if self.split_sentences else [tokens]
@@ -154,8 +168,9 @@ class SpacyTokenizer(Tokenizer):
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
         result: list[TokenizedLine] = []
-        for line, document in zip(lines, self.pipeline.pipe(normalise(line) for line in lines), strict=True):
-            tokens = spell_out(line, [token.text for token in document if not token.is_space])
+        normal = [normalise(line) for line in lines]
+        for number, (line, document) in enumerate(zip(normal, self.pipeline.pipe(normal), strict=True), start=1):
+            tokens = spell_out(line, [token.text for token in document if not token.is_space], number)
             starts = {0}
             if document.has_annotation("SENT_START"):
                 visible = (token for token in document if not token.is_space)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from fairseq_syntax.store import schema as layout
 from fairseq_syntax.store.chunk import Buffers, pack
 from fairseq_syntax.store.schema import StoredSentence
-from fairseq_syntax.text.files import unwritable, whole_path
+from fairseq_syntax.text.files import of_file, unwritable, whole_path
 
 
 def write_store(
@@ -126,7 +126,8 @@ class SyntaxStoreWriter:
 
     def _flush(self) -> None:
         if self._waiting:
-            batch = pack(self._waiting, with_arcs=self.with_arcs, first=self._sentences)
+            with of_file(self.path):
+                batch = pack(self._waiting, with_arcs=self.with_arcs, first=self._sentences)
             self._sentences += len(self._waiting)
             self._waiting = []
             with unwritable(self.path):

@@ -15,15 +15,14 @@ passed over.
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu_reader import ESCAPES, MASS_TOLERANCE, ConlluReader
+from fairseq_syntax.text.files import read_raw_lines
 from fairseq_syntax.text.parsed_line import ParsedLine, Token, append, owner, text_of
 
 __all__ = [
@@ -59,7 +58,7 @@ def read_conllu(
     """Yields the parse of each text line, empty ones included, in order.
 
     Args:
-        source: a path (``.gz`` is unpacked), an open file (text or bytes) or an iterable of lines
+        source: a path or a URI (``.gz`` is unpacked), an open file (text or bytes) or an iterable of lines
         n_lines: how many lines the text has; another number is an error. Without it (and without ``# lines``) empty
             lines at the end of the text are unknown, and are not yielded.
         first_line: the line to begin with, counted from 0, where the source holds the end of a text only
@@ -73,12 +72,7 @@ def read_conllu(
     if not isinstance(source, (str, os.PathLike)):
         yield from ConlluReader(path, n_lines, first_line, empty=empty).read(source)
         return
-    try:
-        opener = gzip.open if str(path).endswith(".gz") else open
-        with opener(source, "rb") as lines:
-            yield from ConlluReader(path, n_lines, first_line, empty=empty).read(lines)
-    except (OSError, EOFError, zlib.error) as error:
-        raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
+    yield from ConlluReader(path, n_lines, first_line, empty=empty).read(read_raw_lines(source))
 
 
 def parse_conllu_block(text: str) -> ParsedLine:

@@ -224,6 +224,17 @@ def unwritable(path: str | os.PathLike[str]) -> Iterator[None]:
         raise _unwritable(path, error) from error
 
 
+@contextmanager
+def of_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A SyntaxDataError in the block that names no file is one of this file."""
+    try:
+        yield
+    except SyntaxDataError as error:
+        if error.path is not None:
+            raise
+        raise SyntaxDataError(error.message, path=path, line=error.line, hint=error.hint) from error
+
+
 def make_folder(path: str | os.PathLike[str]) -> None:
     """Makes a folder and those above it, where they are missing.
 

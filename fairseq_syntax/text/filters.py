@@ -20,6 +20,7 @@ from fairseq_syntax.text.conllu_parts import conllu_parts
 from fairseq_syntax.text.files import check_apart, decode_line, read_lines, read_raw_lines, whole_file
 from fairseq_syntax.text.jobs import in_workers
 from fairseq_syntax.text.line_numbers import is_line_comment
+from fairseq_syntax.text.parsed_line import is_parse_of, text_of
 from fairseq_syntax.text.title import is_of_title, parsed_with, title
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
@@ -115,6 +116,9 @@ class Judge:
         Args:
             texts: the line in each file
             parse: its CoNLL-U, empty where there is none; None where no parse is asked for
+
+        Raises:
+            SyntaxDataError: the parse is of none of the texts
         """
         limits = self.limits
         if not all(text.strip() for text in texts):
@@ -130,9 +134,15 @@ class Judge:
             if not parse:
                 return "no parse", "the parser gave no sentence"
             try:
-                parse_conllu_block(parse + "\n")  # its rows as they are, even if it is one
+                parsed = parse_conllu_block(parse + "\n")  # its rows as they are, even if it is one
             except SyntaxDataError as error:
                 return "bad parse", error.message
+            if not any(is_parse_of(parsed, text) for text in texts):
+                others = ", ".join(repr(text[:60]) for text in texts)
+                raise SyntaxDataError(
+                    f"the parse says {text_of(parsed)[:60]!r}, the text {others}",
+                    hint="the parse is of another text, or lines were lost: parse the text again",
+                )
         if self._identify is not None and limits.languages:
             for text, wanted in zip(texts, limits.languages):
                 found, probability = self._identify(text)
@@ -162,7 +172,8 @@ def filter_files(
         jobs: processes
 
     Raises:
-        SyntaxDataError: the files have other numbers of lines, are not UTF-8, or an output is also an input
+        SyntaxDataError: the files have other numbers of lines, are not UTF-8, or an output is also an input; or a
+            line's parse is that of another text
     """
     if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
         raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
@@ -235,7 +246,8 @@ def _judged(
     """Every line's texts and what is held against it."""
     chunks = _chunks(_parallel(inputs, conllu))
     hint = "run the command again with fewer --jobs"
-    for texts, verdicts in in_workers(_work, chunks, workers=jobs, start=_start_worker, arguments=(limits,), hint=hint):
+    given = (limits, conllu)
+    for texts, verdicts in in_workers(_work, chunks, workers=jobs, start=_start_worker, arguments=given, hint=hint):
         yield from zip(texts, verdicts)
 
 
@@ -244,21 +256,28 @@ def _chunks(lines: Iterator) -> Iterator[list]:
         yield chunk
 
 
-_judge: Judge | None = None
+_worker: tuple[Judge, str | None] | None = None
 
 
-def _start_worker(limits: Limits) -> None:
-    global _judge
-    _judge = Judge(limits)
+def _start_worker(limits: Limits, conllu: str | None) -> None:
+    global _worker
+    _worker = Judge(limits), conllu
 
 
-def _work(chunk: list) -> tuple[list, list]:
-    assert _judge is not None
-    return [texts for texts, _ in chunk], [_judge(texts, parse) for texts, parse in chunk]
+def _work(chunk: list[tuple[int, tuple[str, ...], str | None]]) -> tuple[list, list]:
+    assert _worker is not None
+    judge, conllu = _worker
+    verdicts = []
+    for number, texts, parse in chunk:
+        try:
+            verdicts.append(judge(texts, parse))
+        except SyntaxDataError as error:
+            raise SyntaxDataError(f"line {number}: {error.message}", path=conllu, hint=error.hint) from error
+    return [texts for _, texts, _ in chunk], verdicts
 
 
-def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[tuple[tuple[str, ...], str | None]]:
-    """The files' lines side by side, with the parse of each; all must end together."""
+def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[tuple[int, tuple[str, ...], str | None]]:
+    """The number and the texts of each line in all files, with its parse; the files must end together."""
     blocks = conllu_blocks(conllu) if conllu else iter(())
     count = 0
     for texts in zip_longest(*(read_lines(path) for path in inputs)):
@@ -268,7 +287,7 @@ def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[tuple[tuple
                 raise SyntaxDataError(f"ends after {count} lines, but {longer} goes on", path=path)
         count += 1
         # after the last sentence of the parse there may be lines without one
-        yield texts, next(blocks, (count, ""))[1] if conllu else None
+        yield count, texts, next(blocks, (count, ""))[1] if conllu else None
     if count == 0:
         raise SyntaxDataError("the file is empty", path=inputs[0])
     for index, block in blocks:

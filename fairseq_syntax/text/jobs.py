@@ -157,22 +157,50 @@ class Parts:
             raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
         if header + b"\n" == self._header(span, body):
             return True
-        words = header.decode("ascii", "replace").split()
-        if words[:3] == ["#", "part", "="] and len(words) == 6 and words[4] != self.fingerprint:
-            raise SyntaxDataError(
-                "was made from another text, with other options or by another model",
-                path=path,
-                hint=f"remove {self.folder}, or give --overwrite",
-            )
+        if _fingerprint_in(header) not in (None, self.fingerprint):
+            raise self._of_another_job(path)
         logger.warning("%s is damaged, and is made again", path)
         return False
 
+    def check_others(self, hint: str = "") -> None:
+        """Makes sure, before hours of work, that the folder does not hold the parts of another job.
+
+        Args:
+            hint: what helps beside removing the folder
+
+        Raises:
+            SyntaxDataError: it does, or a part cannot be read
+        """
+        if (path := self._another()) is not None:
+            raise self._of_another_job(path, hint)
+
     def clear_others(self) -> None:
         """Removes the folder where it holds the parts of another job. For steps that may be made over."""
-        for path in list(self.folder.glob(f"*{self.ending}"))[:1]:
-            with open_binary(path) as file:
-                if self.fingerprint.encode() not in file.readline(200).split():
-                    remove_folder(self.folder)
+        if self._another() is not None:
+            remove_folder(self.folder)
+
+    def remove_own(self) -> None:
+        """Removes the parts, unless they are those of another job, which may be at work."""
+        if self._another() is None:
+            self.remove()
+
+    def _another(self) -> Path | Uri | None:
+        """A part, where the folder holds those of another job. They are of one job, so the first whole one tells."""
+        for path in self.folder.glob(f"*{self.ending}"):
+            try:
+                with open_binary(path) as file:
+                    found = _fingerprint_in(file.readline(200))
+            except FileNotFoundError:
+                continue  # merged by another process in this moment
+            except OSError as error:
+                raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
+            if found is not None:
+                return path if found != self.fingerprint else None
+        return None
+
+    def _of_another_job(self, path: Path | Uri, hint: str = "") -> SyntaxDataError:
+        message = "was made from another text, with other options or by another model"
+        return SyntaxDataError(message, path=path, hint=f"remove {self.folder}" + (f", or {hint}" if hint else ""))
 
     @contextmanager
     def being_made(self) -> Iterator[None]:
@@ -225,6 +253,12 @@ class Parts:
     def _header(self, span: tuple[int, int], body: bytes) -> bytes:
         digest = hashlib.sha256(body).hexdigest()
         return f"# part = {span[0]}-{span[1]} {self.fingerprint} {digest}\n".encode()
+
+
+def _fingerprint_in(header: bytes) -> str | None:
+    """The fingerprint by the first line of a part; None where it is none, as in a damaged part."""
+    words = header.decode("ascii", "replace").split()
+    return words[4] if words[:3] == ["#", "part", "="] and len(words) == 6 else None
 
 
 def part_spans(n_lines: int, part_lines: int) -> list[tuple[int, int]]:

@@ -25,6 +25,29 @@ def depths(heads: Sequence[int]) -> list[int]:
     return found
 
 
+def without_cycles(heads: Sequence[int]) -> list[int]:
+    """The heads with the first word of each cycle made a root, as the models take them.
+
+    Tokens of several words can close a cycle where their words have heads on both sides of them.
+
+    Args:
+        heads: 0-based head of each word; a root is its own head
+    """
+    found = list(heads)
+    seen = [-1] * len(heads)  # by the walk that began at which word
+    for start in range(len(heads)):
+        word = start
+        while seen[word] < 0:
+            seen[word] = start
+            word = found[word]
+        if seen[word] == start and found[word] != word:  # back on its own way
+            cycle = [word]
+            while found[cycle[-1]] != word:
+                cycle.append(found[cycle[-1]])
+            found[min(cycle)] = min(cycle)
+    return found
+
+
 def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
     """A tree (or several) as text.
 
@@ -37,8 +60,9 @@ def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
 
     Args:
         rows: what to write for each word
-        heads: 0-based head of each word; a root is its own head
+        heads: 0-based head of each word; a root is its own head; of a cycle the first word is drawn as one
     """
+    heads = without_cycles(heads)
     level = depths(heads)
     grid = [[" "] * (3 * depth) for depth in level]
     for head in range(len(heads)):

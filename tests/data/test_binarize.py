@@ -252,6 +252,44 @@ def test_done_is_done(toy, segmented, tmp_path):
     assert store.read_bytes() == whole
 
 
+def test_given_labels_that_are_no_longer_given(toy, segmented, tmp_path):
+    """The store that was made with them is not that of the text's own labels, in whose order it would have them."""
+    data, given = tmp_path / "data", tmp_path / "labels.json"
+    shutil.copytree(toy.data, data)
+    before = {p.name: p.read_bytes() for p in data.glob("*.arrow")}
+    labels = LabelInventory.load(toy.data / "labels.en.json").labels
+    labels = {column: [names[0], *reversed(names[1:]), "of-another-text"] for column, names in labels.items()}
+    given.write_text(json.dumps(labels), encoding="utf-8")
+    command = binarize_options(segmented, data)
+    assert toy_data.syntax_command(*command, "--source-labels", given) == 0
+    store = data / "train.en-de.en.syntax.arrow"
+    assert SyntaxStore(store).labels == labels
+    with_labels = made(data)
+    assert toy_data.syntax_command(*command, "--source-labels", given) == 0 and made(data) == with_labels
+    assert toy_data.syntax_command(*command) == 0
+    assert {p.name: p.read_bytes() for p in data.glob("*.arrow")} == before
+    assert (data / "labels.en.json").read_bytes() == (toy.data / "labels.en.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [("words", "sentence 2 has 65536 words; the store holds 65535"), ("pieces", "sentence 2: pieces 32768 of a word")],
+)
+def test_what_the_store_does_not_hold_is_told_with_the_file(tmp_path, column, message):
+    text, parse, dictionary = tmp_path / "t.en", tmp_path / "t.en.conllu", tmp_path / "dict.en.txt"
+    if column == "words":
+        rows = "".join(f"{i}\ta\t_\tX\t_\t_\t{i - 1}\tdep\t_\t_\n" for i in range(1, 65_537))
+        text.write_text("a\n" + "a " * 65_536 + "\n")
+    else:
+        rows = "1\ta\t_\tX\t_\t_\t0\troot\t_\tPieces=32768\n"
+        text.write_text("a\n" + "a " * 32_768 + "\n")
+    parse.write_text("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n" + rows + "\n")
+    dictionary.write_text("a 1\n")
+    options = {"lang": "en", "dictionary": str(dictionary), "progress": False}
+    with pytest.raises(SyntaxDataError, match=rf"t\.en: {message}"):
+        binarize(str(text), str(parse), str(tmp_path / "t.arrow"), LabelInventory(), **options)
+
+
 def test_other_training_data_makes_all_stores_anew(toy, segmented, tmp_path):
     """The ids of all splits follow from the training data; a store with the old ids must not stay."""
     data = tmp_path / "data"

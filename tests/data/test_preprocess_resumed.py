@@ -13,6 +13,7 @@ from full_disk import files_no_larger_than
 from random_parses import numbers
 
 import fairseq_syntax.data.binarize as binarizing
+import fairseq_syntax.data.preprocess as preprocessing
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore
@@ -102,6 +103,58 @@ def test_a_full_disk_and_then_room(segmented, tmp_path):
         run(segmented, tmp_path / "data")
     run(segmented, tmp_path / "data")
     assert content(tmp_path / "data") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("lang", "option", "other"), [("en", "--srcdict", "de"), ("de", "--tgtdict", "en")])
+def test_a_given_joined_dictionary_is_taken_again(segmented, tmp_path, lang, option, other):
+    run(segmented, tmp_path / "made", "--joined-dictionary", "--dict-only")
+    data, given = tmp_path / "data", tmp_path / "made" / f"dict.{lang}.txt"
+    more = ["--joined-dictionary", option, str(given)]
+    run(segmented, data, *more)
+    whole, copy = content(data), data / f"dict.{other}.txt"
+    run(segmented, data, *more)
+    assert content(data) == whole
+    copy.write_bytes(copy.read_bytes()[:-5])  # a kill while fairseq was writing it
+    run(segmented, data, *more)
+    assert content(data) == whole
+    with pytest.raises(SyntaxDataError, match=rf"dict\.{other}\.txt: is the dictionary of the other language"):
+        run(segmented, data, "--joined-dictionary", option, str(copy))
+    copy.write_text("another 1\n", encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=rf"dict\.{other}\.txt: exists, and is another dictionary than"):
+        run(segmented, data, *more)
+    assert copy.read_text(encoding="utf-8") == "another 1\n"
+
+
+def test_what_is_given_is_looked_at_before_the_work(segmented, tmp_path):
+    missing, bad = tmp_path / "missing", tmp_path / "bad"
+    bad.write_text("no count\n", encoding="utf-8")
+    for option, path, message in (
+        ("--srcdict", missing, "missing: cannot be read as a dictionary: No such file"),
+        ("--tgtdict", bad, "bad: cannot be read as a dictionary: Incorrect dictionary format"),
+        ("--source-labels", missing, "missing: there is no label inventory"),
+        ("--target-labels", bad, "bad: not a label inventory"),
+    ):
+        with pytest.raises(SyntaxDataError, match=message):
+            run(segmented, tmp_path / "data", option, str(path))
+    run(segmented, tmp_path / "made", "--dict-only")
+    made = {lang: str(tmp_path / "made" / f"dict.{lang}.txt") for lang in ("en", "de")}
+    both = ["--srcdict", made["en"], "--tgtdict", made["de"]]
+    with pytest.raises(SyntaxDataError, match="--joined-dictionary takes one dictionary"):
+        run(segmented, tmp_path / "data", "--joined-dictionary", *both)
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_error_of_another_file_is_not_of_the_folder(segmented, tmp_path, monkeypatch):
+    def failing(*arguments, **options):
+        raise FileNotFoundError(2, "No such file or directory", str(tmp_path / "elsewhere"))
+
+    monkeypatch.setattr(preprocessing, "_make_dictionary", failing)
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        run(segmented, tmp_path / "data")
+    monkeypatch.undo()
+    monkeypatch.setattr(preprocessing, "binarize_syntax", lambda args: (tmp_path / "data" / "none" / "x").open("w"))
+    with pytest.raises(SyntaxDataError, match=r"data: cannot be written: No such file"):
+        run(segmented, tmp_path / "data")
 
 
 def store_of(segmented, out, **more) -> bytes:

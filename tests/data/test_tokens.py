@@ -6,6 +6,7 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
+import kills
 import numpy as np
 import pytest
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
@@ -137,3 +138,20 @@ def test_counting_goes_on_where_it_was_killed(text, tmp_path, monkeypatch):
         with suppress(KeyboardInterrupt), counted_words(text, tmp_path / "b.txt", made_from="x") as words:
             assert words == whole
     assert made == [0, 7, 14, 21, 21, *range(28, 63, 7)]
+
+
+def test_a_kill_leaves_no_tokens_with_the_index_of_others(text, tmp_path):
+    """The two files take their names one after the other: between that there is no dataset."""
+    words = dictionary(10)
+    (tmp_path / "other.en").write_text("a\n", encoding="utf-8")
+    binarize_tokens(text, str(tmp_path / "whole"), words, made_from="x")
+    for moment in range(50):
+        cut = tmp_path / f"cut{moment}"
+        binarize_tokens(tmp_path / "other.en", str(cut), words, made_from="y")
+        old = written(cut)
+        killed = kills.killed_at(moment, lambda cut=cut: binarize_tokens(text, str(cut), words, made_from="x"))
+        found = [path.read_bytes() if (path := Path(f"{cut}.{ending}")).exists() else None for ending in ("bin", "idx")]
+        assert found[1] is None or tuple(found) in (old, written(tmp_path / "whole"))
+        if not killed:
+            break
+    assert moment >= 4 and tuple(found) == written(tmp_path / "whole")

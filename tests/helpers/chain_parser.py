@@ -29,5 +29,10 @@ class ChainParser(Parser):
         return SentenceParse(heads, labels, ["X"] * n, ["_"] * n, arcs if self.options.distributions else None)
 
 
+def fingerprint(options: ParserOptions) -> str:
+    """It has no model, whatever lies in the folder."""
+    return ""
+
+
 def load(options: ParserOptions) -> Parser:
     return ChainParser(options)

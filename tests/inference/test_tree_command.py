@@ -1,16 +1,26 @@
 """From parsed text to a trained model to trees again, by the commands that a user has."""
 
+import gzip
+import io
 import json
+import os
 import random
+import shutil
+import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
+import chain_parser
 import pytest
 from fairseq_cli import preprocess, train, validate
 from toy_data import logged
 
 import fairseq_syntax
 from fairseq_syntax import cli
-from fairseq_syntax.text.conllu import ParsedLine, Token, read_conllu, text_of, write_conllu
+from fairseq_syntax.inference import parent_head
+from fairseq_syntax.parsing.base import ParserOptions
+from fairseq_syntax.text.conllu import ParsedLine, Token, format_conllu, read_conllu, text_of, write_conllu
 
 pytestmark = pytest.mark.slow
 USER_DIR = next(iter(fairseq_syntax.__path__))
@@ -150,3 +160,67 @@ def test_a_model_without_a_parent_head(corpus, capsys):
     assert "no head that predicts parents" in capsys.readouterr().err
     assert cli.main(["tree", "--path", "nothing.pt", "--input", str(corpus / "test.en")]) == 1
     assert "nothing.pt: no such checkpoint" in capsys.readouterr().err
+
+
+def test_a_parse_by_a_parent_head_is_of_its_checkpoint_and_its_data(corpus, tmp_path, capsys):
+    heads = ["--arch", "supervised_head_transformer", "--criterion", "supervised_head"]
+    first, second = (train_model(corpus, f"parser{n}", *heads, updates=n) for n in (2, 3))
+    text, out, moved = tmp_path / "text.en", tmp_path / "out.conllu", tmp_path / "moved.pt"
+    text.write_text("".join((corpus / "test.en").read_text(encoding="utf-8").splitlines(keepends=True)[:9]))
+    common = ["parse", "--parser", "fairseq_syntax.inference.parent_head", "--input", str(text), "--output", str(out)]
+    assert cli.main([*common, "--part-lines", "3", "--model-dir", str(first), "--shard", "1/2"]) == 0
+    assert cli.main([*common, "--part-lines", "3", "--model-dir", str(second), "--shard", "2/2"]) == 1
+    assert "by another model" in capsys.readouterr().err
+    shutil.copy(first, moved)
+    # in a process of its own, to which nothing else has made the package known
+    again = [sys.executable, "-m", "fairseq_syntax", *common, "--part-lines", "3", "--model-dir", str(moved)]
+    subprocess.run(again, check=True)
+    done = out.read_bytes()
+    assert cli.main([*common, "--part-lines", "3", "--model-dir", str(second), "--overwrite"]) == 0
+    assert out.read_bytes() != done
+    options = ParserOptions(model_dir=str(first))
+    before, segmentation = parent_head.fingerprint(options), corpus / "bin" / "segmentation.en.json"
+    kept = segmentation.read_text(encoding="utf-8")
+    try:
+        segmentation.unlink()
+        assert parent_head.fingerprint(options) != before
+    finally:
+        segmentation.write_text(kept, encoding="utf-8")
+    assert parent_head.fingerprint(options) == before
+
+
+@pytest.mark.parametrize("ending", ["en", "en.gz", "en.conllu", "stdin", "fifo"])
+def test_trees_say_how_many_lines_they_are_of(tmp_path, monkeypatch, ending):
+    """So that empty lines at the end are not lost, and a copy that was cut off is found out."""
+
+    class Predicted(chain_parser.ChainParser):
+        def __init__(self, options, *_):
+            super().__init__(options)
+
+        def predict(self, lines):
+            return lines
+
+    monkeypatch.setattr(parent_head, "ParentHeadParser", Predicted)
+    task = SimpleNamespace(cfg=SimpleNamespace(source_lang="en"))
+    monkeypatch.setattr(parent_head, "load_model", lambda *_: (None, task))
+    lines, given, out = ["", "A man sleeps.", "", ""], tmp_path / f"text.{ending}", tmp_path / "out.conllu"
+    if ending == "en.conllu":
+        parsed = chain_parser.load(ParserOptions(parser="chain_parser")).parse(lines)
+        given.write_text("# lines = 4\n" + "".join(map(format_conllu, parsed)), encoding="utf-8")
+    else:
+        text = "".join(f"{line}\n" for line in lines).encode()
+        given.write_bytes(gzip.compress(text) if ending == "en.gz" else text)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    source = "-" if ending == "stdin" else str(given)
+    if ending == "fifo":
+        given.unlink()
+        os.mkfifo(given)
+        threading.Thread(target=given.write_bytes, args=(text,), daemon=True).start()
+    assert cli.main(["tree", "--path", "model.pt", "--input", source, "--output", str(out)]) == 0
+    assert out.read_text(encoding="utf-8").startswith("# lines = 4\n")
+    assert [text_of(line) for line in read_conllu(out)] == lines
+    given.unlink()
+    given.write_bytes(gzip.compress(b"") if ending == "en.gz" else b"")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert cli.main(["tree", "--path", "model.pt", "--input", source, "--output", str(out)]) == 0
+    assert list(read_conllu(out)) == []

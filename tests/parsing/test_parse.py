@@ -6,9 +6,11 @@ import errno
 import gzip
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -85,6 +87,32 @@ def test_tokens_always_add_up_to_the_text(line, lang, split):
     (parsed,) = load_parser(options).parse([line])
     assert text_of(parsed) == normalise(line)
     assert len(parsed.sentences) <= 1 or split
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\t", "  ", "\u2009\u2009"])
+def test_white_space_within_a_token_is_a_single_space(space):
+    tokens = spell_out(f"Il a 10{space}000 fr.", ["Il", "a", f"10{space}000", "fr."])
+    assert [(token.form, token.words) for token in tokens[2:3]] == [("10 000", ["10 000"])]
+    edges = spell_out(f"10{space}000", [f"10{space}", "000"])
+    assert [(token.form, token.space_after) for token in edges] == [("10", True), ("000", True)]
+
+
+class _Losing(BasicTokenizer):
+    """A tokenizer that leaves out the word "lost"."""
+
+    def _line(self, line, number):
+        return [spell_out(line, [form for form in line.split() if form != "lost"], number)] if line.strip() else []
+
+
+def test_a_tokenizer_that_loses_text_is_told_with_file_and_line(text, monkeypatch):
+    text.write_text("\n".join(["a", "", "b", "all is lost", "c"]), encoding="utf-8")
+    monkeypatch.setattr("fairseq_syntax.parsing.base.BasicTokenizer", _Losing)
+    with pytest.raises(
+        SyntaxDataError, match=r"text\.en: line 4: the tokenizer lost text: ' lost' .*another --tokenizer"
+    ):
+        parse_corpus(job(text, part_lines=3))
+    with pytest.raises(SyntaxDataError, match=r"^line 9: the tokenizer lost text"):
+        load_parser(CHAIN).parse([["a", "list"], "b", "it is lost"], first_line=6)
 
 
 def test_a_tokenizer_that_changes_the_text_is_found_out():
@@ -260,6 +288,104 @@ def test_parts_of_another_job_are_never_mixed_in(text):
         parse_corpus(job(text))
 
 
+MODEL = """
+from chain_parser import ChainParser as Parser
+
+def load(options):
+    return Parser(options)
+"""
+
+
+@pytest.fixture
+def without_fingerprint(tmp_path, monkeypatch):
+    """The options of a parser whose module has no fingerprint, with a model of the content that is given."""
+    (tmp_path / "parser_of_a_file.py").write_text(MODEL, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def options(content: str, name: str) -> ParserOptions:
+        path = tmp_path / "models" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        given = path.parent if "/" in name else path
+        return ParserOptions(parser="parser_of_a_file", model_dir=str(given))
+
+    return options
+
+
+@pytest.mark.parametrize("names", [("a.pt", "b.pt"), ("a/model.pt", "b/model.pt")], ids=["file", "folder"])
+def test_the_models_of_a_module_without_a_fingerprint_count_by_their_content(text, without_fingerprint, names):
+    first, moved = (without_fingerprint("first", name) for name in names)
+    output = parse_corpus(job(text, options=first))
+    assert parse_corpus(job(text, options=moved)) == output, "the same model elsewhere"
+    other = without_fingerprint("other", names[1])
+    with pytest.raises(SyntaxDataError, match=r"exists, .*another parser"):
+        parse_corpus(job(text, options=other))
+    output.unlink()
+    parse_corpus(job(text, options=first, shard=(1, 2)))
+    with pytest.raises(SyntaxDataError, match="by another model"):
+        parse_corpus(job(text, options=other, shard=(2, 2)))
+
+
+def test_an_output_among_the_models_is_refused(text, without_fingerprint):
+    options = without_fingerprint("first", "a/model.pt")
+    inside = Path(options.model_dir) / "out.conllu"
+    with pytest.raises(SyntaxDataError, match=r"out\.conllu: lies in --model-dir"):
+        parse_corpus(Job(text, inside, options))
+    named = replace(options, model_dir="a-name-that-is-no-path")
+    assert Plan.of(job(text, options=named)).fingerprint != Plan.of(job(text, options=options)).fingerprint
+
+
+def test_shards_of_other_options_are_found_out_before_the_work(text):
+    parse_corpus(job(text, shard=(1, 2)))
+    other = replace(CHAIN, distributions=True)
+    with pytest.raises(SyntaxDataError, match="made from another text") as found:
+        parse_corpus(job(text, options=other, shard=(2, 2)))
+    assert "overwrite" not in str(found.value), "which shards do not take"
+    assert len(list(folder_of(text).iterdir())) == 2, "nothing was parsed"
+    with pytest.raises(SyntaxDataError, match="made from another text") as found:
+        merge(Plan.of(job(text, options=other)))
+    assert "overwrite" not in str(found.value)
+    with pytest.raises(SyntaxDataError, match="or give --overwrite"):
+        parse_corpus(job(text, options=other))
+
+
+def test_what_a_killed_merge_left_is_removed_and_the_parts_of_another_job_are_not(text):
+    parse_corpus(job(text, shard=(1, 1)))
+    plan, aside = Plan.of(job(text)), text.with_name("aside")
+    shutil.copytree(plan.files.folder, aside)
+    output = merge(plan)
+    shutil.copytree(aside, plan.files.folder)
+    assert merge(plan) == output and not plan.files.folder.exists()
+    output.rename(text.with_name("first"))
+    parse_corpus(job(text, options=replace(CHAIN, distributions=True), shard=(1, 2)))
+    text.with_name("first").rename(output)
+    assert merge(plan) == output == parse_corpus(job(text))
+    assert len(list(plan.files.folder.iterdir())) == 2
+
+
+def test_a_parse_goes_into_a_pipe(text):
+    """As in ``--output >(gzip > out.gz)``: nothing can be locked beside it."""
+    read, write = os.pipe()
+    try:
+        common = ["--input", text, "--parser", "chain_parser", "--part-lines", "2"]
+        assert parse(*common, "--output", f"/dev/fd/{write}") == 0
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            found = pipe.read()
+    finally:
+        with suppress(OSError):
+            os.close(write)
+    assert found == parse_corpus(job(text)).read_bytes()
+
+
+def test_the_text_is_read_once_for_a_plan_by_the_command(text, monkeypatch):
+    made, of = [], Plan.of
+    monkeypatch.setattr(Plan, "of", lambda job: made.append(job) or of(job))
+    common = ["--input", text, "--output", text.with_name("out"), "--parser", "chain_parser"]
+    assert parse(*common) == 0 and len(made) == 1
+    assert parse(*common, "--merge") == 0 and len(made) == 2
+
+
 def test_a_finished_file_is_kept_and_a_foreign_one_is_not_replaced(text):
     output = parse_corpus(job(text))
     mark = output.stat().st_mtime_ns
@@ -423,11 +549,27 @@ def test_what_is_named_gz_is_compressed(text):
         ["--pretokenized", "--split-sentences"],
         ["--pretokenized", "--tokenizer", "basic"],
         ["--parser", "conllu", "--distributions"],
+        ["--parser", "conllu", "--max-words", "9"],
+        ["--parser", "conllu", "--long-lines", "error"],
+        ["--parser", "conllu", "--split-sentences"],
+        ["--parser", "conllu", "--pretokenized"],
+        ["--parser", "conllu", "--tokenizer", "basic"],
+        ["--parser", "conllu", "--model-dir", "x"],
+        ["--parser", "conllu", "--min-prob", "0.1"],
+        ["--structured"],
+        ["--temperature", "2"],
+        ["--label-temperature", "2"],
+        ["--min-prob", "0.1"],
     ],
 )
 def test_options_that_contradict_each_other(text, arguments, capsys):
-    assert parse("--input", text, "--output", text.with_name("o"), "--parser", "chain_parser", *arguments) == 1
-    assert "error:" in capsys.readouterr().err
+    parse_corpus(job(text, "parsed"))
+    given = text.with_name("parsed") if "conllu" in arguments else text
+    assert parse("--input", given, "--output", text.with_name("o"), "--parser", "chain_parser", *arguments) == 1
+    message = capsys.readouterr().err
+    assert "error:" in message
+    if "conllu" in arguments or arguments[0] in ("--structured", "--temperature", "--label-temperature", "--min-prob"):
+        assert (arguments[2] if "conllu" in arguments else arguments[0]) in message
     assert not text.with_name("o").exists()
 
 

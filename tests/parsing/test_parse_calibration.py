@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -138,3 +139,44 @@ def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
         assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), *map(str, more)]) == 1
         assert message in capsys.readouterr().err
     assert gold.read_text() == before
+
+
+def fitted(capsys, *arguments) -> tuple[float, float]:
+    """The temperatures that the command prints."""
+    assert main(["calibrate", *map(str, arguments)]) == 0
+    found = re.search(r"--temperature (\S+) --label-temperature (\S+);", capsys.readouterr().out)
+    return float(found[1]), float(found[2])
+
+
+def test_a_fit_is_of_the_scores_whatever_they_were_divided_by(tmp_path, capsys):
+    gold, text, parsed = tmp_path / "gold.conllu", tmp_path / "text", tmp_path / "parsed.conllu"
+    gold.write_text(conllu(sentences(60, seed=3), seed=3))
+    text.write_text("".join(f"{line}\n" for line in sentences(60, seed=3)))
+    toy = ["--lang", "xx", "--model-dir", models()]
+    plain = fitted(capsys, "--gold", gold, *toy)
+    divided = ["--temperature", 1.5, "--label-temperature", 0.8]
+    assert fitted(capsys, "--gold", gold, *toy, *divided) == pytest.approx(plain, rel=0.02)
+    command = ["parse", "--input", text, "--output", parsed, *toy, "--pretokenized", "--distributions", *divided]
+    assert main([*map(str, command), "--min-prob", "1e-5"]) == 0
+    assert fitted(capsys, "--gold", gold, "--parsed", parsed) == pytest.approx(plain, rel=0.02)
+
+
+def test_a_parse_of_marginals_has_no_temperature_and_a_title_may_say_anything(tmp_path, capsys):
+    gold, parsed = tmp_path / "gold.conllu", tmp_path / "parsed.conllu"
+    gold.write_text(GOLD)
+    parsed.write_text('# parsed_with = {"structured": true}\n' + PARSED)
+    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed)]) == 0
+    assert "--temperature" not in capsys.readouterr().out
+    parsed.write_text(PARSED)
+    plain = fitted(capsys, "--gold", gold, "--parsed", parsed)
+    parsed.write_text('# parsed_with = {"temperature": "hot", "structured": 0}\n' + PARSED)
+    assert fitted(capsys, "--gold", gold, "--parsed", parsed) == plain
+
+
+@pytest.mark.parametrize("option", [["--temperature", "2"], ["--structured"], ["--model-dir", "x"], ["--lang", "de"]])
+def test_options_of_a_parser_where_there_is_none(tmp_path, capsys, option):
+    gold, parsed = tmp_path / "gold.conllu", tmp_path / "parsed.conllu"
+    gold.write_text(GOLD)
+    parsed.write_text(PARSED)
+    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), *option]) == 1
+    assert f"{option[0]} with --parsed: nothing is parsed" in capsys.readouterr().err

@@ -101,6 +101,27 @@ def test_contracted_tokens_become_several_words():
     ]
 
 
+@pytest.mark.parametrize("line", ["the \x80 man\x9f sees a dog.", "\x81", "the\x85dog\x96has a man."])
+def test_control_characters_are_no_white_space(folder, line):
+    """To Stanza they are, all of U+0080 to U+009F; to Python U+0085 alone is."""
+    (parsed,) = load_parser(ParserOptions(lang="xx", model_dir=str(folder))).parse([line])
+    assert text_of(parsed) == " ".join(line.split())
+    assert set("".join(parsed.words)) - {" "} == set(line) - {" ", "\x85"}
+
+
+def test_white_space_within_a_token(folder):
+    document = CoNLL.conll2doc(
+        input_str="1\til\t_\t_\t_\t_\t0\troot\t_\tstart_char=0|end_char=2\n"
+        "2\t10 000\t_\t_\t_\t_\t1\tdep\t_\tstart_char=3|end_char=9\n\n"
+    )
+    tokenizer = StanzaTokenizer.__new__(StanzaTokenizer)
+    tokenizer.pipeline = SimpleNamespace(bulk_process=lambda texts: [document for _ in texts])
+    parser = load_parser(ParserOptions(lang="xx", model_dir=str(folder)))
+    parser.tokenizer = tokenizer
+    (parsed,) = parser.parse(["il 10\u00a0000"])
+    assert parsed.words == ["il", "10 000"] and text_of(parsed) == "il 10 000"
+
+
 class Labels:
     """A vocabulary of labels, of which a head may have one subject and one object."""
 

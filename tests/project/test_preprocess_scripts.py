@@ -1,10 +1,12 @@
 """The corpus scripts, from files of each corpus' own layout to binarized data."""
 
+import errno
 import gzip
 import hashlib
 import http.server
 import io
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -362,6 +364,46 @@ def test_downloads_are_kept_and_unpacked_safely(tmp_path, monkeypatch, filters):
         with pytest.raises(SyntaxDataError, match="cannot be unpacked"):
             sources.download([f"https://site/{evil}.tgz"], data)
     assert not (data / "link").exists() and not (tmp_path / "outside").exists() and not (data / "evil.tgz").exists()
+
+
+def test_a_damaged_archive_is_fetched_again_and_a_full_disk_costs_nothing(tmp_path, monkeypatch):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        member = tarfile.TarInfo("train.en")
+        member.size = 300_000
+        tar.addfile(member, io.BytesIO(bytes(random.Random(1).choices(range(97, 123), k=member.size))))
+    right = buffer.getvalue()
+    wrong = right[:2000] + bytes(2000) + right[4000:]
+    served = [wrong]
+
+    class Response(io.BytesIO):
+        status = 200
+        headers: ClassVar[dict] = {}
+
+    def urlopen(request, timeout):
+        if request.headers.get("Range"):
+            raise sources.urllib.error.HTTPError(request.full_url, 416, "nothing after that", {}, None)
+        return Response(served[0])
+
+    monkeypatch.setattr(sources.urllib.request, "urlopen", urlopen)
+    for name in ("a.tgz", "a.gz"):
+        with pytest.raises(SyntaxDataError, match=rf"{name}\.part: cannot be unpacked"):
+            sources.download([f"https://site/{name}"], tmp_path / "data")
+        assert not list((tmp_path / "data").glob("*.part"))
+    served[0] = right
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile.TarFile, "extractall", full)
+        patch.setattr(tarfile.TarFile, "extract", full)
+        with pytest.raises(SyntaxDataError, match=r"data: cannot be written: No space left .*make room"):
+            sources.download(["https://site/a.tgz"], tmp_path / "data")
+    assert (tmp_path / "data" / "a.tgz.part").read_bytes() == right
+    served[0] = b"not asked for"
+    sources.download(["https://site/a.tgz"], tmp_path / "data")
+    assert sources.find(tmp_path / "data", "train.en").stat().st_size == 300_000
 
 
 class _CutOff(http.server.BaseHTTPRequestHandler):

@@ -332,6 +332,15 @@ def test_generate_and_interactive(data, trained, tmp_path):
     assert done.returncode and "tags: 3 templates for 8 sentences" in done.stderr
 
 
+def test_diversify_makes_its_folder_first(tmp_path, capsys):
+    """Not after hours of translating."""
+    from fairseq_syntax.cli import main
+
+    (tmp_path / "file").write_text("")
+    assert main(["diversify", str(tmp_path / "no.pt"), "--out", str(tmp_path / "file" / "out")]) == 1
+    assert "out: cannot be written" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_diversify(data, trained, tmp_path, capsys):
     from fairseq_syntax.cli import main

@@ -247,8 +247,17 @@ def test_parts_are_whole_or_made_again_and_never_anothers(tmp_path):
         Parts(tmp_path / "out", "0" * 32, ".part").is_whole((0, 5))
     parts.clear_others()
     assert parts.is_whole((0, 5))
-    Parts(tmp_path / "out", "0" * 32, ".part").clear_others()
+    parts.path((0, 1)).write_bytes(b"")  # damaged, so that it says nothing
+    parts.clear_others()
+    parts.check_others()
+    other = Parts(tmp_path / "out", "0" * 32, ".part")
+    with pytest.raises(SyntaxDataError, match=r"made from another text.*\(remove .*out\.parts, or wait\)"):
+        other.check_others("wait")
+    other.remove_own()
+    assert parts.is_whole((0, 5))
+    other.clear_others()
     assert not parts.folder.exists()
+    other.check_others()
 
 
 def _square(number: int) -> int:

@@ -98,17 +98,33 @@ def _sentence(words: str, *, line: int | None, bad: bool = False) -> str:
 def test_lines_without_a_valid_parse_go_and_the_rest_is_renumbered(corpus):
     parse = corpus / "en.conllu"
     text = "# lines = 7\n" + _sentence(EN[0], line=1) + _sentence("Two dogs run", line=3)
-    text += _sentence("over the green grass", line=3) + _sentence(EN[3], line=4, bad=True) + _sentence(EN[5], line=6)
+    text += _sentence("over the green grass in the park .", line=3) + _sentence(EN[3], line=4, bad=True)
+    text += _sentence(EN[5], line=6)
     parse.write_text(text, encoding="utf-8")
     out = corpus / "out.conllu"
     report, (en, _) = _filter(corpus, Limits(), conllu=(str(parse), str(out)))
     assert report.removed == {"empty": 1, "no parse": 2, "bad parse": 1}
     assert en == [EN[0], EN[2], EN[5]]
     lines = list(read_conllu(out, n_lines=3))
-    assert [text_of(line) for line in lines] == [EN[0], "Two dogs run over the green grass", EN[5]]
+    assert [text_of(line) for line in lines] == [EN[0], EN[2], EN[5]]
     assert len(lines[1].sentences) == 2
     written = out.read_text(encoding="utf-8")
     assert written.startswith("# lines = 3\n# line = 1\n# text_id = kept\n1\tA\tlemma\tX\t_\tF=1\t0\tdep\t_\tNote=1\n")
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_parse_of_another_text_is_an_error(corpus, jobs):
+    parse, out = corpus / "x.conllu", corpus / "out.conllu"
+    for side in (EN, DE):  # it may be of either
+        parse.write_text("".join(_sentence(line, line=n) for n, line in enumerate(side, 1) if line), encoding="utf-8")
+        _filter(corpus, Limits(), conllu=(str(parse), str(out)), jobs=jobs)
+    shifted = [*EN[1:], EN[0]]
+    parse.write_text("".join(_sentence(line, line=n) for n, line in enumerate(shifted, 1) if line), encoding="utf-8")
+    for name in ("out.conllu", "out.en", "out.de"):
+        (corpus / name).unlink()
+    with pytest.raises(SyntaxDataError, match=r"x\.conllu: line 3: the parse says 'one two .*', the text 'Two dogs"):
+        _filter(corpus, Limits(), conllu=(str(parse), str(out)), jobs=jobs)
+    assert not list(corpus.glob("out*"))
 
 
 def test_a_parse_without_line_numbers_is_one_sentence_a_line(tmp_path):
@@ -196,3 +212,6 @@ def test_the_command_prints_its_report(corpus, capsys):
     assert "1  ratio; the first is line 4: 10:2" in printed and "eins zwei" in printed
     with pytest.raises(SyntaxDataError, match="belong together"):
         command.main(parser.parse_args([*argv, "--conllu", "x"]))
+    for unused in (["--candidates", "en", "fr"], ["--min-language-probability", "0.5"]):
+        with pytest.raises(SyntaxDataError, match=f"{unused[0]} without --languages"):
+            command.main(parser.parse_args([*argv, *unused]))

@@ -16,6 +16,7 @@ import s3_server
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.conllu import read_conllu
 from fairseq_syntax.text.files import is_replaced, read_lines, whole_binary, whole_file
 from fairseq_syntax.text.uris import Uri, location
 
@@ -59,6 +60,20 @@ def test_a_file_system_without_uploads_gets_a_temporary_name():
     assert [uri.name for uri in Uri("mock:///dir").glob("*")] == ["out"]
     with pytest.raises(SyntaxDataError, match="mock:///dir/none: cannot be read"):
         list(read_lines(Uri("mock:///dir/none")))
+
+
+def test_an_existing_parse_is_passed_on_from_a_uri(tmp_path):
+    Uri("mock:///parses").make_folder()
+    rows = "1\ta\t_\tX\tX\t_\t0\troot\t_\t_\n\n"
+    for name in ("parse.conllu", "parse.conllu.gz"):
+        with whole_file(Uri(f"mock:///parses/{name}")) as file:
+            file.write(rows)
+        out = tmp_path / name.removesuffix(".gz")
+        assert main(["parse", "--parser", "conllu", "--input", f"mock:///parses/{name}", "--output", str(out)]) == 0
+        assert out.read_text() == "# lines = 1\n# line = 1\n" + rows
+        out.unlink()
+    with pytest.raises(SyntaxDataError, match="mock:///parses/none: cannot be read"):
+        list(read_conllu(Uri("mock:///parses/none")))
 
 
 # ------------------------------------------------------------------------------------------------------------- S3
