@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,16 +20,26 @@ from fairseq_syntax.inference.alignment_head import AlignmentHead
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence pair in words, for the choice of a head.
+    """A sentence pair in words, with the links of some heads. (All heads' weights of all pairs would fill the memory.)
 
     Attributes:
         source, target: of each side
-        weights: attention by candidate, each [target pieces, source pieces]
+        links: by head: (source word, target word), counted from 0
     """
 
     source: PieceText
     target: PieceText
-    weights: dict[AlignmentHead, Weights]
+    links: dict[AlignmentHead, list[tuple[int, int]]]
+
+    @classmethod
+    def of(cls, source: PieceText, target: PieceText, weights: Mapping[AlignmentHead, Weights]) -> Pair:
+        """The pair that is linked by attention.
+
+        Args:
+            weights: by head, each [target pieces, source pieces]
+        """
+        sides = source.membership(), target.membership()
+        return cls(source, target, {head: word_links(word_weights(own, *sides)) for head, own in weights.items()})
 
 
 def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
@@ -90,19 +100,18 @@ def choose(pairs: Sequence[Pair], gold: Sequence[Gold] | None = None) -> list[Ra
     """All candidates, the best first; equals in the order of layers and heads.
 
     Args:
-        pairs: with the same candidates each
+        pairs: with the links of the same candidates each
         gold: given links of each pair: the score is F1; None: :func:`mutual_information`
     """
     if not pairs:
         raise SyntaxDataError("no sentence pairs to choose a head by")
-    members = [(pair.source.membership(), pair.target.membership()) for pair in pairs]
     words = [
         tuple([side.text[a:b].casefold() for a, b in side.words] for side in (pair.source, pair.target))
         for pair in pairs
     ]
     ranked = []
-    for head in pairs[0].weights:
-        links = [word_links(word_weights(pair.weights[head], *sides)) for pair, sides in zip(pairs, members)]
+    for head in pairs[0].links:
+        links = [pair.links[head] for pair in pairs]
         if gold is not None:
             score = agreement(links, gold).f1
         else:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
-import numpy as np
 import torch
 from fairseq import utils
 from fairseq.dataclass.configs import GenerationConfig
@@ -290,7 +289,10 @@ class Translator:
             SyntaxDataError: as in :meth:`translate`; or a side is too long for the model
         """
         pairs = self._aligned(sentences, translations, all_heads=False)
-        return [align(next(iter(pair.weights.values())), pair.source, pair.target) for pair in pairs]
+        return [
+            WordAlignment(p.source.text, p.target.text, p.source.words, p.target.words, next(iter(p.links.values())))
+            for p in pairs
+        ]
 
     def rank_heads(
         self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
@@ -302,12 +304,12 @@ class Translator:
                 :func:`~fairseq_syntax.inference.alignment_choice.choose`
         """
         pairs = self._aligned(sentences, translations, all_heads=True)
-        kept = [i for i, pair in enumerate(pairs) if pair.weights]
+        kept = [i for i, pair in enumerate(pairs) if pair.links]
         return choose([pairs[i] for i in kept], None if gold is None else [gold[i] for i in kept])
 
     @torch.no_grad()
     def _aligned(self, sentences: Sequence[Sentence], translations: Sequence[str], *, all_heads: bool) -> list[Pair]:
-        """Given translations with the attention of all heads of the first model, or of the head in use."""
+        """Given translations with the links of all heads of the first model, or of the head in use."""
         heads = () if all_heads else self._aligner.heads[:1]
         if len(sentences) != len(translations):
             raise SyntaxDataError(f"{len(sentences)} sentences, but {len(translations)} translations")
@@ -334,7 +336,7 @@ class Translator:
                 found = [{heads[0]: own} for own in self._aligner.weights(batch["net_input"], targets)]
             for number, weights in zip(numbers, found):
                 own_pieces = [pieces[number][place] for place in places_of_pieces(tokens[number], dictionary)]
-                pairs[filled[number]] = Pair(sources[number], spell(own_pieces, self._decode), weights)
+                pairs[filled[number]] = Pair.of(sources[number], spell(own_pieces, self._decode), weights)
             bar.update(len(numbers))
         bar.close()
         return pairs
@@ -462,4 +464,4 @@ def _pair_of_nothing(sentence: Sentence, translation: str, heads: Iterable[Align
     """A sentence and its translation, one of them empty, of which no word can be aligned."""
     text = text_of(sentence) if isinstance(sentence, ParsedLine) else sentence.strip()
     source, target = (PieceText(own, words_of(own), []) for own in (text, translation.strip()))
-    return Pair(source, target, dict.fromkeys(heads, np.zeros((0, 0), dtype=np.float32)))
+    return Pair(source, target, {head: [] for head in heads})
