@@ -226,6 +226,13 @@ def adaptive(bench: Bench, row: str, out: Path) -> None:
     translate(bench, out / "checkpoint_last.pt")
 
 
+def twice(bench: Bench, row: str, out: Path) -> None:
+    """With fairseq's R-Drop, whose batches come twice in one, in place of the row's criterion."""
+    criterion = "--criterion label_smoothed_cross_entropy_with_rdrop --label-smoothing 0.1 --rdrop-alpha 5"
+    fairseq("train", bench.data, "--save-dir", out, *training_options(row, "", 2, criterion))
+    translate(bench, out / "checkpoint_last.pt")
+
+
 def aligned(bench: Bench, row: str, out: Path) -> None:
     """With fairseq's criterion that learns given alignments, in place of the row's."""
     criterion = "--criterion label_smoothed_cross_entropy_with_alignment --label-smoothing 0.1 --load-alignments"
@@ -413,6 +420,7 @@ WAYS: dict[str, Way] = {
         "--adaptive-softmax-cutoff 10,20",
     ),
     "`--adaptive-softmax-cutoff 10,20 --criterion adaptive_loss`": adaptive,
+    "`--rdrop-alpha 5 --criterion label_smoothed_cross_entropy_with_rdrop`": twice,
     "`--load-alignments --criterion label_smoothed_cross_entropy_with_alignment`": aligned,
     **trained_with(
         "--encoder-normalize-before --decoder-normalize-before",
