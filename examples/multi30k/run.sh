@@ -35,6 +35,17 @@ export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -n "${DOWNLOAD:-}" ] && options+=(--download)
 
 python "$root/preprocess/multi30k.py" --data "$DATA" --out "$data" --distributions --workers "${WORKERS:-2}" "${options[@]}"
+
+# A grid goes on with the cells that it has, which must be of these data.
+grid=$root/runs/multi30k/$config
+made_of=$(cat "$data"/pieces/*.{en,de,conllu} "$data"/bin/dict.* | sha256sum)
+if [ -e "$grid/.data" ] && [ "$(cat "$grid/.data")" != "$made_of" ]; then
+  echo "$grid has models of other data: remove it, or move it away" >&2
+  exit 2
+fi
+mkdir -p "$grid"
+echo "$made_of" > "$grid/.data"
+
 if [[ "$config" == trained || "$config" == trained-longer ]]; then
   # The same pieces with control parses, once each; the tokens are those of the real data.
   made_of=$(cat "$data"/pieces/*.conllu "$data"/bin/{dict,segmentation}.* | sha256sum)
