@@ -17,7 +17,14 @@ ROOT = pictures.ROOT
 INTERVAL = "95 %"  # the level of an interval is no measurement
 FIGURE = re.compile(r"\d+(?:\.\d+)? ?%|(?<![\w.])[+−-]?\d+\.\d+(?![\w.]*\.\d)")
 # The rows of the README's table of systems that are trained out.
-TRAINED_OUT = {"supervised heads (PSH)": "PSH", "PASCAL": "PASCAL", "LDD": "LDD"}
+TRAINED_OUT = {
+    "supervised heads (PSH)": "PSH",
+    "with heads for the children too (CSH+PSH)": "CSH+PSH",
+    "label embeddings (S&H), two seeds": "sennrich_haddow",
+    "PASCAL": "PASCAL",
+    "LDD": "LDD",
+    "LDD's `UDD`": "UDD",
+}
 
 
 def stated() -> dict[str, list[str]]:
@@ -114,7 +121,11 @@ def stated() -> dict[str, list[str]]:
         for control in ("linear", "random")
     )
     above_random = [cell.split()[0][1:] for cell in _of_verdict("PSH", "syntax", "random", "VERDICT-LONGER.md")]
-    detectable = [max(of_test) for of_test in _detectable("TRAINED-LONGER.md", ("PASCAL", "LDD"))]
+    beside = {
+        name: " / ".join(f"{gain:.2f}" for gain in _gains(name, page="VERDICT-LONGER.md")[::2])
+        for name in ("CSH+PSH", "sennrich_haddow", "UDD")
+    }
+    detectable = [max(of_test) for of_test in _detectable("TRAINED-LONGER.md", ("PASCAL", "LDD", "UDD"))]
     validation = {name: _loss(name, "valid") for name in ("transformer", "PSH", "PSH.linear")}
     below = {name: validation["transformer"] - loss for name, loss in validation.items()}
     by_length = {year: pictures.by_property("length", year) for year in (2016, 2017)}
@@ -151,7 +162,11 @@ def stated() -> dict[str, list[str]]:
         f"above them by {above_random[0]} / {above_random[2]} BLEU, more than chance",
         f"After 8,000 updates PASCAL has {bleu(longer, 'PASCAL')} BLEU, {pascal[0]} / {pascal[2]} above the "
         f"Transformer, and with linear trees {bleu(longer, 'PASCAL.linear')}; LDD has {bleu(longer, 'LDD')}, {ldd[0]} "
-        f"above and {ldd[2][1:]} below. In no test",
+        f"above and {ldd[2][1:]} below",
+        f"**CSH+PSH and S&H** keep theirs: {bleu(longer, 'CSH+PSH')} and, with two seeds, "
+        f"{bleu(longer, 'sennrich_haddow')} BLEU after 8,000 updates, {beside['CSH+PSH']} and "
+        f"{beside['sennrich_haddow']} above the Transformer",
+        f"**UDD** has {bleu(longer, 'UDD')}, {beside['UDD']} above",
         f"found four times in five is {detectable[0]:.1f} BLEU on the test of 2016 (MDD), and {detectable[1]:.1f} on",
         f"PSH ends {below['PSH']:.2f} below the Transformer in validation",
         f"it ends {below['PSH.linear']:.2f} below",
@@ -313,22 +328,29 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
     assert [low > 0 for low, _ in _intervals("UDD")][::2] == [True, True], "docs/results.md: more than chance in BLEU"
     without = ("CSH+PSH.", "sennrich_haddow.", "UDD.")
     assert not any(name.startswith(without) for name in trained["test_2016"]), "docs/results.md: no control"
-    with_longer = {"transformer", "PSH", "PSH.linear", "PSH.random", "PASCAL", "PASCAL.linear", "LDD"}
+    with_longer = {"transformer", "PSH", "PSH.linear", "PSH.random", "PASCAL", "PASCAL.linear", "LDD", "CSH+PSH", "UDD"}
+    with_longer.add("sennrich_haddow")
     for test, of_test in longer.items():
         assert of_test["transformer"] > max(trained[test].values()), "docs/results.md: more than any system here"
         assert set(of_test) == with_longer, "docs/results.md: no other trained for as long"
     records = map(json.loads, (ROOT / "examples/multi30k/trained-longer.jsonl").read_text("utf-8").splitlines())
     *_, seeds = (record["seeds"] for record in records if "seeds" in record)
-    finished = {name: [1, 2, 3] for name in with_longer}
+    finished = {name: [1, 2, 3] for name in with_longer} | {"sennrich_haddow": [1, 2]}
     assert seeds == finished, "README.md, docs: seeds after 8,000 updates"
     longer_gains = _intervals("PSH", page="VERDICT-LONGER.md")
     assert all(low > 0 for low, _ in longer_gains), "README.md, docs/results.md: all four are more than chance"
     may_be_chance = [
         interval
-        for system, control in (("PASCAL", ""), ("PASCAL", "linear"), ("LDD", ""))
+        for system, control in (("PASCAL", ""), ("PASCAL", "linear"), ("LDD", ""), ("UDD", ""))
         for interval in _intervals(system, "gain", control, page="VERDICT-LONGER.md")
     ]
-    assert all(low < 0 < high for low, high in may_be_chance), "README.md, docs: gains of PASCAL and LDD may be chance"
+    assert all(low < 0 < high for low, high in may_be_chance), (
+        "README.md, docs: gains of PASCAL, LDD, UDD may be chance"
+    )
+    not_chance = [
+        low for name in ("CSH+PSH", "sennrich_haddow") for low, _ in _intervals(name, page="VERDICT-LONGER.md")
+    ]
+    assert len(not_chance) == 8 and min(not_chance) > 0, "README.md, docs: those of CSH+PSH and S&H are not"
     above_random = [low for low, _ in _intervals("PSH", "syntax", "random", page="VERDICT-LONGER.md")]
     assert min(above_random) > 0, (
         "README.md, docs: above random trees after 8,000 updates, in both tests and both scores"
