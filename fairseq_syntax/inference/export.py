@@ -32,7 +32,6 @@ from fairseq_syntax.inference.plain import (
 )
 from fairseq_syntax.store.flat import FlatSyntax
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
-from fairseq_syntax.text.title import check_controls
 
 TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
 
@@ -319,8 +318,7 @@ def _copy_data(task: Any, folder: Path, segmentation: str | os.PathLike[str] | N
             model = json.loads(path.read_text(encoding="utf-8"))["model"]
             shutil.copyfile(path.parent / model, folder / model)
     if labels:
-        for trained in task.trained_with:
-            check_controls(trained, task.source_parsed_with, task.data_dir)
+        task.check_parsed_with(task.source_parsed_with, task.data_dir)
         shutil.copyfile(labels_path(task.data_dir, languages[0]), labels_path(folder, languages[0]))
     return Path(segmentation_path(folder, languages[0])).exists()
 

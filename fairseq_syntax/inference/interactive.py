@@ -28,7 +28,7 @@ from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.text.conllu import ParsedLine, Token, is_conllu, parse_conllu_block, read_conllu, text_of, unflatten
 from fairseq_syntax.text.parsed_line import check_parse
 from fairseq_syntax.text.segmentation import spaces_before
-from fairseq_syntax.text.title import check_controls, parsed_with
+from fairseq_syntax.text.title import parsed_with
 from fairseq_syntax.text.words import Span, words_of
 
 logger = logging.getLogger(__name__)
@@ -123,9 +123,7 @@ class InteractiveInput:
         """
         if not self.needs or not is_conllu(path):
             return
-        given = parsed_with(path)
-        for trained in self.task.trained_with:
-            check_controls(trained, given, path)
+        self.task.check_parsed_with(parsed_with(path), path)
 
     def own_parse(self, line: Sentence) -> Sentence:
         """A line with the parse that it brings, read and checked; any other as it is.

@@ -211,8 +211,9 @@ class SyntaxSelfAttention(MultiheadAttention):
         # In float32 as fairseq does it: a half-precision softmax loses the small weights.
         kept = F.softmax(scores, dim=-1, dtype=torch.float32).type_as(scores)
         weights = self.dropout_module(kept)
-        for h in (h for term, h, _ in inner if term.without_dropout):
-            weights = torch.cat([weights[:, : h.start], kept[:, h], weights[:, h.stop :]], dim=1)
+        for term, h, _ in inner:
+            if drop and term.without_dropout:
+                weights = torch.cat([weights[:, : h.start], kept[:, h], weights[:, h.stop :]], dim=1)
         out = weights @ v[:, dense]  # [B, h, T, d]
         for term, h, given in inner:
             if (added := term.output(weights[:, h], given)) is not None:

@@ -18,7 +18,7 @@ anything      reads         allowed: likewise
 ============  ============  ====================================================================================
 
 A layer whose scores are all replaced may have no queries and keys (:meth:`HeadSystem.project_scores`): then a system
-that computes with them (:meth:`HeadSystem.reads_queries`) is refused there.
+that computes with them (:attr:`HeadSystem.reads_queries`) is refused there.
 """
 
 from __future__ import annotations
@@ -154,12 +154,14 @@ class HeadSystem(nn.Module):
         config: its options
         training_needs, inference_needs: what the batch must bring of the parse of its side, of ``"tree"`` (1-best) and
             ``"arcs"`` (the parser's distribution)
+        reads_queries: whether its terms compute with the queries of the heads, and not with their scores alone
     """
 
     name: ClassVar[str]
     config: ClassVar[type[SystemConfig]] = SystemConfig
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
+    reads_queries: ClassVar[bool] = False
 
     @classmethod
     def from_args(cls: type[System], args: Namespace, task: Any) -> System:
@@ -183,10 +185,6 @@ class HeadSystem(nn.Module):
     def drops_parses(self) -> bool:
         """Whether it reads a parse in training as at inference, so that ``--parse-dropout`` takes it away."""
         return bool(self.inference_needs)
-
-    def reads_queries(self, layer: int) -> bool:
-        """Whether its terms compute with the queries of the heads themselves, and not with their scores alone."""
-        return False
 
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
         """See the systems of the same side, in the order of the option, before anything else is asked.
@@ -336,7 +334,7 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
     """
     systems = list(systems)
     for one in (s for s in systems if not s.project_scores(layer)):
-        for other in (s for s in systems if s.reads_queries(layer)):
+        for other in (s for s in systems if s.reads_queries):
             raise SyntaxDataError(
                 f"{one.name} leaves out the queries of {side} layer {layer}, which {other.name} reads",
                 hint="give them different layers",

@@ -247,11 +247,6 @@ class SyntaxLSTMModel(LSTMModel):
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
 
-    @property
-    def drops_parses(self) -> bool:
-        """Whether ``--parse-dropout`` has a parse to take away."""
-        return bool(self.inference_needs)
-
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         """Add fairseq's options for ``lstm`` and those of the system, under its title."""

@@ -121,6 +121,7 @@ class RelativeDepth(EncoderSystem):
 
     config = DepthConfig
     training_needs = inference_needs = frozenset({"tree"})
+    reads_queries = True
 
     def __init__(
         self, embed_dim: int, num_heads: int, layers: Sequence[int], most: int = 2, sequential: int = 0
@@ -146,9 +147,6 @@ class RelativeDepth(EncoderSystem):
 
     def layers(self) -> Sequence[int]:
         return self._layers
-
-    def reads_queries(self, layer: int) -> bool:
-        return True
 
     def fit(self, layer: int, num_heads: int) -> None:
         for embeddings in (self.depth, self.distance) if self.sequential else (self.depth,):

@@ -119,6 +119,7 @@ class StructuralPositions(EncoderSystem):
 
     config = StructuralConfig
     training_needs = inference_needs = frozenset({"tree"})
+    reads_queries = True
 
     def __init__(self, embed_dim: int, num_heads: int, kind: str, layers: Sequence[int], most: int = 16) -> None:
         super().__init__()
@@ -157,9 +158,6 @@ class StructuralPositions(EncoderSystem):
 
     def layers(self) -> Sequence[int]:
         return self._layers
-
-    def reads_queries(self, layer: int) -> bool:
-        return True
 
     def fit(self, layer: int, num_heads: int) -> None:
         fit(self.relative, layer, self.embed_dim // num_heads)

@@ -48,7 +48,7 @@ class ModelTraits:
             lstm=isinstance(model, LSTMModel),
             training_needs=getattr(model, "training_needs", frozenset()),
             inference_needs=getattr(model, "inference_needs", frozenset()),
-            drops_parses=getattr(model, "drops_parses", False),
+            drops_parses=getattr(model, "drops_parses", bool(getattr(model, "inference_needs", ()))),
         )
 
 

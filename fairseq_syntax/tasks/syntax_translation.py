@@ -212,6 +212,19 @@ class SyntaxTranslationTask(TranslationTask):
         known = [self.source_parsed_with if own is None else own for own in self._models_parsed_with]
         return known or [self.source_parsed_with]
 
+    def check_parsed_with(self, given: Mapping[str, Any] | None, path: str | os.PathLike[str]) -> None:
+        """Make sure that parses are of the kind that the models which read them were trained on.
+
+        Args:
+            given: what they were parsed with, where it is known
+            path: of the parses, for errors
+
+        Raises:
+            SyntaxDataError: a model was trained on control parses, and these are real, or other controls
+        """
+        for trained in self.trained_with:
+            check_controls(trained, given, path)
+
     @property
     def parse_raw_with(self) -> Mapping[str, Any] | None:
         """The parser's options for raw text: the first model's, or those of one that knows control parses alone.
@@ -406,9 +419,8 @@ class SyntaxTranslationTask(TranslationTask):
                 hint="leave long sentences out with --max-source-positions and --skip-invalid-size-inputs-valid-test",
             )
         stores = [SyntaxStore(path) for path in paths]
-        if side == "source" and self._models_parsed_with:
-            for trained in self.trained_with:
-                check_controls(trained, self.source_parsed_with, paths[0])
+        if side == "source":
+            self.check_parsed_with(self.source_parsed_with, paths[0])
         dictionary = os.path.join(directory, f"dict.{lang}.txt")
         fingerprint = file_fingerprint(dictionary) if os.path.exists(dictionary) else None
         labels = getattr(self, f"{side}_labels")
