@@ -20,6 +20,14 @@ def add_parser(verbs: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, metavar="N", help="0 for any that is free (default: 8000)")
+    parser.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name under which browsers ask, beside localhost, where a proxy passes it on; * for any. "
+        "With a --host that other machines reach, any is allowed",
+    )
     add_data(parser, "each model was")
     add_device(parser)
     source = parser.add_argument_group("parser")
@@ -78,6 +86,7 @@ def main(args: argparse.Namespace) -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
         from fairseq_syntax.serving.app import create_app
+        from fairseq_syntax.serving.guard import names_of
         from fairseq_syntax.serving.server import serve
     except ImportError as error:
         raise SyntaxDataError(
@@ -104,7 +113,8 @@ def main(args: argparse.Namespace) -> None:
         parse_timeout=args.parse_timeout,
     )
     service = Service(models, source, capacity=args.queue, batch_size=args.batch_size)
-    serve(create_app(service, timeout=args.timeout, max_bytes=args.max_bytes), args.host, args.port)
+    names = names_of(args.host, args.allowed_host)
+    serve(create_app(service, timeout=args.timeout, max_bytes=args.max_bytes, names=names), args.host, args.port)
 
 
 def _named(given: list[str]) -> dict[str, str]:

@@ -40,6 +40,7 @@ REASONS: dict[int | str, dict[str, Any]] = {
         400: "The body cannot be read",
         408: "The request took too long to arrive",
         413: "The request is too large",
+        421: "The server does not answer under this name",
         422: "The request cannot be understood, or a sentence cannot be parsed or translated",
         503: "Too much is waiting; try again later",
         504: "The translation took too long",
@@ -48,7 +49,12 @@ REASONS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    service: Service, *, timeout: float = 30.0, max_bytes: int = 1 << 20, upload_seconds: float = 10.0
+    service: Service,
+    *,
+    timeout: float = 30.0,
+    max_bytes: int = 1 << 20,
+    upload_seconds: float = 10.0,
+    names: frozenset[str] | None = None,
 ) -> FastAPI:
     """The application.
 
@@ -57,6 +63,7 @@ def create_app(
         timeout: seconds for the answer to a request
         max_bytes: of a request
         upload_seconds: for a request to arrive
+        names: under which it answers (:func:`~fairseq_syntax.serving.guard.names_of`); None: any
     """
 
     @asynccontextmanager
@@ -133,7 +140,12 @@ def create_app(
 
     paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(
-        Guard, max_bytes=max_bytes, seconds=upload_seconds, answered=service.metrics.answered, paths=paths
+        Guard,
+        max_bytes=max_bytes,
+        seconds=upload_seconds,
+        answered=service.metrics.answered,
+        paths=paths,
+        names=names,
     )
     return app
 

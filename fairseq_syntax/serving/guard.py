@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -26,8 +28,45 @@ HEADERS = [
 ]
 
 
+def names_of(listening: str, further: Iterable[str] = ()) -> frozenset[str] | None:
+    """The names under which a server may be asked; None: any.
+
+    One that listens on this machine alone is asked as ``localhost`` or by address. Another name in a browser's request
+    says that a page from elsewhere, whose name was made to point here, wants to read the answers (DNS rebinding).
+
+    Args:
+        listening: the address that the server listens on
+        further: names that a proxy passes on; ``*`` for any
+    """
+    further = {name.lower().rstrip(".") for name in further}
+    if "*" in further or not (listening.lower() == "localhost" or _loopback(listening)):
+        return None
+    return frozenset({"localhost"} | further)
+
+
+def _loopback(address: str) -> bool:
+    found = _address(address)
+    return found is not None and found.is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _name(header: str) -> str | None:
+    """The name in a request's Host, without its port; None for an address and for nothing."""
+    try:
+        host = urlsplit("//" + header).hostname
+    except ValueError:
+        return header
+    return None if host is None or _address(host) else host.rstrip(".")
+
+
 class Guard:
-    """ASGI middleware that reads the body of a request, up to a size and for a time, and counts the answers.
+    """ASGI middleware: which names are answered, how large and how slow a request may be, and the count of answers.
 
     Args:
         app: what comes after
@@ -35,6 +74,7 @@ class Guard:
         seconds: for the body to arrive; later is answered 408
         answered: called with path, status and seconds of each answer
         paths: those that are counted under their own names; others are ``other``
+        names: under which it answers (:func:`names_of`); others are answered 421
     """
 
     def __init__(
@@ -44,9 +84,10 @@ class Guard:
         seconds: float,
         answered: Callable[[str, int, float], None],
         paths: frozenset[str],
+        names: frozenset[str] | None = None,
     ) -> None:
         self.app, self.max_bytes, self.seconds = app, max_bytes, seconds
-        self.answered, self.paths = answered, paths
+        self.answered, self.paths, self.names = answered, paths, names
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,6 +105,10 @@ class Guard:
                 self.answered(path, message["status"], time.perf_counter() - begin)
             await send(message)
 
+        name = _name(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
+        if self.names is not None and name is not None and name not in self.names:
+            await _refuse(answer, 421, f"this server does not answer as {name!r} (serve --allowed-host {name})")
+            return
         try:
             body = await asyncio.wait_for(self._body(scope, receive), self.seconds)
         except asyncio.TimeoutError:

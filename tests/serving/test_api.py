@@ -340,10 +340,24 @@ def test_the_commands_limits_reach_the_server(trained, monkeypatch):
     monkeypatch.setattr(app, "create_app", lambda service, **limits: seen.update(limits, service=service) or "app")
     monkeypatch.setattr(server, "serve", lambda *where: seen.update(where=where))
     argv = ["serve", f"m={trained}", str(trained), "--parser", "chain_parser", "--queue", "3", "--timeout", "7.5"]
-    argv += ["--max-bytes", "99", "--batch-size", "5", "--host", "127.0.0.2", "--port", "0", "--device", "cpu"]
+    argv += [
+        "--allowed-host",
+        "Translate.Example.",
+        "--max-bytes",
+        "99",
+        "--batch-size",
+        "5",
+        "--host",
+        "127.0.0.2",
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+    ]
     assert not command([*argv, "--missing-parse", "neutral", "--parse-timeout", "2"])
     service = seen["service"]
     assert seen["where"] == ("app", "127.0.0.2", 0) and (seen["timeout"], seen["max_bytes"]) == (7.5, 99)
+    assert seen["names"] == {"localhost", "translate.example"}
     assert (
         service.capacity == 3
         and service.default == "m"

@@ -13,6 +13,7 @@ import pytest
 from served import running, stand_in_service
 
 from fairseq_syntax.serving.app import create_app
+from fairseq_syntax.serving.guard import names_of
 from fairseq_syntax.serving.server import prepared
 
 TEXT = {"text": "one two"}
@@ -45,6 +46,45 @@ def test_clients_may_knock_before_it_runs():
     finally:
         server.should_exit = True
         thread.join(30)
+
+
+def test_pages_from_elsewhere_cannot_ask_under_their_own_name():
+    """DNS rebinding: a page's name is made to point here, so that the browser takes the server for the page's own."""
+    _, service = stand_in_service()
+    with running(service, names=names_of("127.0.0.1", ["translate.example"])) as server:
+        for path in ("/", "/models", "/translate", "/metrics"):
+            status, answer = server.ask("GET", path, headers={"host": f"evil.example:{server.port}"})
+            assert status == 421 and "'evil.example'" in answer["detail"], "JSON as with every error"
+        for host in (
+            "localhost",
+            "LocalHost:80",
+            "localhost.",
+            "127.0.0.1:1",
+            "[::1]:80",
+            "10.1.2.3",
+            "Translate.example:443",
+        ):
+            assert server.ask("GET", "/health", headers={"host": host})[0] == 200, host
+        for host in (
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "xlocalhost",
+            "evil.example:localhost",
+            "[evil.example]",
+        ):
+            assert server.ask("GET", "/health", headers={"host": host})[0] == 421, host
+        assert 'status="421"' in server.ask("GET", "/metrics")[1]
+        # HTTP/1.0 needs no name; no browser speaks it
+        with raw(server.port, "GET /health HTTP/1.0\r\n\r\n") as connection:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_which_servers_mind_their_names():
+    for loopback in ("127.0.0.1", "127.0.0.9", "::1", "localhost", "LOCALHOST"):
+        assert names_of(loopback) == {"localhost"}
+        assert names_of(loopback, ["*"]) is None
+    for open_to_others in ("0.0.0.0", "::", "192.168.1.2", "myhost"):
+        assert names_of(open_to_others) is None
 
 
 def test_a_full_queue_is_said_and_passes():

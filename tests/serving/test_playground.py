@@ -311,6 +311,27 @@ def test_an_answer_does_not_end_a_drag(page):
     assert page.run(possible) == 1, "the head of man, of which the parser is sure"
 
 
+def click_through(browser, target: str, redraw: str) -> None:
+    """Click what is drawn anew while the mouse is pressed on it."""
+    element = f"document.querySelector({json.dumps(target)})"
+    browser.mouse(target)
+    at = browser.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({element}.getBoundingClientRect())")
+    browser.send("Input.dispatchMouseEvent", type="mousePressed", x=at[0], y=at[1], **MOUSE)
+    browser.run(f"{element}.pressed = true; {redraw}")
+    assert browser.run(f"{element}.pressed"), "the drawing waits"
+    release(browser, at)
+    browser.run("new Promise(done => setTimeout(done))")
+    assert not browser.run(f"{element}.pressed"), "and is made"
+
+
+def test_a_drawing_takes_no_click_on_a_word_away(page):
+    click_through(page, SPOT.format(7), "drawParse()")
+    assert page.run("state.taken") == 7
+    # where the click draws nothing, the drawing is made all the same
+    click_through(page, SPOT.format(2), "drawParse()")
+    page.run("drop()")
+
+
 def test_a_new_sentence_ends_a_drag(page):
     end = carry(page, 1, 7)
     translate(page, "a b c")
@@ -444,6 +465,8 @@ def test_attention_of_a_trained_model_is_drawn(browser, toy, trained):
         assert browser.run("document.querySelectorAll('#panels .panel:first-child .cells rect').length") > 4
         browser.mouse("#panels .panel:first-child .minis figure:nth-child(2) canvas", click=True)
         assert browser.run("document.querySelector('select.head').value") == "1"
+        click_through(browser, "#panels .panel:first-child .minis figure:nth-child(3) canvas", "showInside()")
+        assert browser.run("document.querySelector('select.head').value") == "2"
         # until another model has answered, the picture is of the one before
         browser.run(
             "$('inside-model').value = 'again'; $('inside-model').dispatchEvent(new Event('change'));"
