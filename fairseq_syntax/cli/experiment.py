@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairseq_syntax.text.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
@@ -47,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.experiments.grid import Grid
     from fairseq_syntax.experiments.plan_file import load
-    from fairseq_syntax.experiments.record import read, write_whole
+    from fairseq_syntax.experiments.record import current, read, write_whole
     from fairseq_syntax.experiments.results_table import results_table
     from fairseq_syntax.experiments.scores import collect
     from fairseq_syntax.experiments.verdict import verdict_page
@@ -61,33 +64,51 @@ def main(args: argparse.Namespace) -> int:
         overrides[name] = value
     experiment = load(args.file, overrides)
     grid = Grid(experiment, say, check_code=args.check_code)
+    if args.only and args.table:
+        raise SyntaxDataError("--only chooses what runs; --table is of all cells")
+    chosen = experiment.chosen(args.only)
     if args.list:
         kept = {f"{system}/{seed}" for system, seed in experiment.cells() if grid.is_complete(system, seed)}
-        for tasks in [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in experiment.cells())]:
+        none_to_run = {f"{system}/{seed}" for system, seed in chosen} <= kept
+        for tasks in [experiment.prepare_tasks(), *(experiment.cell_tasks(*cell) for cell in chosen)]:
             done = "done"
             for task in tasks:
-                if task.cell in kept:
+                if task.cell in kept or (task.cell == "prepare" and none_to_run):
                     done = "done" if grid.is_done(task) else "kept"
                 elif not grid.is_done(task):
                     done = "to do"  # and so are the steps after it, which run again with it
                 print(f"{done}\t{task.cell}\t{task.step}")
         return 0
     failed: list[str] = []
+    problems: list[SyntaxDataError] = []
     if not args.table:
         with chosen_workers(args, count=args.jobs) as workers:
             grid.cluster = workers if isinstance(workers, RayWorkers) else None
             failed = grid.run(args.only, args.jobs)
         complete = [cell for cell in experiment.cells() if grid.is_complete(*cell)]
-        collect(experiment, complete)
+        problems = collect(experiment, complete)
     entries = read(experiment.record)
     if not entries:
         raise SyntaxDataError("there are no results yet", path=experiment.record, hint="run it without --table")
+    if args.table and _has_results(entries) and not _has_results(current(experiment, entries)):
+        raise SyntaxDataError(
+            "nothing of what it records holds of the experiment as it is now: the table would be empty",
+            path=experiment.record,
+            hint="commands, env, outputs or inputs are others, or an input is gone; run it without --table",
+        )
     write_whole(experiment.table, results_table(experiment, entries))
-    finished(experiment.table, "the table")
     if experiment.shares is not None:
         write_whole(experiment.shares.page, verdict_page(experiment, entries))
+    for problem in problems:
+        print(f"not scored: {problem}", file=sys.stderr)
+    finished(experiment.table, "the table")
+    if experiment.shares is not None:
         finished(experiment.shares.page, "how much of the gains is syntax")
     if failed:
         print(f"failed: {', '.join(failed)}")
         print("next: mend what the logs say, and give the same command again; what is done is not done again")
-    return 1 if failed else 0
+    return 1 if failed or problems else 0
+
+
+def _has_results(entries: Sequence[Mapping[str, Any]]) -> bool:
+    return any(entry["kind"] in ("step", "test", "value") for entry in entries)

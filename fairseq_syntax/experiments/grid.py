@@ -53,11 +53,16 @@ class Grid:
         self.experiment = experiment
         self.check_code = check_code
         self.cluster = cluster
-        self.say = say
+        self._say = say
         self._running: set[subprocess.Popen] = set()
         self._guard = threading.Lock()
         self._stopped = False
         self._recorded = False
+
+    def say(self, text: str) -> None:
+        """A line of progress; nobody who stops reading them stops the trainings."""
+        with suppress(OSError):
+            self._say(text)
 
     def is_done(self, task: Task) -> bool:
         """True if the step succeeded as it stands now, and its outputs are still there."""
@@ -148,12 +153,15 @@ class Grid:
         """
         keep = self.experiment.keep
         assert keep is not None
-        made: dict[bool, set[str]] = {True: set(), False: set()}  # by steps for this system, and by others
+        variables = self.experiment.variables(system, seed)
+        made: dict[bool, set[Path]] = {True: set(), False: set()}  # by steps for this system, and by others
         for step in self.experiment.steps:
-            made[step.only is None or system in step.only].update(step.outputs)
-        files = [file for file in keep.files if file in made[True] or file not in made[False]]
-        names = [self.experiment.fill(file, self.experiment.variables(system, seed)) for file in files]
-        return [(self.experiment.workdir / name, keep.folder / name) for name in names]
+            outputs = (Path(self.experiment.fill(output, variables)) for output in step.outputs)
+            made[step.only is None or system in step.only].update(outputs)
+        names = [Path(self.experiment.fill(file, variables)) for file in keep.files]
+        holders = {name: {name, *name.parents} for name in names}
+        own = [name for name in names if holders[name] & made[True] or not holders[name] & made[False]]
+        return [(self.experiment.workdir / name, keep.folder / name) for name in own]
 
     def run(self, only: Collection[str] | None = None, jobs: int = 1) -> list[str]:
         """Run every step that is not done, cell by cell.
@@ -169,10 +177,7 @@ class Grid:
             SyntaxDataError: a step of ``prepare`` failed, another run holds the work directory, or a name in
                 ``only`` is none of the experiment's
         """
-        cells = [(system, seed) for system, seed in self.experiment.cells() if _chosen(system, seed, only)]
-        for name in only or ():
-            if not any(_chosen(system, seed, [name]) for system, seed in cells):
-                raise SyntaxDataError(f"no system or cell is called {name}", path=self.experiment.path)
+        cells = self.experiment.chosen(only)
         make_folder(self.experiment.workdir)
         with self._lock() as lock, self._stop_on_signals(), ExitStack() as stack:
             self.exchange_kept()
@@ -210,7 +215,7 @@ class Grid:
                 self.say(f"{task.cell} {task.step}: done before{', by other code' if other else ''}")
             else:
                 for later in tasks[place + 1 :]:
-                    self._forget(later)
+                    self._outdate(later)
                 if not self._run_task(task, lock):
                     return task.step
             step()
@@ -237,7 +242,8 @@ class Grid:
             (self.experiment.workdir / output).parent.mkdir(parents=True, exist_ok=True)
         self.say(f"{task.cell} {task.step}: started" + (f", attempt {attempts}" if attempts > 1 else ""))
         start = time.time()
-        log.write_bytes(f"$ {task.command.strip()}\n".encode())
+        with log.open("ab" if attempts > 1 else "wb") as stream:  # a training goes on, and so does its log
+            stream.write(f"$ {task.command.strip()}\n".encode())
         code = (
             self._run_there(task.command, log) if self.cluster is not None else self._run_here(task.command, log, lock)
         )
@@ -254,6 +260,8 @@ class Grid:
         entry["code"] = code_fingerprint()
         if self.experiment.keep is not None and task.cell != "prepare":
             entry["to_keep"] = True
+        if task.inputs:
+            entry["inputs"] = dict(task.inputs)
         # the record first: a step with a record and without a mark runs again, and the later record counts
         append(self.experiment.record, entry)
         write_whole(mark, json.dumps(entry, indent=1, ensure_ascii=False) + "\n")
@@ -343,12 +351,14 @@ class Grid:
         write_whole(self._attempts(task), json.dumps(found) + "\n")
         return attempts
 
-    def _forget(self, task: Task) -> None:
-        """Undo a step, as the one before it is done again: what it made is of what that one had made before."""
+    def _outdate(self, task: Task) -> None:
+        """A step is no longer done, as the one before it is done again: what it made is of what that had made before.
+
+        It stays until the step itself runs, for the one before it may fail.
+        """
         if self._mark(task).exists() or self._attempts(task).exists():
-            self._remove_outputs(task)
+            write_whole(self._attempts(task), json.dumps({"fingerprint": None, "started": 0}) + "\n")
             self._mark(task).unlink(missing_ok=True)
-            self._attempts(task).unlink(missing_ok=True)
 
     def _missing(self, task: Task) -> list[str]:
         return [path for path in task.outputs if not (self.experiment.workdir / path).exists()]
@@ -377,6 +387,8 @@ class Grid:
                 raise SyntaxDataError(
                     "another run of this experiment, or a command that it started, is still going", path=path
                 ) from None
+            except OSError:
+                self.say(f"{path}: the file system has no locks; see that no other run works here")
             yield lock
         finally:
             os.close(lock)
@@ -420,10 +432,6 @@ def _copy(source: Path, target: Path) -> None:
     make_folder(target.parent)
     with source.open("rb") as file, whole_binary(target) as copy:
         shutil.copyfileobj(file, copy)
-
-
-def _chosen(system: str, seed: int, only: Collection[str] | None) -> bool:
-    return not only or system in only or f"{system}/{seed}" in only
 
 
 def _tail(log: Path, lines: int = 12) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import file_sha256
 from fairseq_syntax.text.files import fingerprint as fingerprint_of
 
-_VARIABLE = re.compile(r"(?<!\$)\{(\w+)\}|\{\{|\}\}")
+_SIGN = re.compile(r"\$\{|\{(\w+)\}|\{\{|\}\}|\}")
+_SIGN_WITHIN = re.compile(r"\$\{|\{(\w+)\}|\{\{|\}")  # of the shell's ${…}, where }} ends two of them
 RESERVED = ("root", "system", "seed", "dir")  # variables that are always there
 
 
@@ -79,7 +81,9 @@ class Task:
 
     Attributes:
         cell: ``"SYSTEM/SEED"``, or ``"prepare"``
-        fingerprint: of this command, its environment and all before it in the cell
+        fingerprint: of this command, the names of its outputs, its environment, what its inputs hold, and all before it
+            in the cell
+        inputs: what each input holds, as :meth:`Experiment.content` says it
     """
 
     cell: str
@@ -87,6 +91,7 @@ class Task:
     command: str
     outputs: tuple[str, ...]
     fingerprint: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -108,9 +113,22 @@ class Experiment:
     values: list[Value]
     keep: Keep | None = None
     shares: Shares | None = None
+    known: dict[str, str] = field(default_factory=dict)  # what inputs held when the record was written
 
     def cells(self) -> list[tuple[str, int]]:
         return [(system, seed) for seed in self.seeds for system in self.systems]
+
+    def chosen(self, only: Collection[str] | None) -> list[tuple[str, int]]:
+        """The cells of some systems, or some cells, by name (``pascal``, ``pascal/2``); all for None.
+
+        Raises:
+            SyntaxDataError: nothing has that name
+        """
+        names = {(system, seed): {system, f"{system}/{seed}"} for system, seed in self.cells()}
+        for name in only or ():
+            if not any(name in mine for mine in names.values()):
+                raise SyntaxDataError(f"no system or cell is called {name}", path=self.path)
+        return [cell for cell, mine in names.items() if not only or not mine.isdisjoint(only)]
 
     def planned(self) -> dict[str, dict[str, list[int]]]:
         """Of each test set, the systems that it is for, and their seeds."""
@@ -130,18 +148,27 @@ class Experiment:
             SyntaxDataError: a variable that is not there
         """
 
-        def value(match: re.Match) -> str:
-            if match[1] is None:
-                return match[0][0]
-            if match[1] not in variables:
-                raise SyntaxDataError(
-                    f"no variable {match[1]} in {text.strip()[:80]!r}",
-                    path=self.path,
-                    hint=f"there are {', '.join(sorted(variables))}; write {{{{ and }}}} for braces",
-                )
-            return variables[match[1]]
+        parts, end, depth = [], 0, 0  # depth: how many ${ of the shell are open
+        while match := (_SIGN_WITHIN if depth else _SIGN).search(text, end):
+            parts.append(text[end : match.start()])
+            end = match.end()
+            if match[1] is not None:
+                parts.append(self._value(match[1], variables, text))
+            elif match[0] in ("{{", "}}"):
+                parts.append(match[0][0])
+            else:
+                depth = depth + 1 if match[0] == "${" else max(depth - 1, 0)
+                parts.append(match[0])
+        return "".join([*parts, text[end:]])
 
-        return _VARIABLE.sub(value, text)
+    def _value(self, name: str, variables: Mapping[str, str], text: str) -> str:
+        if name not in variables:
+            raise SyntaxDataError(
+                f"no variable {name} in {text.strip()[:80]!r}",
+                path=self.path,
+                hint=f"there are {', '.join(sorted(variables))}; write {{{{ and }}}} for braces",
+            )
+        return variables[name]
 
     def prepare_tasks(self) -> list[Task]:
         return self._tasks("prepare", self.prepare, self.variables(), "")
@@ -163,18 +190,34 @@ class Experiment:
             command = self.fill(step.run, variables)
             outputs = tuple(self.fill(path, variables) for path in step.outputs)
             parts = [fingerprint, command, *outputs, *(f"{k}={v}" for k, v in sorted(self.env.items()))]
-            parts += [self.content(self.fill(path, variables)) for path in step.inputs]
-            fingerprint = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-            tasks.append(Task(cell, step.name, command, outputs, fingerprint))
+            inputs = {name: self.input(name) for name in (self.fill(path, variables) for path in step.inputs)}
+            fingerprint = hashlib.sha256("\0".join([*parts, *inputs.values()]).encode()).hexdigest()
+            tasks.append(Task(cell, step.name, command, outputs, fingerprint, inputs))
         return tasks
 
     def content(self, name: str) -> str:
         """SHA-256 of a file of the work directory, or of all below a folder; "missing" where there is none (yet)."""
-        path = self.workdir / name
+        path = Path(os.path.normpath(self.workdir / name))  # the work directory itself may not be there
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file())
-            return fingerprint_of(*((os.fspath(file.relative_to(path)), file_sha256(file)) for file in files))
-        return file_sha256(path) if path.is_file() else "missing"
+            return fingerprint_of(*((os.fspath(file.relative_to(path)), _sha256(file)) for file in files))
+        return _sha256(path) if path.is_file() else "missing"
+
+    def input(self, name: str) -> str:
+        """The content of an input. Of one that is gone, what was recorded counts: its results are still its results."""
+        found = self.content(name)
+        return found if found != "missing" else self.known.get(name, found)
+
+
+def _sha256(path: Path) -> str:
+    """SHA-256 of a file, computed once as long as it stays as it is."""
+    status = path.stat()
+    return _sha256_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@cache
+def _sha256_of(path: Path, *_: int) -> str:
+    return file_sha256(path)
 
 
 class _Variables(Mapping):

@@ -60,8 +60,9 @@ Texts and numbers are taken as they are written: a system may be called ``no`` o
 also ``{system}``, ``{seed}`` and ``{dir}``, the cell's own folder ``SYSTEM/SEED``. Variables may use one another.
 
 Commands run in bash with ``-euo pipefail``, the interpreter's folder first on PATH. A step is done when its command
-has succeeded, all its outputs are there, and neither its command, nor the content of its ``inputs``, nor any of that in
-a step before it has changed since; done steps are skipped. A step that was done by other code of this package is
+has succeeded, all its outputs are there, and neither its command, nor ``env``, nor the names of its ``outputs``, nor
+the content of its ``inputs``, nor any of that in a step before it has changed since; done steps are skipped. An input
+that is gone counts as it was. A step that was done by other code of this package is
 skipped too, with a line that says so; ``--check-code`` runs it again. A step that was killed starts over, and
 ``fairseq-train`` itself goes on from its last checkpoint. Where a step of a cell runs again, those after it do, too.
 Before a changed command runs, a step by other code with ``--check-code``, or a step after one that runs again, what
@@ -84,6 +85,7 @@ import yaml
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import RESERVED, Experiment, Keep, Shares, Step, Task, Test, Value
+from fairseq_syntax.experiments.record import read
 
 _NAME = re.compile(r"[\w][\w.+-]*")
 # As YAML has them.
@@ -113,6 +115,8 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         "the file itself": path
     }
     for one, place in written.items():
+        if place.is_dir():
+            raise reader.fail(f"{one} is a folder: {place.name}")
         if other := next((other for other in written if other != one and written[other] == place), None):
             raise reader.fail(f"{one} and {other} are one file, {place.name}")
     systems = {
@@ -149,6 +153,8 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
         keep=reader.keep(raw.get("keep")),
         shares=reader.shares(raw.get("shares"), systems, tests),
     )
+    for entry in read(experiment.record):
+        experiment.known |= {name: held for name, held in entry.get("inputs", {}).items() if held != "missing"}
     for system, seed in experiment.cells():
         experiment.cell_tasks(system, seed)
         cell = experiment.variables(system, seed)
@@ -161,16 +167,18 @@ def load(path: str | os.PathLike[str], overrides: Mapping[str, str] | None = Non
     }
     for file in experiment.keep.files if experiment.keep else ():
         names = [Path(experiment.fill(file, experiment.variables(*cell))) for cell in experiment.cells()]
+        if any(name.is_absolute() or ".." in name.parts for name in names):
+            raise reader.fail(f"keep.files: {file} is not below the work directory")
         if not any({str(name), *map(str, name.parents)} & made for name in names):
             raise reader.fail(f"keep.files: {file} is no output of a step, and in none")
-    read = {f"results.{test.name}": test.sys for test in experiment.tests}
-    read |= {f"values.{value.name}": value.file for value in experiment.values if not value.published}
+    asked = {f"results.{test.name}": test.sys for test in experiment.tests}
+    asked |= {f"values.{value.name}": value.file for value in experiment.values if not value.published}
     files = experiment.keep.files if experiment.keep else ()
     for system, seed in experiment.cells() if files else ():
         cell = experiment.variables(system, seed)
         kept = {experiment.fill(file, cell) for file in files}
         outputs = [Path(output) for task in experiment.cell_tasks(system, seed) for output in task.outputs]
-        for where, file in read.items():
+        for where, file in asked.items():
             name = experiment.fill(file, cell)
             if name not in kept and any(output in (Path(name), *Path(name).parents) for output in outputs):
                 raise reader.fail(

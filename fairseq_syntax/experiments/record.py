@@ -4,7 +4,8 @@
 
 - ``{"kind": "environment", …}``: hardware, threads and versions, at each start
 - ``{"kind": "step", "cell", "step", "command", "seconds", "attempts", "fingerprint", "code"}``: a step that
-  succeeded, and the fingerprint of this package's code; ``"to_keep"`` where its cell's files will be kept
+  succeeded, and the fingerprint of this package's code; ``"to_keep"`` where its cell's files will be kept;
+  ``"inputs"``, by name, what each held
 - ``{"kind": "kept", "cell", "fingerprint", "code", "files"}``: that a cell's files are in the folder of those that are
   kept: the fingerprint of its last step, the code that made them, and the SHA-256 of each
 - ``{"kind": "value", "cell", "name", "value", "digits", "fingerprint"}``: a number out of a step's JSON file, and the
@@ -115,7 +116,8 @@ def current(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> lis
     ]
     commands = {(task.cell, task.step): task.fingerprint for task in tasks}
     cells = {f"{system}/{seed}": experiment.fingerprint(system, seed) for system, seed in experiment.cells()}
-    tests, values = {test.name: test.baseline for test in experiment.tests}, [v.name for v in experiment.values]
+    tests = {test.name: test.baseline for test in experiment.tests}
+    values = {value.name: value.only for value in experiment.values}
     baseline = experiment.shares.baseline if experiment.shares is not None else None
 
     def replaced(entry: Mapping[str, Any]) -> bool:
@@ -126,7 +128,8 @@ def current(experiment: Experiment, entries: Sequence[Mapping[str, Any]]) -> lis
         if entry["kind"] == "step":
             return commands.get((entry["cell"], entry["step"])) == entry.get("fingerprint")
         if entry["kind"] == "value":
-            if entry["cell"] not in cells or entry["name"] not in values:
+            only = values.get(entry["name"], ())
+            if entry["cell"] not in cells or (only is not None and entry["cell"].rpartition("/")[0] not in only):
                 return False
             fingerprint = cells[entry["cell"]]
             return entry.get("fingerprint", fingerprint) == fingerprint  # records of earlier versions have none

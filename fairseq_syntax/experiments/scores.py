@@ -18,13 +18,21 @@ if TYPE_CHECKING:
 DRAWS, DRAWS_BY = 10_000, 1000  # of the bootstrap behind the shares, and behind those by properties of the parse
 
 
-def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
-    """Score the test sets and read the values of the cells that are complete, and record what is new."""
-    entries = read(experiment.record)
+def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> list[SyntaxDataError]:
+    """Score the test sets and read the values of the cells that are complete, and record what is new.
+
+    Returns:
+        what is wrong with values and test sets that could not be had; the others are recorded all the same
+    """
+    entries, problems = read(experiment.record), []
     for value in experiment.values:
         for system, seed in complete:
             if value.only is None or system in value.only:
-                entry = _value(experiment, value, system, seed)
+                try:
+                    entry = _value(experiment, value, system, seed)
+                except SyntaxDataError as error:
+                    problems.append(error)
+                    continue
                 before = [e for e in entries if (e.get("cell"), e.get("name")) == (entry["cell"], entry["name"])]
                 if not before or {k: v for k, v in before[-1].items() if k != "time"} != entry:  # the last one holds
                     append(experiment.record, entry)
@@ -36,25 +44,41 @@ def collect(experiment: Experiment, complete: list[tuple[str, int]]) -> None:
             if test.only is None or system in test.only
         }
         seeds = {system: mine for system, mine in seeds.items() if mine}
-        if seeds:
-            fingerprint, files = _fingerprint(experiment, test, seeds), _files(experiment, test, seeds)
-            cells = {f"{s}/{seed}": experiment.fingerprint(s, seed) for s, mine in seeds.items() for seed in mine}
-            entry = {"test": test.name, "seeds": seeds, "files": files, "cells": cells}
-            if not _is_scored(last.get(("test", test.name), {}), fingerprint, files):
-                report = _report(experiment, test, seeds)
-                append(experiment.record, {"kind": "test", **entry, "fingerprint": fingerprint, "report": report})
-            shares = experiment.shares
-            if shares is not None and shares.baseline in seeds:
-                asked = f"{fingerprint}{DRAWS},{DRAWS_BY}{shares.baseline}{list(shares.controls)}{shares.by}"
-                fingerprint = hashlib.sha256(asked.encode()).hexdigest()
-                if not _is_scored(last.get(("shares", test.name), {}), fingerprint, files):
-                    entry |= {
-                        "fingerprint": fingerprint,
-                        "draws": DRAWS,
-                        "draws_by": DRAWS_BY,
-                        "baseline": shares.baseline,
-                    }
-                    append(experiment.record, {"kind": "shares", **entry, **_shares(experiment, shares, test, seeds)})
+        if not seeds:
+            continue
+        try:
+            _collect_test(experiment, test, seeds, last)
+        except SyntaxDataError as error:
+            problems.append(error)
+    return problems
+
+
+def _collect_test(
+    experiment: Experiment, test: Test, seeds: dict[str, list[int]], last: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> None:
+    """Score a test set, and measure its shares, unless the last records of it are of these files and commands.
+
+    Raises:
+        SyntaxDataError: a file cannot be read, or is not as long as another
+    """
+    fingerprint, files = _fingerprint(experiment, test, seeds), _files(experiment, test, seeds)
+    cells = {f"{s}/{seed}": experiment.fingerprint(s, seed) for s, mine in seeds.items() for seed in mine}
+    entry: dict[str, Any] = {"test": test.name, "seeds": seeds, "files": files, "cells": cells}
+    if not _is_scored(last.get(("test", test.name), {}), fingerprint, files):
+        report = _report(experiment, test, seeds)
+        append(experiment.record, {"kind": "test", **entry, "fingerprint": fingerprint, "report": report})
+    shares = experiment.shares
+    if shares is not None and shares.baseline in seeds:
+        asked = f"{fingerprint}{DRAWS},{DRAWS_BY}{shares.baseline}{list(shares.controls)}{shares.by}"
+        fingerprint = hashlib.sha256(asked.encode()).hexdigest()
+        if not _is_scored(last.get(("shares", test.name), {}), fingerprint, files):
+            entry |= {
+                "fingerprint": fingerprint,
+                "draws": DRAWS,
+                "draws_by": DRAWS_BY,
+                "baseline": shares.baseline,
+            }
+            append(experiment.record, {"kind": "shares", **entry, **_shares(experiment, shares, test, seeds)})
 
 
 def _value(experiment: Experiment, value: Value, system: str, seed: int) -> dict:

@@ -73,7 +73,8 @@ def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> lis
         ``gain``, ``syntax`` and ``kept`` (None where the gain may be 0). Figures are [value, low, high].
     """
     runs = resampled.seeds
-    twins = {name for name in runs if name.rpartition(".")[2] in controls}  # whose system may not be finished
+    parts = {name: name.rpartition(".") for name in runs}
+    twins = {name for name, (_, dot, control) in parts.items() if dot and control in controls}  # theirs may not be done
     rows = []
     for system in runs:
         if system == baseline or system in twins:

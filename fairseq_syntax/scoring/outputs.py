@@ -132,7 +132,7 @@ def _read_bytes(path: str | os.PathLike[str]) -> bytes:
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
         raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
-    if not data.strip():
+    if not data:  # blank lines are translations of nothing, of a model that has collapsed
         raise SyntaxDataError("the file is empty", path=path, hint="did the command that writes it fail?")
     return data
 

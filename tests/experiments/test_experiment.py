@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -22,12 +23,14 @@ import pytest
 from fairseq_syntax import cli
 from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.experiments import plan
 from fairseq_syntax.experiments.grid import Grid
 from fairseq_syntax.experiments.plan import Experiment, Keep, Shares, Step
 from fairseq_syntax.experiments.plan_file import load
 from fairseq_syntax.experiments.record import append, read
 from fairseq_syntax.experiments.results_table import results_table
 from fairseq_syntax.scoring.report import Options
+from fairseq_syntax.text.files import file_sha256
 
 TEMPLATE = """
 name: toy
@@ -327,6 +330,16 @@ def test_variables(recipe):
     cell = experiment.variables("base", 2)
     assert experiment.fill("{out} {last} {{x}} ${HOME} {root}", cell) == "base/2/test.out x {x} ${HOME} .."
     assert load(recipe, {"last": "z"}).variables("base", 1)["last"] == "z"
+    # }} is a brace, and within ${…} the end of two
+    for text, filled in {
+        "${A:-${B}}": "${A:-${B}}",
+        "${A:-${B:-{last}}}}}": "${A:-${B:-x}}}",
+        "${A}}}": "${A}}",
+        "${A:-{{x}}}": "${A:-{x}}",
+        "{{'a': {{'b': {last}}}}}": "{'a': {'b': x}}",
+        "f() { echo; }": "f() { echo; }",
+    }.items():
+        assert experiment.fill(text, cell) == filled
 
 
 @pytest.mark.parametrize(
@@ -457,10 +470,11 @@ def test_mistakes_on_the_command_line_are_named(recipe):
             command.main(_parse(recipe, *argv))
 
 
-def test_a_value_that_is_not_there_is_named(recipe):
+def test_a_value_that_is_not_there_is_named(recipe, capsys):
     recipe.write_text(TEMPLATE.replace("key: loss.0", "key: loss.7"))
-    with pytest.raises(SyntaxDataError, match=r"base/1/loss.json: no number loss.7 for the value loss"):
-        command.main(_parse(recipe))
+    assert command.main(_parse(recipe)) == 1
+    assert "base/1/loss.json: no number loss.7 for the value loss" in capsys.readouterr().err
+    assert "Against base" in (recipe.parent / "work/results.md").read_text(), "the rest is scored all the same"
 
 
 @pytest.mark.slow
@@ -484,7 +498,11 @@ def test_the_keys_are_described_by_a_file_that_can_be_read(tmp_path, capsys):
     experiment = load(tmp_path / "file.yaml")
     assert experiment.keep and experiment.shares and experiment.tests and experiment.values and experiment.prepare
     options = {"src", "parse", "baseline", "only", *(field.name for field in fields(Options))}
-    keys = {field.name for kind in (Experiment, Step, Keep, Shares) for field in fields(kind)} - {"path", "tests"}
+    keys = {field.name for kind in (Experiment, Step, Keep, Shares) for field in fields(kind)} - {
+        "path",
+        "tests",
+        "known",
+    }
     missing = {key for key in options | keys if not re.search(rf"\b{key}\b", text)}
     assert not missing
 
@@ -592,3 +610,139 @@ def test_a_published_figure_has_no_deviation_and_the_list_says_what_will_run(rec
     command.main(_parse(recipe, "--list"))
     printed = capsys.readouterr().out
     assert "to do\tbase/1\ttrain\nto do\tbase/1\ttranslate\ndone\tbetter/1\ttrain" in printed
+
+
+def test_the_list_is_of_what_was_chosen(recipe, capsys):
+    command.main(_parse(recipe, "--list", "--only", "better/2"))
+    assert capsys.readouterr().out == "to do\tprepare\tdata\nto do\tbetter/2\ttrain\nto do\tbetter/2\ttranslate\n"
+    for asked in ("--list", "--table"):
+        with pytest.raises(SyntaxDataError, match=r"no system or cell is called x|--only chooses what runs"):
+            command.main(_parse(recipe, asked, "--only", "x"))
+
+
+WITH_INPUT = TEMPLATE.replace("    outputs: [ref.txt]", '    inputs: ["{root}/words.txt"]\n    outputs: [ref.txt]') + (
+    'record: results.jsonl\ntable: RESULTS.md\nkeep: {folder: kept, files: ["{out}", "{dir}/loss.json"]}\n'
+)
+
+
+@pytest.mark.parametrize("gone", ["work", "input", "both"])
+def test_what_is_gone_takes_no_results_away(recipe, gone, capsys):
+    recipe.write_text(WITH_INPUT)
+    words, table = recipe.parent / "words.txt", recipe.parent / "RESULTS.md"
+    words.write_text("a b c")
+    assert command.main(_parse(recipe)) == 0
+    before = table.read_text()
+    assert "Against base" in before and _ran(recipe) == ALL
+    if gone != "input":
+        shutil.rmtree(recipe.parent / "work")
+    if gone != "work":
+        words.unlink()
+    assert command.main(_parse(recipe, "--table")) == 0
+    assert table.read_text() == before
+    capsys.readouterr()
+    command.main(_parse(recipe, "--list"))
+    listed = capsys.readouterr().out
+    assert "to do" not in listed and listed.count("\n") == 9
+    assert command.main(_parse(recipe)) == 0
+    assert table.read_text() == before and _ran(recipe) == []
+    # and another input is another experiment
+    words.write_text("a b d")
+    assert command.main(_parse(recipe)) == 0
+    assert _ran(recipe) == ALL
+
+
+def test_no_table_is_written_over_with_nothing(recipe):
+    """Records of earlier versions do not say what the inputs held."""
+    recipe.write_text(WITH_INPUT)
+    (recipe.parent / "words.txt").write_text("a b c")
+    command.main(_parse(recipe))
+    record, table = recipe.parent / "results.jsonl", recipe.parent / "RESULTS.md"
+    before = table.read_text()
+    entries = [{k: v for k, v in entry.items() if k != "inputs"} for entry in read(record)]
+    record.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    (recipe.parent / "words.txt").unlink()
+    with pytest.raises(SyntaxDataError, match=r"nothing of what it records holds.*or an input is gone"):
+        command.main(_parse(recipe, "--table"))
+    assert table.read_text() == before
+
+
+def test_inputs_are_read_once(recipe, monkeypatch):
+    recipe.write_text(WITH_INPUT)
+    words = recipe.parent / "words.txt"
+    words.write_text("a b c")
+    seen = []
+    monkeypatch.setattr(plan, "file_sha256", lambda path: seen.append(path) or file_sha256(path))
+    command.main(_parse(recipe))
+    assert seen.count(words) == 1
+    command.main(_parse(recipe, "--list"))
+    assert seen.count(words) == 1
+    words.write_text("a b c d")
+    command.main(_parse(recipe))
+    assert seen.count(words) == 2, "the file is another one"
+
+
+def test_a_model_that_has_collapsed_and_a_test_that_cannot_be_scored_leave_the_rest(recipe, capsys):
+    text = TEMPLATE.replace("'s/f$/{last}/'", "'{edit}'").replace("{last: x}", "{edit: s/f$/x/}")
+    text = text.replace("{last: f}", "{edit: s/.*//}")
+    recipe.write_text(text.replace("results:\n", 'results:\n  broken: {ref: ran.txt, sys: "{out}"}\n'))
+    assert command.main(_parse(recipe)) == 1
+    assert "not scored:" in capsys.readouterr().err
+    table = (recipe.parent / "work/results.md").read_text()
+    assert "| better | 2 | 0.00 ± 0.00 |" in table and "## broken" not in table
+
+
+def test_nobody_who_stops_reading_stops_the_trainings(recipe):
+    def say(text):
+        raise BrokenPipeError
+
+    assert Grid(load(recipe), say).run(jobs=2) == []
+    assert sorted(_ran(recipe)) == sorted(ALL)
+
+
+def test_figures_that_are_no_longer_published_are_in_no_table(recipe):
+    recipe.write_text(TEMPLATE + "  paper: {published: {base: 30.10, better: 31.2}, digits: 1}\n")
+    command.main(_parse(recipe))
+    recipe.write_text(TEMPLATE + "  paper: {published: {better: 31.2}, digits: 1}\n")
+    command.main(_parse(recipe))
+    table = (recipe.parent / "work/results.md").read_text()
+    assert "31.2" in table and "30.1" not in table
+
+
+def test_a_step_that_fails_when_done_again_costs_nothing_behind_it(recipe):
+    recipe.write_text(
+        TEMPLATE.replace("      echo {system}/{seed}/train", "      test ! -e stop; echo {system}/{seed}/train")
+    )
+    assert command.main(_parse(recipe, "--only", "base/1")) == 0
+    work = recipe.parent / "work"
+    (work / "base/1/loss.json").unlink()
+    (work / "stop").touch()
+    assert command.main(_parse(recipe, "--only", "base/1")) == 1
+    assert (work / "base/1/test.out").is_file()
+    (work / "stop").unlink()
+    (work / "base/1/test.out").write_text("of the old model")
+    _ran(recipe)
+    assert command.main(_parse(recipe, "--only", "base/1")) == 0
+    assert _ran(recipe) == ["base/1/train", "base/1/translate"]
+    assert "old" not in (work / "base/1/test.out").read_text()
+
+
+def test_the_log_of_what_goes_on_goes_on(recipe):
+    recipe.write_text(
+        TEMPLATE.replace(
+            "      echo {system}/{seed}/train", "      echo some updates; test -e go; echo {system}/{seed}/train"
+        )
+    )
+    assert command.main(_parse(recipe, "--only", "base/1")) == 1
+    (recipe.parent / "work/go").touch()
+    assert command.main(_parse(recipe, "--only", "base/1")) == 0
+    log = (recipe.parent / "work/base/1/logs/train.log").read_text()
+    assert log.count("\nsome updates\n") == 2 and log.count("$ ") == 2
+
+
+def test_a_file_system_without_locks(recipe, monkeypatch, capsys):
+    def flock(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert Grid(load(recipe), print).run(["base/1"]) == []
+    assert "the file system has no locks" in capsys.readouterr().out

@@ -43,6 +43,10 @@ def test_figures_are_those_of_sacrebleu(key):
         return float(np.mean([score(lines, [REFERENCES]).score for lines in systems[name]]))
 
     assert [row["system"] for row in rows] == ["S", "T"]
+    named_so = measure(
+        Resampled(Scorer(key, [REFERENCES]), runs(base=0.4, linear=0.1, S=0.2, S_linear=0.3), 5), "base", ["linear"]
+    )
+    assert [row["system"] for row in named_so] == ["linear", "S"], "a system may be called as a control is"
     gain, with_it = corpus("S") - corpus("base"), corpus("S.linear") - corpus("base")
     assert rows[0]["gain"][0] == pytest.approx(gain)
     assert list(rows[0]["controls"]) == ["linear"], "of the random control there is no run"
@@ -184,6 +188,21 @@ results:"""
     shutil.rmtree(recipe.parent / "work")
     assert run(recipe, "--only", "base/1", "S/1") == 0
     assert ran(recipe) == ["S/1", "tags"]
+
+
+def test_a_file_in_a_folder_of_a_step_for_some_systems_is_kept_of_those(recipe):
+    more = """  - name: trees
+    run: mkdir -p {dir}/trees; cp {dir}/test.txt {dir}/trees/t.json
+    outputs: ["{dir}/trees"]
+    only: [S]
+results:"""
+    files = 'files: ["{dir}/test.txt"'
+    recipe.write_text(TEMPLATE.replace("results:", more).replace(files, files + ', "{dir}/trees/t.json"'))
+    assert run(recipe, "--only", "base/1", "S/1") == 0
+    kept = recipe.parent / "kept"
+    assert (kept / "S/1/trees/t.json").is_file() and (kept / "base/1/test.txt").is_file()
+    shutil.rmtree(recipe.parent / "work")
+    assert run(recipe, "--only", "base/1", "S/1") == 0 and ran(recipe) == []
 
 
 def test_the_page_is_written_from_the_record_alone(recipe):
@@ -504,6 +523,9 @@ def test_a_control_that_one_test_has_and_another_has_not_yet(recipe):
         ("files: [", "wrong: [", "keep has no files"),
         ('files: ["{dir}/test.txt"]', "files: []", "keep.files is empty"),
         ('files: ["{dir}/test.txt"]', 'files: ["{dir}/log"]', "{dir}/log is no output of a step, and in none"),
+        ("{dir}/test.txt", "/tmp/{dir}/test.txt", "keep.files: /tmp/{dir}/test.txt is not below the work directory"),
+        ("{dir}/test.txt", "../{dir}/test.txt", "is not below the work directory"),
+        ("record: toy.jsonl", "record: .", "record is a folder"),
         ("metrics: [bleu]", "metrics: [ter]", "no test has a score of which more is better"),
         ('files: ["{dir}/test.txt"]', 'files: ["{dirr}/test.txt"]', "no variable dirr"),
     ],

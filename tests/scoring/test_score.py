@@ -285,7 +285,6 @@ def test_any_text_is_read_line_by_line(tmp_path_factory, lines):
     "content, message",
     [
         (b"", "empty"),
-        (b"\n\n", "empty"),
         ("ein\nzwölf\n".encode("latin-1"), r"run:2: not UTF-8.*0xf6"),
         (b"H-0\t-0.5\ta@@ b\n", "without D- lines"),
         (b"D-0\t-0.5\ta\nD-2\t-0.5\tb\n", "no translation of sentence 1"),
