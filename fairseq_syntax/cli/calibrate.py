@@ -118,16 +118,19 @@ def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
 
 
 def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
-    """Those of heads and of labels that the scores were divided by; None for marginals over trees, which have none."""
+    """Those of heads and of labels that the scores were divided by.
+
+    None for marginals over trees, which have none, and for control parses, whose probabilities are no parser's.
+    """
     from dataclasses import replace
 
     from fairseq_syntax.parsing.base import ParserOptions
-    from fairseq_syntax.text.title import parsed_with
+    from fairseq_syntax.text.title import controls, parsed_with
 
     made_by, used = vars(args) if args.parsed is None else parsed_with(args.parsed) or {}, ParserOptions()
     known = {name: made_by[name] for name in OF_DISTRIBUTIONS if type(made_by.get(name)) is type(getattr(used, name))}
     used = replace(used, **known)  # a title may say anything
-    return None if used.structured else (used.temperature, used.label_temperature)
+    return None if used.structured or controls(made_by) else (used.temperature, used.label_temperature)
 
 
 def _report(sample, bins: int, temperatures: tuple[float, float] | None) -> tuple[dict, dict]:

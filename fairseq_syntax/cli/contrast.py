@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, positive
+from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, given, positive
 
 if TYPE_CHECKING:
     from fairseq_syntax.inference.forced_decoding import ForcedDecoder
     from fairseq_syntax.scoring.contrast_sets import ContrastSet
     from fairseq_syntax.text.conllu import ParsedLine
+
+_MAX_TOKENS = 4000
+# Options of how models score, and their defaults.
+_OF_MODELS = {
+    **dict.fromkeys(("data", "conllu", "model_dir", "device")),
+    **{"parser": "", "lang": "", "score": "sum", "max_tokens": _MAX_TOKENS},
+}
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -21,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
         "contrast",
         help="contrastive evaluation: is the right translation the more probable one?",
         description="Score right and wrong translations of contrastive sets by forced decoding, and compare how often "
-        "systems find the right one more probable.",
+        "systems find the right one more probable. Intervals and tests take the items of one source together.",
     )
     parser.add_argument(
         "--set",
@@ -60,7 +67,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     rule.add_argument(
         "--ties", choices=("wrong", "right"), default="wrong", help="(default: wrong; DistilLingEval: right)"
     )
-    parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="of a batch (default: 4000)")
+    parser.add_argument(
+        "--max-tokens", type=positive, default=_MAX_TOKENS, metavar="N", help=f"of a batch (default: {_MAX_TOKENS})"
+    )
     add_device(parser)
     parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
     parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
@@ -73,12 +82,13 @@ def main(args: argparse.Namespace) -> int:
     import json
     import logging
     import os
+    from itertools import chain
 
     from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.scoring.contrast_sets import files_of, joined, read_set
-    from fairseq_syntax.text.files import check_apart, check_output, whole_file
+    from fairseq_syntax.text.files import check_apart, check_output, make_folder, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     systems = [_named(text) for text in args.model or ()] + [_named(text) for text in args.scores or ()]
@@ -92,9 +102,13 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
     if args.conllu and len(args.conllu) != len(args.set):
         raise SyntaxDataError(f"{len(args.conllu)} parses of {len(args.set)} sets", hint="one --conllu for each --set")
-    given = [path for _, path in systems[len(args.model or ()) :]] + list(args.conllu or ())
-    given += [path for text in args.set for path in files_of(text)[1]]
-    check_output(args.json, *given)
+    if not args.model and (unused := given(args, _OF_MODELS)):
+        raise SyntaxDataError(f"{unused} without --model: nothing is scored here", hint="drop it")
+    if args.lower_is_better and not args.scores:
+        raise SyntaxDataError("--lower-is-better without --scores: a model's scores are no costs", hint="drop it")
+    inputs = [path for _, path in systems[len(args.model or ()) :]] + list(args.conllu or ())
+    inputs += [path for text in args.set for path in files_of(text)[1]]
+    check_output(args.json, *inputs)
     targets: dict[str, str] = {}
     if args.write_scores is not None:
         if not os.path.isdir(args.write_scores):
@@ -104,20 +118,21 @@ def main(args: argparse.Namespace) -> int:
         for name in names:
             safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
             targets[name] = os.path.join(args.write_scores, f"{safe}.scores")
-            check_apart(targets[name], *given, args.json)
+            check_apart(targets[name], *inputs, args.json)
         for name, path in targets.items():
             if list(targets.values()).count(path) > 1:
                 raise SyntaxDataError(f"the scores of {name} and of another system would be one file", path=path)
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
-    scores: dict[str, list[float]] = {}
-    if args.model:
-        scores |= _force(args, contrast, sets, dict(systems[: len(args.model)]))
-    for name, path in systems[len(args.model or ()) :]:
-        scores[name] = _read_scores(path, len(contrast.rows), negate=args.lower_is_better)
+    own, ready = systems[: len(args.model or ())], systems[len(args.model or ()) :]
+    # before models score for hours
+    of_files = [(name, _read_scores(path, len(contrast.rows), negate=args.lower_is_better)) for name, path in ready]
     if args.write_scores:
-        os.makedirs(args.write_scores, exist_ok=True)
-        for name, values in scores.items():
+        make_folder(args.write_scores)
+    scores: dict[str, list[float]] = {}
+    for name, values in chain(_force(args, contrast, sets, dict(own)) if own else (), of_files):
+        scores[name] = values
+        if args.write_scores:  # at once: what fails after it does not cost them
             with whole_file(targets[name]) as file:
                 file.writelines(f"{value!r}\n" for value in values)
     right = {name: decisions(contrast, values, ties_right=args.ties == "right") for name, values in scores.items()}
@@ -171,8 +186,8 @@ def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
 
 def _force(
     args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, str]
-) -> dict[str, list[float]]:
-    """The scores of the rows by each model."""
+) -> Iterator[tuple[str, list[float]]]:
+    """Each model's name and its scores of the rows, as soon as it has them; all are loaded before the first scores."""
     from fairseq_syntax.console import progress
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.inference.forced_decoding import ForcedDecoder
@@ -204,7 +219,6 @@ def _force(
     for row, (source, text) in enumerate(contrast.rows):
         targets[source].append(text)
         rows[source].append(row)
-    found = {}
     for name, decoder in decoders.items():
         values = [0.0] * len(contrast.rows)
         with progress(total=len(values), of=name, unit="translations") as bar:
@@ -212,8 +226,7 @@ def _force(
                 for row, score in zip(rows[source], scores):
                     values[row] = score.total if args.score == "sum" else score.mean
                 bar.update(len(scores))
-        found[name] = values
-    return found
+        yield name, values
 
 
 def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequence[str | ParsedLine]:

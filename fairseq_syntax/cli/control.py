@@ -38,14 +38,13 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.conllu import read_conllu, write_conllu
     from fairseq_syntax.text.controls import Control
-    from fairseq_syntax.text.files import check_apart, make_folder, whole_file
+    from fairseq_syntax.text.files import check_apart, check_rereadable, make_folder, whole_file
     from fairseq_syntax.text.title import controls, parsed_with, title
 
     if args.block < 2:
         raise SyntaxDataError("--block is 2 lines or more")
     check_apart(args.output, args.input)
-    if Path(args.input).exists() and not Path(args.input).is_file():
-        raise SyntaxDataError("is no file: a control is made in two passes over it", path=args.input)
+    check_rereadable("a control is made in two passes over it", args.input)
     control = Control(tuple(args.control), args.seed, args.temperature, args.block)
     # The title needs the count, and a file that is bad near its end is found out before anything is written.
     n_lines = sum(1 for _ in read_conllu(args.input))
@@ -56,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     make_folder(Path(args.output).parent)
     segmented = False
     with whole_file(args.output) as file:
-        file.write(title(n_lines, parsed_with={**(before or {}), "control": [*controls(before), *args.control]}))
+        file.write(title(n_lines, parsed_with={**(before or {}), "control": [*controls(before), *control.for_title()]}))
         try:
             for number, line in enumerate(control(lines)):
                 segmented |= any(token.pieces is not None for token in line.tokens)
@@ -75,6 +74,6 @@ def main(args: argparse.Namespace) -> int:
     then = f"fairseq-syntax segment --lang LANG --input {args.output} --outdir DIR --model segmentation.LANG.json"
     if segmented:
         then = "fairseq-syntax binarize --destdir DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces
-    what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(args.control)}"
+    what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(control.for_title())}"
     finished(args.output, what, then)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from fairseq_syntax.cli.options import add_batches, add_data
+from fairseq_syntax.cli.options import add_batches, add_data, positive
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -20,15 +20,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("checkpoint", nargs="+", metavar="CHECKPOINT", help="a LaSyn model, or several for an ensemble")
     add_data(parser)
     parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")
-    parser.add_argument("--sentences", type=int, default=100, metavar="N", help="random ones of it (default: 100)")
+    parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="random ones of it (default: 100)")
     parser.add_argument(
         "--lines", type=int, nargs="+", action="extend", metavar="N", help="these sentences instead, counted from 1"
     )
     parser.add_argument(
         "--distances", type=int, nargs="+", action="extend", metavar="D", help="default: 0 1 2 4 6 8 10"
     )
-    parser.add_argument("--samples", type=int, default=10, metavar="N", help="sequences per distance (default: 10)")
-    parser.add_argument("--beam", type=int, default=5, metavar="N", help="default: 5")
+    parser.add_argument(
+        "--samples", type=positive, default=10, metavar="N", help="sequences per distance (default: 10)"
+    )
+    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="default: 5")
     add_batches(parser, 64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
@@ -47,6 +49,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.experiments.diversity_measures import diversity_curves, measure, table
     from fairseq_syntax.figures.plot import save
     from fairseq_syntax.inference.loading import load_models
+    from fairseq_syntax.scoring.metrics import Scorer
     from fairseq_syntax.systems.lasyn.ensemble import is_latent
     from fairseq_syntax.systems.lasyn.model import check_tags
     from fairseq_syntax.systems.lasyn.search import tag_string
@@ -55,15 +58,19 @@ def main(args: argparse.Namespace) -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     distances = args.distances or [0, 1, 2, 4, 6, 8, 10]
-    if min(distances) < 0 or args.samples < 1 or args.sentences < 1:
-        raise SyntaxDataError("--distances are 0 or more, --samples and --sentences 1 or more")
-    make_folder(args.out)  # not after hours of translating
+    if min(distances) < 0:
+        raise SyntaxDataError("--distances are 0 or more")
+    # all that can be wrong is found before hours of translating
+    Scorer("bleu", [[""]], args.tokenize)
+    make_folder(args.out)
     models, _, task = load_models(args.checkpoint, args.data, device=args.device)
     if not all(map(is_latent, models)):
         raise SyntaxDataError("this is not a LaSyn model", path=args.checkpoint[0], hint="--decoder-syntax lasyn")
     check_tags(models[0].decoder, task)
     task.load_dataset(args.split)
     dataset = task.dataset(args.split)
+    if dataset.tgt is None:
+        raise SyntaxDataError(f"--split {args.split} has no references to measure by", path=task.data_dir)
     rng = random.Random(args.seed)
     if args.lines:
         if not all(1 <= n <= len(dataset) for n in args.lines):
@@ -75,9 +82,6 @@ def main(args: argparse.Namespace) -> None:
     bigrams = training_bigrams(task, models[0].decoder.tags)
     diversifier = Diversifier(models, task, dataset, bigrams, args.beam, args.batch_size)
     variations = diversifier.vary(sentences, distances, args.samples, rng)
-    references = {i: diversifier.reference(i) for i in sentences}
-    rows = measure(variations, references, args.tokenize)
-
     with whole_file(os.path.join(args.out, "translations.tsv")) as file:
         file.write("line\tdistance\ttags\ttranslation\n")
         lines = [
@@ -85,6 +89,7 @@ def main(args: argparse.Namespace) -> None:
             for v in sorted(variations, key=lambda v: (v.sentence, v.distance))
         ]
         file.writelines(dict.fromkeys(lines))
+    rows = measure(variations, {i: diversifier.reference(i) for i in sentences}, args.tokenize)
     with whole_file(os.path.join(args.out, "diversity.json")) as file:
         json.dump(rows, file, indent=1)
         file.write("\n")

@@ -18,6 +18,14 @@ def positive(text: str) -> int:
     return value
 
 
+def probability(text: str) -> float:
+    """A number above 0 and at most 1, for ``type=``."""
+    value = float(text)
+    if not 0.0 < value <= 1.0:
+        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
+    return value
+
+
 def given(args: argparse.Namespace, defaults: Mapping[str, object]) -> str:
     """The options that have another value than their default, as they are written, for an error; empty without any.
 

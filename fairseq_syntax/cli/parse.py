@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from fairseq_syntax.cli.options import given, positive
+from fairseq_syntax.cli.options import given, positive, probability
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
 from fairseq_syntax.text.uris import location
 
 OF_THE_PARSER = ("parser", "lang", "model_dir", "device", "batch_size")
 OF_RAW_TEXT = ("tokenizer", "split_sentences", "max_words", "long_lines")
 OF_DISTRIBUTIONS = ("min_prob", "temperature", "label_temperature", "structured")
+PART_LINES = 2000
+OF_JOBS = {"workers": None, "threads": None, "part_lines": PART_LINES, "shard": None, "merge": False, "ray": None}
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -51,7 +53,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     add_ray_options(work, gpus=True)
     work.add_argument("--threads", type=positive, metavar="N", help="of torch, per worker")
-    work.add_argument("--part-lines", type=positive, default=2000, metavar="N", help="lines that are committed at once")
+    work.add_argument(
+        "--part-lines", type=positive, default=PART_LINES, metavar="N", help="lines that are committed at once"
+    )
     work.add_argument("--shard", type=_shard, metavar="I/N", help="parse part I of N (from 1) only; --merge afterwards")
     work.add_argument("--merge", action="store_true", help="parse nothing: put the finished shards together")
     work.add_argument(
@@ -92,20 +96,13 @@ def add_parser_options(parser, *, raw_text: bool = True) -> None:
 def add_distribution_options(group, *, min_prob: float = 0.01) -> None:
     """The options that say which probabilities are taken, and how many."""
     group.add_argument(
-        "--min-prob", type=_probability, default=min_prob, metavar="P", help=f"least p kept (default: {min_prob:g})"
+        "--min-prob", type=probability, default=min_prob, metavar="P", help=f"least p kept (default: {min_prob:g})"
     )
     group.add_argument("--temperature", type=_temperature, default=1.0, metavar="T", help="divides head scores")
     group.add_argument("--label-temperature", type=_temperature, default=1.0, metavar="T", help="divides label scores")
     group.add_argument(
         "--structured", action="store_true", help="arc marginals over trees, in place of a softmax for each word"
     )
-
-
-def _probability(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value <= 1.0:
-        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
-    return value
 
 
 def _temperature(text: str) -> float:
@@ -167,8 +164,10 @@ def main(args: argparse.Namespace) -> int:
     lang = "LANG" if args.parser == "conllu" else args.lang
     then = f"fairseq-syntax segment --lang {lang} --input {args.output} --outdir DIR --train sentencepiece"
     if args.parser == "conllu":
-        of_jobs = {"distributions": False, "shard": None, "merge": False, "ray": None, "pretokenized": False}
-        if unused := given_options(args, ("model_dir", *OF_RAW_TEXT, *OF_DISTRIBUTIONS), of_jobs):
+        others = {"distributions": False, "pretokenized": False, **OF_JOBS, "gpus_per_worker": None}
+        if unused := given_options(
+            args, ("model_dir", "device", "batch_size", *OF_RAW_TEXT, *OF_DISTRIBUTIONS), others
+        ):
             raise SyntaxDataError("an existing parse is passed on as it is", hint=f"drop {unused}")
         if args.output.is_file() and not args.overwrite:
             raise SyntaxDataError("exists", path=args.output, hint="give another --output, or --overwrite")

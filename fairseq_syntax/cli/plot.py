@@ -29,6 +29,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     by = figures.add_parser("by", help="a metric by a property of the source's parse")
     _translations(by)
     by.add_argument("--conllu", required=True, metavar="PARSE", help="the source's parse")
+    by.add_argument("--src", metavar="FILE", help="source sentences: a parse of others is refused")
     by.add_argument("--by", required=True, metavar="PROPERTY", help="as for score")
     by.add_argument("--metric", choices=_METRICS, default="bleu", help="(default: bleu)")
     by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
@@ -96,9 +97,10 @@ def _by(args):
     from fairseq_syntax.scoring.report import Options, evaluate, read_parses
 
     wanted = [Property.of(args.by)]
-    systems, references, _ = _read(args)
+    systems, references, sources = _read(args)
     options = Options([args.metric], args.tokenize, resamples=args.resamples, trials=0, by=wanted)
-    report = evaluate(systems, references, options, parses=read_parses(args.conllu, len(systems[0].runs[0])))
+    parses = read_parses(args.conllu, len(systems[0].runs[0]), sources)
+    report = evaluate(systems, references, options, parses=parses)
     return score_by_property(report["by_syntax"][0], METRICS[args.metric])
 
 
@@ -121,7 +123,10 @@ def _reliability(args):
         try:
             with open(path, encoding="utf-8") as file:
                 found = json.load(file)["curves"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = {curve: [(float(p), float(right), int(n)) for p, right, n in of] for curve, of in found.items()}
+            if not found or not all(sum(n for *_, n in bins) > 0 for bins in found.values()):
+                raise ValueError("no predictions")
+        except (OSError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise SyntaxDataError(
                 f"not a report of calibrate ({type(error).__name__})",
                 path=path,

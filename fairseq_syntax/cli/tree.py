@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fairseq_syntax.cli.options import read_sentences
+from fairseq_syntax.cli.options import add_device, given, positive, probability, read_sentences
 
 if TYPE_CHECKING:
     from fairseq_syntax.text.conllu import ParsedLine
@@ -29,8 +29,8 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", default="-", metavar="FILE", help="CoNLL-U to write (default: stdout)")
     parser.add_argument("--system", metavar="NAME", help="whose head, where the encoder has several systems with one")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--batch-size", type=int, default=4000, metavar="PIECES", help="default: %(default)s")
+    add_device(parser)
+    parser.add_argument("--batch-size", type=positive, default=4000, metavar="PIECES", help="default: %(default)s")
     text = parser.add_argument_group("tokens and sentences")
     text.add_argument("--lang", metavar="CODE", help="language of the tokenizer (default: the model's source)")
     text.add_argument(
@@ -50,7 +50,11 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "--distributions", action="store_true", help="write every likely head of a word, not only its own"
     )
     arcs.add_argument(
-        "--min-prob", type=float, default=0.01, metavar="P", help="least probability written (default: 0.01)"
+        "--min-prob",
+        type=probability,
+        default=0.01,
+        metavar="P",
+        help="least probability written with --distributions (default: 0.01)",
     )
     return parser
 
@@ -59,6 +63,7 @@ def main(args: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
     from fairseq_syntax.console import finished, progress
+    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.inference.parent_head import ParentHeadParser, load_model
     from fairseq_syntax.parsing.base import ParserOptions
     from fairseq_syntax.text.conllu import is_conllu, write_conllu
@@ -66,6 +71,12 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.text.title import title
 
     check_output(args.output, args.input)
+    if is_conllu(args.input):
+        of_raw_text = {"lang": None, "tokenizer": "basic", "split_sentences": False}
+        if unused := given(args, of_raw_text):
+            raise SyntaxDataError(f"{unused} with CoNLL-U, whose tokens are taken", path=args.input, hint="drop it")
+    if not args.distributions and (unused := given(args, {"min_prob": 0.01})):
+        raise SyntaxDataError(f"{unused} without --distributions: nothing would be written of it", hint="give both")
     model, task = load_model(args.path, args.data, args.device)
     options = ParserOptions(
         lang=args.lang or task.cfg.source_lang,

@@ -16,6 +16,7 @@ from fairseq_syntax.inference.alignment import align, spell
 from fairseq_syntax.inference.alignment_choice import Pair
 from fairseq_syntax.inference.exported import Exported, factored, setup_task
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
+from fairseq_syntax.inference.loading import check_device
 from fairseq_syntax.inference.translator import Translation, Translator, check_search, too_long
 from fairseq_syntax.parsing.base import Parser
 
@@ -61,7 +62,7 @@ class CTranslate2Translator(Translator):
         options: of the task, such as ``syntax_parser``
 
     Raises:
-        SyntaxDataError: CTranslate2 is not installed, or its search lacks an option
+        SyntaxDataError: CTranslate2 is not installed, its search lacks an option, or there is no such device
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class CTranslate2Translator(Translator):
             raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
         import torch
 
+        check_device(device)
         self.models: list[Any] = []  # none of PyTorch
         self.task = setup_task(folder, exported, **(options or {}))
         if exported.factors:

@@ -34,6 +34,17 @@ def no_checkpoint(path: str) -> SyntaxDataError:
     return SyntaxDataError("no such checkpoint", path=path, hint=hint)
 
 
+def check_device(name: str | None) -> None:
+    """Raises SyntaxDataError where PyTorch has no such device; None, which leaves the choice, is fine."""
+    if name is None:
+        return
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # no such name, no driver, no CUDA in PyTorch
+        reason = str(error).strip().partition("\n")[0]
+        raise SyntaxDataError(f"the device {name} cannot be used: {reason}"[:300], hint="--device cpu") from error
+
+
 def load_models(
     paths: Sequence[str | os.PathLike[str]],
     data: str | os.PathLike[str] | None = None,
@@ -52,8 +63,9 @@ def load_models(
 
     Raises:
         SyntaxDataError: a file is missing or no checkpoint of fairseq; its data are missing or others than those that
-            the model was trained on; or a model is of another task
+            the model was trained on; a model is of another task; or there is no such device
     """
+    check_device(device)
     names = [os.fspath(path) for path in paths]
     for name in names:
         if os.path.isdir(name):

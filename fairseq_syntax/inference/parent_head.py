@@ -162,13 +162,13 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
     return found[system] if system is not None else next(iter(found.values()))
 
 
-def load_model(path: str, data: str | None = None, device: str = "cpu") -> tuple[Any, Any]:
+def load_model(path: str, data: str | None = None, device: str | None = None) -> tuple[Any, Any]:
     """A trained model in evaluation mode that reads no gold parse, and its task.
 
     Args:
         path: the checkpoint
         data: the binarized data, whose dictionary and segmentation are used (default: where it was in training)
-        device: ``cpu`` or ``cuda``
+        device: ``cpu`` or ``cuda`` (default: the GPU where there is one)
 
     Raises:
         SyntaxDataError: there is no such checkpoint, or its data directory is gone

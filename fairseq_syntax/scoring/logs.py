@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ def read_curves(path: str | os.PathLike[str]) -> Curves:
     for line in read_lines(path):
         for kind, numbers in _entries(line):
             update = numbers.get("num_updates")
-            if update is None:
+            if update is None or not math.isfinite(update):
                 continue
             for name, value in numbers.items():
                 found.setdefault(kind, {}).setdefault(name, {})[int(update)] = value

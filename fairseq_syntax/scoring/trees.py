@@ -101,9 +101,11 @@ def collect_words(lines: Iterable[ParsedLine], path: str) -> Words:
 def evaluate(gold: Words, system: Words) -> dict[str, Score]:
     """`Words`, `UAS` and, where both files have relations, `LAS`.
 
-    Raises SyntaxDataError where the two files do not hold the same characters.
+    Raises SyntaxDataError where the two files do not hold the same characters, or no words.
     """
     _check_characters(gold, system)
+    if not gold.words:
+        raise SyntaxDataError("there are no words to compare", path=gold.path)
     pairs = align(gold.words, system.words)
     to_gold = {s: g for g, s in pairs}
     # a system head that aligns to nothing must not be taken for a root (-1): it gets -2

@@ -103,6 +103,14 @@ class Control:
             side = "above 0 and below 1" if tempered == ["sharpened"] else "above 1"
             raise SyntaxDataError(f"a temperature of {self.temperature:g}, but {tempered[0]} takes one {side}")
 
+    def for_title(self) -> list[str]:
+        """The names as the title of a parse has them: each as given, with a temperature that is not the usual one."""
+        own = self.temperature
+        return [
+            name if own is None or own == TEMPERATURES.get(name, own) else f"{name} --temperature {own!r}"
+            for name in self.names
+        ]
+
     def __call__(self, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
         """The control parse of each line, in order; the lines given are not changed.
 

@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 # These names stand for what the process has open, and are written to as such, wherever a redirection leads.
 _OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<own>\d+)\Z")
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.part\Z", re.ASCII | re.DOTALL)
 
 
 def fingerprint(*values: object) -> str:
@@ -108,6 +109,17 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
 
 
+def check_rereadable(why: str, *paths: str | os.PathLike[str]) -> None:
+    """Raises SyntaxDataError where an input that is read several times is a pipe or a device, which can be read once.
+
+    Args:
+        why: what is done in several passes, for the error
+    """
+    for path in paths:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise SyntaxDataError(f"is no file: {why}", path=path, hint="write it to a file first")
+
+
 # ------------------------------------------------------------------------------------------------------- writing
 
 
@@ -163,8 +175,11 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def whole_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """As :func:`whole_file`, for bytes. What is named ``.gz`` is compressed, the same bytes to the same."""
+def whole_binary(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[IO[bytes]]:
+    """As :func:`whole_file`, for bytes. What is named ``.gz`` is compressed, the same bytes to the same.
+
+    ``leftovers=False``: what killed runs left is not looked for, which would read a folder of many files once for each.
+    """
     if isinstance(path, Uri):
         with unwritable(path), path.whole_binary() as file, _compressing(path, file) as inner:
             yield inner
@@ -174,7 +189,7 @@ def whole_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with unwritable(path), open(target, "wb", closefd=True) as file, _compressing(path, file) as inner:
             yield inner
         return
-    with _temporary(path, target) as (file, temporary):
+    with _temporary(path, target, leftovers) as (file, temporary):
         try:
             with _compressing(path, file) as inner:
                 yield inner
@@ -300,13 +315,16 @@ def is_replaced(path: str | os.PathLike[str]) -> bool:
     return isinstance(path, Uri) or isinstance(_target(path, open_it=False), str)
 
 
-def remove_leftovers(path: str | os.PathLike[str]) -> None:
-    """Removes the temporary files that killed runs left of ``path``; those of running processes are locked."""
-    folder, name = os.path.split(os.fspath(path))
-    mine = re.compile(rf"\.{re.escape(name)}\.\w+\.part\Z", re.ASCII)
+def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> None:
+    """Removes the temporary files that killed runs left in a folder; those of running processes are locked.
+
+    Args:
+        names: of the files that they would have become; None: any
+    """
     with suppress(OSError):
-        for entry in os.scandir(folder or "."):
-            if mine.match(entry.name):
+        for entry in os.scandir(folder):
+            found = _TEMPORARY.match(entry.name)
+            if found and (names is None or found["name"] in names):
                 with suppress(OSError):
                     handle = os.open(entry.path, os.O_RDWR)
                     try:
@@ -317,10 +335,11 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def _temporary(path: str | os.PathLike[str], target: str) -> Iterator[tuple[IO[bytes], str]]:
+def _temporary(path: str | os.PathLike[str], target: str, leftovers: bool = True) -> Iterator[tuple[IO[bytes], str]]:
     """An open temporary file beside ``target``, locked as long as it is open, and its name; removed at the end."""
-    remove_leftovers(target)
     folder, name = os.path.split(target)
+    if leftovers:
+        remove_leftovers(folder or ".", [name])
     while True:
         with unwritable(path):
             handle, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name}.", suffix=".part")

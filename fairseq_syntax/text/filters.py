@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
@@ -17,7 +17,7 @@ from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu import parse_conllu_block
 from fairseq_syntax.text.conllu_parts import conllu_parts
-from fairseq_syntax.text.files import check_apart, decode_line, read_lines, read_raw_lines, whole_file
+from fairseq_syntax.text.files import check_apart, check_rereadable, decode_line, read_lines, read_raw_lines, whole_file
 from fairseq_syntax.text.jobs import in_workers
 from fairseq_syntax.text.line_numbers import is_line_comment
 from fairseq_syntax.text.parsed_line import is_parse_of, text_of
@@ -162,7 +162,7 @@ def filter_files(
 ) -> Report:
     """Write the lines of parallel files that meet the limits in all of them.
 
-    The files are read twice: nothing is written before all of them have been checked.
+    The files are read several times: nothing is written before all of them have been checked.
 
     Args:
         inputs, outputs: parallel UTF-8 files, ``.gz`` allowed for input
@@ -172,8 +172,8 @@ def filter_files(
         jobs: processes
 
     Raises:
-        SyntaxDataError: the files have other numbers of lines, are not UTF-8, or an output is also an input; or a
-            line's parse is that of another text
+        SyntaxDataError: the files have other numbers of lines, are not UTF-8, are pipes, change meanwhile, or an output
+            is also an input; or a line's parse is that of another text
     """
     if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
         raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
@@ -182,6 +182,7 @@ def filter_files(
         check_apart(path, *inputs, *(conllu[:1] if conllu else ()))
     if len({os.path.realpath(path) for path in targets}) < len(targets):
         raise SyntaxDataError("two outputs have one name", path=targets[0], hint="name them apart")
+    check_rereadable("it is read several times", *inputs, *(conllu[:1] if conllu else ()))
     report, kept = Report(), bytearray()
     with ExitStack() as stack:
         note = stack.enter_context(whole_file(removed)) if removed else None
@@ -201,19 +202,34 @@ def filter_files(
         # all outputs take their names together, at the end
         for source, target in zip(inputs, outputs):
             file = stack.enter_context(whole_file(target))
-            for keep, text in zip(kept, read_lines(source)):
+            for keep, text in _again(kept, read_lines(source), source):
                 if keep:
                     file.write(text + "\n")
         if conllu:
             file = stack.enter_context(whole_file(conllu[1]))
             number = 0
-            for keep, (_, block) in zip(kept, conllu_blocks(conllu[0], len(kept))):
+            blocks = (block for _, block in conllu_blocks(conllu[0], len(kept)))
+            for keep, block in _again(kept, blocks, conllu[0]):
+                if keep and not block:  # it had a sentence
+                    raise _changed(conllu[0])
                 if keep:
                     number += 1
                     file.write(title(report.kept, parsed_with=parsed_with(conllu[0])) if number == 1 else "")
                     for sentence in block.split("\n\n"):
                         file.write(f"# line = {number}\n{sentence}\n\n")
     return report
+
+
+def _again(kept: bytearray, lines: Iterable[str], path: str) -> Iterator[tuple[int, str]]:
+    """Whether to keep each line, and the line, in a later reading of a file, which must have as many as before."""
+    for keep, line in zip_longest(kept, lines):
+        if keep is None or line is None:
+            raise _changed(path)
+        yield keep, line
+
+
+def _changed(path: str) -> SyntaxDataError:
+    return SyntaxDataError("changed while it was being filtered", path=path, hint="run the command again")
 
 
 def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, str]]:

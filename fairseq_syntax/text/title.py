@@ -3,7 +3,8 @@
 - ``# lines = N``: the number of lines.
 - ``# made_from = …``: a fingerprint of what the parse depends on, in files of ``fairseq-syntax parse``.
 - ``# parsed_with = {…}``: the parser's options, so that a model's raw text can be parsed as its training text was; and
-  under ``control`` the names of the controls that a control parse was made by, in their order.
+  under ``control`` the names of the controls that a control parse was made by, in their order, with a temperature that
+  is not the control's own (``sharpened --temperature 0.1``).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_a_log_is_read_whatever_its_format(tmp_path, log, stamp):
     assert curves["train"]["train_wall"] == [(6, 2.0)] and curves["valid"]["best_loss"] == [(12, 8.058)]
 
 
-def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path):
+def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path, capsys):
     scores = {"a": {"score": 10.0, "low": 8.0, "high": 13.0}, "b": {"score": 5.0, "low": 5.5, "high": 6.0}}
     intervals = [{"over": None, "to": 2.0, "sentences": 7, "scores": {"BLEU": scores}}]
     intervals.append({"over": 2.0, "to": None, "sentences": 1200, "scores": {"BLEU": scores}})
@@ -77,6 +77,11 @@ def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path):
     argv += ["--by", "upos=N", "--resamples", 10, "--out", tmp_path / "by.png"]
     assert command(list(map(str, argv))) == 0
     assert Image.open(tmp_path / "by.png").size[0] > 100
+    (tmp_path / "src").write_text("w\n" * 3)
+    assert command([*map(str, argv), "--src", f"{tmp_path}/src"]) == 0
+    (tmp_path / "src").write_text("v\n" * 3)
+    assert command([*map(str, argv), "--src", f"{tmp_path}/src"]) == 1
+    assert "p.conllu:1: is the parse of other sentences" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("step", ["0", "-5"])
@@ -90,6 +95,22 @@ def test_a_file_that_is_no_log_is_named(tmp_path):
     (tmp_path / "x").write_text("nothing here\n")
     with pytest.raises(SyntaxDataError, match="x: no line of a fairseq-train log"):
         read_curves(tmp_path / "x")
+
+
+@pytest.mark.parametrize("updates", ["nan", "inf"])
+def test_a_number_of_updates_that_is_none_is_passed_over(tmp_path, updates):
+    (tmp_path / "x").write_text(SIMPLE_LOG + f"epoch 003 | loss 7.5 | num_updates {updates}\n")
+    assert read_curves(tmp_path / "x")["train"]["loss"] == [(6, 9.338), (12, 8.449)]
+    (tmp_path / "x").write_text(f"epoch 003 | loss 7.5 | num_updates {updates}\n")
+    with pytest.raises(SyntaxDataError, match="x: no line of a fairseq-train log"):
+        read_curves(tmp_path / "x")
+
+
+@pytest.mark.parametrize("curves", [[], {}, {"a": []}, {"a": [[0.5, 0.5, 0]]}, {"a": [[0.5, 0.5]]}, {"a": None}])
+def test_what_is_no_report_of_calibrate_is_named(tmp_path, capsys, curves):
+    (tmp_path / "r.json").write_text(json.dumps({"curves": curves}))
+    assert command(["plot", "reliability", f"{tmp_path}/r.json", "--out", f"{tmp_path}/r.svg"]) == 1
+    assert "r.json: not a report of calibrate" in capsys.readouterr().err
 
 
 def test_curves_are_drawn_per_run_and_kind(tmp_path):

@@ -171,3 +171,16 @@ def test_choosing_a_head_writes_no_links(capsys):
     files = ["--input", "a", "--translations", "b", "--output", "c"]
     assert main(["align", "x.pt", *files, "--choose"]) == 1
     assert "--choose writes no links" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nosuch"])
+def test_a_device_that_is_not_there(device, tmp_path):
+    with pytest.raises(SyntaxDataError, match=f"the device {device} cannot be used: .*--device cpu"):
+        load_models([tmp_path / "no.pt"], device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(tmp_path, capsys):
+    argv = ["tree", "--path", str(tmp_path / "no.pt"), "--device", "cuda", "--input", str(tmp_path / "no")]
+    assert main(argv) == 1
+    assert "the device cuda cannot be used" in capsys.readouterr().err

@@ -96,6 +96,11 @@ def score(gold, system):
                     collect_words(read_conllu(io.StringIO(system)), "system"))  # fmt: skip
 
 
+def test_of_no_words_there_is_no_score():
+    with pytest.raises(SyntaxDataError, match="gold: there are no words to compare"):
+        score("# lines = 1\n\n", "")
+
+
 def rows(*words):
     """CoNLL-U of one sentence from (id, form, head, deprel)."""
     return "".join(f"{i}\t{f}\t_\t_\t_\t_\t{h}\t{r}\t_\t_\n" for i, f, h, r in words) + "\n"

@@ -224,3 +224,19 @@ def test_trees_say_how_many_lines_they_are_of(tmp_path, monkeypatch, ending):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert cli.main(["tree", "--path", "model.pt", "--input", source, "--output", str(out)]) == 0
     assert list(read_conllu(out)) == []
+
+
+def test_options_of_trees_are_looked_at_before_the_model(tmp_path, capsys):
+    tree = ["tree", "--path", str(tmp_path / "no.pt"), "--input", str(tmp_path / "text.conllu")]
+    for more, message in (
+        (["--tokenizer", "whitespace", "--lang", "de"], "--lang, --tokenizer with CoNLL-U, whose tokens are taken"),
+        (["--split-sentences"], "--split-sentences with CoNLL-U"),
+        (["--min-prob", "0.1"], "--min-prob without --distributions"),
+        (["--distributions", "--min-prob", "0.1"], "no such checkpoint"),
+    ):
+        assert cli.main([*tree, *more]) == 1
+        assert message in capsys.readouterr().err
+    for more in (["--batch-size", "-5"], ["--min-prob", "7"], ["--device", "tpu"]):
+        with pytest.raises(SystemExit):
+            cli.main([*tree, *more])
+        assert more[0] in capsys.readouterr().err

@@ -7,12 +7,14 @@ import json
 import math
 from collections import Counter
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_syntax.cli import contrast as contrast_command
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.scoring import contrast
@@ -189,7 +191,8 @@ def test_what_is_no_set_is_named(tmp_path, name, text, message):
 def test_wilsons_interval_solves_its_equation(right, total):
     """Its ends are the p for which the observed share is 1.96 standard errors (of p) away."""
     right = min(right, total)
-    found = contrast.accuracy(np.arange(total) < right)
+    found = contrast.accuracy(np.arange(total) < right, np.arange(total))
+    assert found["effective"] == found["sources"] == total
     for end, sign in ((found["low"], 1), (found["high"], -1)):
         error = 1.959964 * math.sqrt(max(end * (1 - end), 0) / total)
         assert end + sign * error == pytest.approx(right / total, abs=1e-6)
@@ -197,15 +200,111 @@ def test_wilsons_interval_solves_its_equation(right, total):
 
 @given(st.integers(0, 12), st.integers(0, 12))
 @settings(max_examples=40, deadline=None)
-def test_mcnemars_p_by_enumeration(gained, lost):
+def test_with_an_item_a_source_the_test_is_mcnemars(gained, lost):
     baseline = np.array([False] * gained + [True] * lost + [True, False])
     system = np.array([True] * gained + [False] * lost + [True, False])
-    found = contrast.mcnemar(baseline, system)
+    found = contrast.compare(baseline, system, np.arange(len(system)))
     n = gained + lost
     chance = [Fraction(math.comb(n, k), 2**n) for k in range(n + 1)]
     assert found["p"] == pytest.approx(float(sum(p for p in chance if p <= chance[gained])))
     assert (found["gained"], found["lost"]) == (gained, lost)
     assert found["difference"] == pytest.approx((gained - lost) / (n + 2))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 7)), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_the_p_of_random_signs_by_enumeration(items):
+    baseline, system, sources = (np.array(column) for column in zip(*items))
+    differences = Counter()
+    for was, now, source in items:
+        differences[source] += int(now) - int(was)
+    observed = abs(sum(differences.values()))
+    sums = [
+        sum(sign * d for sign, d in zip(signs, differences.values()))
+        for signs in product((-1, 1), repeat=len(differences))
+    ]
+    expected = sum(abs(one) >= observed for one in sums) / len(sums)
+    assert contrast.compare(baseline, system, sources)["p"] == pytest.approx(expected)
+
+
+def test_the_p_of_many_sources_is_that_of_a_normal_sum():
+    rng = np.random.default_rng(1)
+    differences = rng.integers(-6, 7, 20000)
+    differences[:300] += 1
+    z = abs(differences.sum()) / math.sqrt((differences**2).sum())
+    assert contrast.sign_flips(differences) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=0.01)
+
+
+def of_alike(rng, sources: int, errors: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Decisions of two systems that are alike: a source's reference has one score, its errors their own."""
+    right = [
+        (rng.normal(size=(sources, 1)) > rng.normal(-0.5, 0.7, size=(sources, errors))).reshape(-1) for _ in range(2)
+    ]
+    return right[0], right[1], np.repeat(np.arange(sources), errors)
+
+
+def test_the_level_is_kept_where_sources_have_several_items():
+    rng, trials = np.random.default_rng(2), 600
+    own = alone = 0
+    for _ in range(trials):
+        baseline, system, sources = of_alike(rng, 60, 4)
+        own += contrast.compare(baseline, system, sources)["p"] < 0.05
+        alone += contrast.compare(baseline, system, np.arange(len(system)))["p"] < 0.05
+    assert own / trials < 0.07 < 0.1 < alone / trials, "items as if independent"
+
+
+@pytest.mark.parametrize("sources", [8, 60])
+@pytest.mark.parametrize("several", [False, True], ids=["as many items each", "of unequal sizes"])
+def test_intervals_hold_the_accuracy_where_items_share_a_source(sources, several):
+    rng, trials, share = np.random.default_rng(3), 600, 0.7
+    own = alone = 0
+    for _ in range(trials):
+        sizes = rng.integers(1, 8, sources) if several else np.full(sources, 4)
+        of = np.repeat(np.arange(sources), sizes)
+        right = rng.random(len(of)) < rng.beta(share, 1 - share, sources)[of]  # half of the variance is the source's
+        found = contrast.accuracy(right, of)
+        own += found["low"] <= share <= found["high"]
+        found = contrast.accuracy(right, np.arange(len(of)))
+        alone += found["low"] <= share <= found["high"]
+    assert own / trials > 0.92 > 0.85 > alone / trials, "items as if independent"
+
+
+def test_the_effective_number_of_items():
+    of = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    for right in ([1] * 8, [0] * 8):
+        assert contrast.effective(np.array(right, bool), of) == 4, "as if a source were right in all or in none"
+    assert contrast.effective(np.array([True, True, False]), np.zeros(3, int)) == 1
+    unequal = np.array([0, 0, 0, 1])
+    assert contrast.effective(np.ones(4, bool), unequal) == pytest.approx(16 / 10)
+    # by loops: the variance of a ratio over the sources, against that of independent items, and the two quantiles
+    right = np.array([1, 1, 1, 1, 0, 0, 1, 0], bool)
+    spread = sum((sum(right[of == s]) - 5 / 8 * 2) ** 2 for s in range(4)) * 4 / 3 / 8**2
+    independent = sum((r - 5 / 8) ** 2 for r in right) / 7 / 8
+    quantiles = 2.364624 / 3.182446  # Student's, of 7 and 3 degrees of freedom
+    assert contrast.effective(right, of) == pytest.approx(8 / (spread / independent) * quantiles**2, rel=1e-5)
+    alternating = np.array([1, 0] * 4, bool)  # sources less unlike than chance would have it: they count no more for it
+    assert contrast.effective(alternating, of) == pytest.approx(8 * quantiles**2, rel=1e-5)
+
+
+def test_items_are_of_one_source_where_its_text_is_the_same(tmp_path, capsys):
+    table = "source\tcorrect\tincorrect\n" + "".join(f"s{i // 2}\tc\ti{i}\n" for i in range(12))
+    sets = [f"{name}={write(tmp_path / f'{name}.tsv', table)}" for name in "ab"]
+    both = joined([read_set(text) for text in sets])
+    assert [list(contrast.sources_of(both)).count(source) for source in range(6)] == [4] * 6
+    scores = write(tmp_path / "right", "1\n0\n" * 24), write(tmp_path / "wrong", "0\n1\n" * 24)
+    argv = ["contrast", "--scores", f"x={scores[0]}", f"y={scores[1]}", "--json", f"{tmp_path}/r.json", "--set"]
+    assert command([*argv, *sets]) == 0
+    printed = capsys.readouterr().out
+    assert "Wilson's 95% interval, for the effective number of items, as some share a source" in printed
+    assert "exact test of random signs over sources; Holm" in printed and "McNemar" not in printed
+    whole = json.loads((tmp_path / "r.json").read_text())["groups"]["all"]["all"]
+    assert whole["tests"]["y"]["p"] == pytest.approx(2 / 2**6), "six sources, not 24 items"
+    assert (whole["systems"]["x"]["sources"], whole["systems"]["x"]["effective"]) == (6, 6)
+    alone = write(tmp_path / "one.tsv", "source\tcorrect\tincorrect\nx\ty\tz\nu\ty\tz\n")
+    scores = write(tmp_path / "right", "1\n0\n" * 2), write(tmp_path / "wrong", "0\n1\n" * 2)
+    assert command([*argv, alone]) == 0
+    printed = capsys.readouterr().out
+    assert "Wilson's 95% interval\n" in printed and "McNemar's exact test; Holm" in printed
 
 
 def test_a_category_called_all_has_its_row_beside_that_of_all_items(tmp_path, capsys):
@@ -229,10 +328,11 @@ def test_scores_from_elsewhere(tmp_path, capsys):
     assert "Wilson" in capsys.readouterr().out
     report = json.loads((tmp_path / "r.json").read_text())
     found = read_set(path)
-    expected = contrast.accuracy(contrast.decisions(found, [-cost for cost in costs]))
+    sources = contrast.sources_of(found)
+    expected = contrast.accuracy(contrast.decisions(found, [-cost for cost in costs]), sources)
     assert report["groups"]["all"]["all"]["systems"]["a"] == expected
     assert (tmp_path / "out/a.scores").read_text().splitlines() == [repr(-cost) for cost in costs]
-    # two systems: McNemar's tests of the two, corrected over the categories
+    # two systems: the tests of the two, corrected over the categories
     write(tmp_path / "other", "".join(f"{cost}\n" for cost in reversed(costs)))
     assert command([*argv, "--scores", f"b={tmp_path}/other", "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -259,3 +359,26 @@ def test_scores_from_elsewhere(tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert command(["contrast", "--set", path]) == 1
     assert "nothing to compare" in capsys.readouterr().err
+    models = ["--conllu", "x", "--parser", "x", "--data", "x", "--max-tokens", "7", "--score", "mean"]
+    for more, names in ((models, "--data, --conllu, --parser, --score, --max-tokens"), (["--lang", "de"], "--lang")):
+        assert command([*argv, *more]) == 1
+        assert f"{names} without --model" in capsys.readouterr().err
+    assert command(["contrast", "--set", path, "--model", "a.pt", "--lower-is-better"]) == 1
+    assert "--lower-is-better without --scores" in capsys.readouterr().err
+
+
+def test_scores_are_written_as_soon_as_a_model_has_them(tmp_path, capsys, monkeypatch):
+    path = write(tmp_path / "set.tsv", "source\tcorrect\tincorrect\nx\ty\tz\n")
+
+    def only_the_first(*given):
+        yield "a", [1.0, 0.0]
+        raise SyntaxDataError("b has no parse")
+
+    monkeypatch.setattr(contrast_command, "_force", only_the_first)
+    argv = ["contrast", "--set", path, "--model", "a=a.pt", "b=b.pt", "--write-scores", f"{tmp_path}/out"]
+    assert command([*argv, "--scores", f"c={write(tmp_path / 'few', '1')}"]) == 1
+    assert "1 scores, but" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists(), "ready scores are read before models score"
+    assert command(argv) == 1
+    assert "b has no parse" in capsys.readouterr().err
+    assert (tmp_path / "out/a.scores").read_text() == "1.0\n0.0\n"

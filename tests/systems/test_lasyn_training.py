@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -341,8 +342,20 @@ def test_diversify_makes_its_folder_first(tmp_path, capsys):
     assert "out: cannot be written" in capsys.readouterr().err
 
 
+def test_diversify_looks_at_its_options_first(tmp_path, capsys):
+    from fairseq_syntax.cli import main
+
+    argv = ["diversify", str(tmp_path / "no.pt"), "--out", str(tmp_path / "out")]
+    assert main([*argv, "--tokenize", "nosuch"]) == 1
+    assert "sacrebleu has no tokenizer nosuch" in capsys.readouterr().err
+    for option in ("--beam", "--samples", "--sentences"):
+        with pytest.raises(SystemExit):
+            main([*argv, option, "0"])
+        assert f"{option}: must be 1 or more" in capsys.readouterr().err
+
+
 @pytest.mark.slow
-def test_diversify(data, trained, tmp_path, capsys):
+def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     from fairseq_syntax.cli import main
 
     argv = ["diversify", str(trained[0]), "--data", str(data), "--split", "test", "--sentences", "5", "--samples", "2"]
@@ -364,3 +377,16 @@ def test_diversify(data, trained, tmp_path, capsys):
     assert training_bigrams(task, "upos").pairs == {(EDGE, 1), (1, 2), (2, 3), (3, EDGE)}
     assert main([*argv, "--lines", "9", "--out", str(tmp_path / "no")]) == 1
     assert "--lines are numbers from 1 to 8" in capsys.readouterr().err
+
+    monkeypatch.setattr("fairseq_syntax.experiments.diversity_measures.measure", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main([*argv, "--distances", "0", "--out", str(tmp_path / "translated")])
+    assert [p.name for p in (tmp_path / "translated").iterdir()] == ["translations.tsv"], "before they are measured"
+    without = tmp_path / "without"
+    shutil.copytree(data, without)
+    pair = next(without.glob("test.*.idx")).name.split(".")[1]
+    for path in without.glob(f"test.{pair}.{pair.split('-')[1]}.*"):
+        path.unlink()
+    argv[argv.index(str(data))] = str(without)
+    assert main([*argv, "--out", str(tmp_path / "no")]) == 1
+    assert "--split test has no references" in capsys.readouterr().err

@@ -19,8 +19,8 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import controls
 from fairseq_syntax.text.conllu import ParsedLine, Token, format_conllu, owner, read_conllu
 from fairseq_syntax.text.controls import CONTROLS, STRUCTURES, Control
+from fairseq_syntax.text.title import check_controls, parsed_with
 from fairseq_syntax.text.title import controls as controls_of
-from fairseq_syntax.text.title import parsed_with
 
 LABELS = ["nsubj", "obj", "acl:relcl", "obl", "a,b|c"]
 P_VALUES = [0.01, 0.03, 0.125, 0.2, 0.25]
@@ -340,6 +340,28 @@ def test_the_command(tmp_path, capsys):
     parse.write_text("".join(rows).replace("Arcs", "Arks") + "\n")
     assert command(["control", "flattened", "--input", str(parse), "--output", str(out)]) == 1
     assert f"{parse}:1: line 1 has no distributions" in capsys.readouterr().err
+
+
+def test_the_title_has_a_temperature_that_is_not_the_usual_one(tmp_path, capsys):
+    """So that a model which was trained on one is not given the other."""
+    parse = tmp_path / "a.conllu"
+    parse.write_text("1\ta\t_\tX\t_\t_\t0\troot\t_\tArcs=0:root:0.9\n\n")
+
+    def made(*control) -> dict:
+        out = tmp_path / f"{'_'.join(control)}.conllu"
+        assert command(["control", *control, "--input", str(parse), "--output", str(out)]) == 0
+        return parsed_with(out)
+
+    usual = made("linear", "sharpened")
+    assert controls_of(usual) == ["linear", "sharpened"]
+    assert made("linear", "sharpened", "--temperature", "0.5") == usual
+    other = made("linear", "sharpened", "--temperature", "0.1")
+    assert controls_of(other) == ["linear", "sharpened --temperature 0.1"]
+    for trained, own in ((usual, other), (other, usual)):
+        with pytest.raises(SyntaxDataError, match="and these are others") as error:
+            check_controls(trained, own, "x")
+    assert "fairseq-syntax control linear sharpened --temperature 0.1 makes" in error.value.hint
+    check_controls(other, other, "x")
 
 
 def test_stdout_has_the_parse_and_nothing_else(tmp_path):

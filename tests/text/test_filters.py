@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_syntax.cli import filter as command
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text import filters
 from fairseq_syntax.text.conllu import read_conllu, text_of
 from fairseq_syntax.text.filters import Judge, Limits, conllu_blocks, filter_files
 
@@ -200,6 +202,37 @@ def test_bad_input_is_named_and_writes_nothing(corpus):
     with pytest.raises(SyntaxDataError, match="empty"):
         filter_files(files, outs, Limits())
     assert not (corpus / "out.en").exists() and not (corpus / "out.de").exists()
+
+
+@pytest.mark.parametrize("pipe", ["en", "de", "conllu"])
+def test_a_pipe_is_refused_since_it_is_read_once(corpus, pipe):
+    parse = corpus / "conllu"
+    parse.write_text("".join(_sentence(line, line=n) for n, line in enumerate(EN, 1) if line), encoding="utf-8")
+    (corpus / pipe).unlink()
+    os.mkfifo(corpus / pipe)
+    with pytest.raises(SyntaxDataError, match=f"{pipe}: is no file: it is read several times"):
+        _filter(corpus, Limits(), conllu=(str(parse), str(corpus / "out.conllu")))
+    assert not list(corpus.glob("out*"))
+
+
+@pytest.mark.parametrize("changed", ["en", "de", "conllu"])
+@pytest.mark.parametrize("lines", [-1, 1])
+def test_a_file_that_changes_while_it_is_filtered_is_an_error(corpus, monkeypatch, changed, lines):
+    parse = corpus / "conllu"
+    rows = [_sentence(line, line=n) for n, line in enumerate(EN, 1) if line]
+    parse.write_text("".join(rows), encoding="utf-8")
+    other = {"en": EN, "de": DE, "conllu": [row.removesuffix("\n") for row in rows]}[changed]
+    other = other[:-1] if lines < 0 else [*other, "more" if changed != "conllu" else _sentence("more", line=8)]
+
+    def then_changed(*given):
+        yield from judged(*given)
+        (corpus / changed).write_text("".join(line + "\n" for line in other), encoding="utf-8")
+
+    judged = filters._judged
+    monkeypatch.setattr(filters, "_judged", then_changed)
+    with pytest.raises(SyntaxDataError, match=changed):
+        _filter(corpus, Limits(), conllu=(str(parse), str(corpus / "out.conllu")))
+    assert not list(corpus.glob("out*"))
 
 
 def test_the_command_prints_its_report(corpus, capsys):
