@@ -13,6 +13,16 @@ PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_OPTIONS := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
+# The stamp says for what it was made. Where another PyTorch is asked for, that and what was built against it are anew.
+ASKED := $(strip $(TORCH) $(TORCH_INDEX_URL) $(if $(CUDA),CUDA=$(CUDA)))
+ifneq ($(strip $(filter-out file,$(origin TORCH)) $(TORCH_INDEX_URL) $(CUDA)),)
+ifneq ($(wildcard $(VENV)/.torch),)
+ifneq ($(shell cat $(VENV)/.torch),$(ASKED))
+ANOTHER := 1
+.PHONY: $(VENV)/.torch
+endif
+endif
+endif
 # One thread a process: tests run in as many processes as there are cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 export CUDA
@@ -94,9 +104,10 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.made tools/install_torch.py
+	@$(if $(ANOTHER),rm -f $@; $(PIP) uninstall --quiet --yes torch fairseq-fixed)
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python tools/install_torch.py '$(TORCH)' $(TORCH_OPTIONS)
 	@$(BIN)/python tools/install_torch.py --constraint > $(VENV)/constraints.txt
-	@touch $@
+	@echo '$(ASKED)' > $@
 
 # Most Pythons get fairseq-fixed as source. Without isolation it is built against the PyTorch that is there, in place
 # of a second one; the constraint keeps that one when pip looks at fairseq-fixed's own requirements.

@@ -8,7 +8,9 @@
 set -euo pipefail
 shards=$1
 shift
-command=$(printf '%q ' fairseq-syntax parse "$@")
+# In single quotes, for the sh in which Slurm runs it: bash's own %q writes $'…' where the locale is C.
+quote="'\\''"
+command=$(for word in fairseq-syntax parse "$@"; do printf "'%s' " "${word//\'/$quote}"; done)
 array=$(sbatch --parsable ${SBATCH_OPTIONS:-} --job-name parse --array "1-$shards" \
     --wrap "srun $command --shard \$SLURM_ARRAY_TASK_ID/$shards")
 merge=$(sbatch --parsable ${SBATCH_OPTIONS:-} --job-name merge --dependency "afterok:$array" --kill-on-invalid-dep=yes \

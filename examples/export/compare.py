@@ -85,9 +85,7 @@ def main() -> None:
             ("float32", "ctranslate2", None),
             ("int8", "ctranslate2", "int8"),
         ):
-            # Loaded again: the export may renumber the model's heads.
-            model = export.load(args.checkpoint, args.data)
-            export.export(model, to, place / kind, quantization=quantization)
+            export.export(loaded, to, place / kind, quantization=quantization)
         for subset, text, reference in zip(args.subset, args.text, args.reference):
             task.load_dataset(subset)
             tokens = task.dataset(subset).src

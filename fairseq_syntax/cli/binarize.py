@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 
+from fairseq_syntax.cli.options import positive
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
 
 
@@ -24,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         )
     parser.add_argument("--only-source", action="store_true", help="leave the target's syntax out")
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
+        "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
     )
     add_ray_options(parser)
     from fairseq_syntax.data.preprocess import add_syntax_options

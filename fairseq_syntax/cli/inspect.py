@@ -29,21 +29,18 @@ def main(args: argparse.Namespace) -> int:
     failed = False
     for path in find_stores(args.path):
         store = SyntaxStore(path)
+        tokens, missing = None, ""
         try:
-            tokens: Tokens | None = Tokens(path)
-        except SyntaxDataError:
-            # a store alone can still be looked at, but not be checked
-            if args.check:
-                raise
-            tokens = None
+            tokens = Tokens(path)
+        except SyntaxDataError as error:  # a store alone can still be looked at
+            missing = str(error)
         print(report(describe(store), args.label_groups))
         wanted = args.sentence or ([1] if len(store) else [])
         for sentence in wanted:
             print("  " + example(store, sentence, tokens).replace("\n", "\n    "))
         if args.check:
             problems = 0
-            assert tokens is not None  # or the error above
-            for problem in check(store, tokens):
+            for problem in check(store, tokens) if tokens else [missing]:
                 problems += 1
                 if problems <= args.problems:
                     print(f"  WRONG: {problem}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_syntax.cli.options import add_file_language
+from fairseq_syntax.cli.options import add_file_language, positive
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
 
 
@@ -40,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser.add_argument("--nwords", type=int, default=-1, metavar="N", help="of the dictionary, as nwordssrc")
     parser.add_argument("--padding-factor", type=int, default=8, metavar="N", help="of the dictionary (default: 8)")
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
+        "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
     )
     add_ray_options(parser)
     return parser
@@ -54,33 +54,35 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished
     from fairseq_syntax.data.inventory import dictionary, label_inventory, parses_of
     from fairseq_syntax.data.labels import labels_path
-    from fairseq_syntax.text.files import file_sha256, fingerprint
+    from fairseq_syntax.text.files import file_sha256, fingerprint, remove_folder
     from fairseq_syntax.text.jobs import Step
 
     parses = parses_of(args.input)
     texts = [*args.input, *args.joined]
     options = {"threshold": args.threshold, "nwords": args.nwords, "padding_factor": args.padding_factor}
-    path = Path(args.outdir, f"dict.{args.lang}.txt")
-    step = Step((path,), fingerprint("dictionary", [file_sha256(text) for text in texts], options))
-    with step.making() as done:
-        if done is None:
-            step.begin()
-            symbols = dictionary(texts, os.fspath(path), workers=args.workers or 1, **options)
-            step.finish({"symbols": symbols})
-        else:
-            symbols = done["note"]["symbols"]
-    finished(path, f"{symbols} symbols")
-    if not parses:
-        return 0
-    path = Path(labels_path(args.outdir, args.lang))
-    step = Step((path,), fingerprint("labels", [file_sha256(parse) for parse in parses]))
-    with step.making() as done, chosen_workers(args, count=args.workers) as workers:
-        if done is None:
-            labels = label_inventory(parses, workers=workers)
-            step.begin()
-            labels.save(path)
-            step.finish({"labels": {column: len(names) - 1 for column, names in labels.labels.items()}})
-            done = step.record()
+    with chosen_workers(args, count=args.workers) as workers:
+        path = Path(args.outdir, f"dict.{args.lang}.txt")
+        step = Step((path,), fingerprint("dictionary", [file_sha256(text) for text in texts], options))
+        with step.making() as done:
+            if done is None:
+                step.begin()
+                symbols = dictionary(texts, os.fspath(path), workers=workers, **options)
+                step.finish({"symbols": symbols})
+            else:
+                remove_folder(path.with_name(f"{path.name}.parts"))  # of a run that was killed before it could
+                symbols = done["note"]["symbols"]
+        finished(path, f"{symbols} symbols")
+        if not parses:
+            return 0
+        path = Path(labels_path(args.outdir, args.lang))
+        step = Step((path,), fingerprint("labels", [file_sha256(parse) for parse in parses]))
+        with step.making() as done:
+            if done is None:
+                labels = label_inventory(parses, workers=workers)
+                step.begin()
+                labels.save(path)
+                step.finish({"labels": {column: len(names) - 1 for column, names in labels.labels.items()}})
+                done = step.record()
     counts = done["note"]["labels"] if done else {}
     finished(path, ", ".join(f"{count} of {column}" for column, count in counts.items()))
     return 0

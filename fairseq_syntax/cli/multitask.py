@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_syntax.cli.options import positive
+
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
@@ -40,7 +42,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         help="default: <translate> <parse>",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the shuffle")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: %(default)s)")
     return parser
 
 

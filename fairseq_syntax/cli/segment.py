@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_syntax.cli.options import add_file_language
+from fairseq_syntax.cli.options import add_file_language, positive
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
 
 
@@ -42,7 +42,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--train-lines", type=int, default=0, metavar="N", help="train on N lines drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of that draw")
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
+        "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
     )
     add_ray_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="train and segment again whatever is there")

@@ -124,11 +124,6 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     )
 
 
-def as_tensors(flat: FlatSyntax[np.ndarray]) -> FlatSyntax[Tensor]:
-    """The arrays as tensors that share their memory, not packed."""
-    return unpack(pack(flat))
-
-
 class SyntaxBatch:
     """Views of a batch's syntax.
 

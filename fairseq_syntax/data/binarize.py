@@ -118,21 +118,6 @@ def _of_words(line: ParsedLine, labels: LabelInventory) -> StoredSentence | None
     return StoredSentence(pieces, list(line.heads), deprels, upos, xpos, arcs, starts, line.parsed)
 
 
-def paired_lines(tokens: str, parse: str, segmenter: Segmenter | None = None) -> Iterator[tuple[list[str], ParsedLine]]:
-    """The pieces and the parse of each line, checked against each other.
-
-    Args:
-        tokens: file of pieces, separated by spaces
-        parse: CoNLL-U file of the same lines, with ``Pieces=`` where words are split
-        segmenter: what made the pieces; with it, they must be the pieces of the parse's words
-
-    Raises:
-        SyntaxDataError: other line counts, or a line whose pieces are not those of its parse
-    """
-    for texts, part in _parts(tokens, parse, count_lines(tokens)):
-        yield from _pair(texts, part, tokens, parse, segmenter)
-
-
 def count_lines(path: str) -> int:
     """The lines of a text file. Raises SyntaxDataError where there is none."""
     n_lines = sum(1 for _ in read_raw_lines(path))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, to_stored
 from fairseq_syntax.data.labels import COLUMNS, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store.schema import SENTENCES_PER_CHUNK
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
+from fairseq_syntax.text.files import whole_file
 from fairseq_syntax.text.jobs import Workers, in_workers
 
 _Labels = dict[str, list[str]]
@@ -69,29 +71,28 @@ def _labels_of(task: tuple[str, ConlluPart]) -> _Labels:
 
 
 def dictionary(
-    texts: Sequence[str], out: str, *, threshold: int, nwords: int, padding_factor: int, workers: int
+    texts: Sequence[str], out: str, *, threshold: int, nwords: int, padding_factor: int, workers: int | Workers
 ) -> int:
     """Writes fairseq's dictionary of the pieces of several texts, as ``fairseq-preprocess`` makes it of one.
+
+    A run that was killed continues with the parts that are missing.
 
     Args:
         texts: files of pieces
         out: the file to write
         threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
-        workers: processes
+        workers: processes, or the workers of a cluster
 
     Returns:
         the number of its symbols
 
     Raises:
-        SyntaxDataError: it cannot be written
+        SyntaxDataError: a text cannot be read, or the dictionary cannot be written
     """
-    from fairseq.tasks.fairseq_task import FairseqTask
+    from fairseq_syntax.data.tokens import counted_words, dictionary_of  # loads fairseq
 
-    from fairseq_syntax.text.files import whole_file
-
-    made = FairseqTask.build_dictionary(
-        list(texts), workers=workers, threshold=threshold, nwords=nwords, padding_factor=padding_factor
-    )
-    with whole_file(out) as file:
-        made.save(file)
+    with counted_words(texts, Path(out), workers=workers) as words:
+        made = dictionary_of(words, threshold=threshold, nwords=nwords, padding_factor=padding_factor)
+        with whole_file(out) as file:
+            made.save(file)
     return len(made)

@@ -13,7 +13,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,9 +138,9 @@ def check_dataset(args: Namespace) -> None:
     """Make sure that the token dataset is there and that its sentences are as long as the text's.
 
     Raises:
-        SyntaxDataError: nothing to binarize, or another number of lines or pieces than the tokens have
+        SyntaxDataError: nothing to binarize, damaged tokens, or another number of lines or pieces than they have
     """
-    from fairseq.data import data_utils
+    from fairseq_syntax.data.tokens import load_tokens
 
     found = list(sides(args))
     if not found:
@@ -148,9 +148,7 @@ def check_dataset(args: Namespace) -> None:
     for side in found:
         prefix = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         prefix = prefix.removesuffix(".syntax.arrow")
-        dataset = data_utils.load_indexed_dataset(prefix, None)
-        if dataset is None:
-            raise SyntaxDataError("no such token dataset", path=prefix + ".idx", hint="run fairseq-preprocess first")
+        dataset = load_tokens(prefix)
         lines = 0
         for lines, line in enumerate(read_lines(side.tokens), start=1):
             count = len(line.split())
@@ -232,13 +230,9 @@ def _check_given(args: Namespace) -> None:
 
 def _symbols(path: str | os.PathLike[str]) -> list[str]:
     """The symbols of a dictionary. Raises SyntaxDataError where it cannot be read."""
-    from fairseq.data import Dictionary
+    from fairseq_syntax.data.tokens import load_dictionary
 
-    try:
-        return list(Dictionary.load(os.fspath(path)).symbols)
-    except Exception as error:  # fairseq raises that for what is not UTF-8
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise SyntaxDataError(f"cannot be read as a dictionary: {reason}", path=path) from error
+    return list(load_dictionary(path).symbols)
 
 
 def _clear_joined(given: str, other: Path, option: str) -> None:
@@ -303,25 +297,18 @@ def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
 
 def _make_dictionary(steps: dict[str, Step], filenames, task, args, src=False, tgt=False):
     """The dictionary of one text, or of two: what fairseq's ``task.build_dictionary`` makes, saved at once."""
-    from fairseq.data import Dictionary
+    from fairseq_syntax.data.tokens import counted_words, dictionary_of
 
-    from fairseq_syntax.data.tokens import counted_words
-
-    dictionary = Dictionary()
-    with ExitStack() as stack:
-        for path in sorted(filenames):
-            output = Path(args.destdir, f"dict.{path[len(args.trainpref) + 1 :]}.txt")
-            made_from = file_sha256(path)
-            words = stack.enter_context(counted_words(path, output, made_from=made_from, workers=args.workers))
-            for word, count in sorted(words.items()):
-                dictionary.add_symbol(word, count)
-        dictionary.finalize(
+    own = [steps[args.source_lang if src else args.target_lang]]
+    made = list(steps.values()) if args.joined_dictionary else own
+    with counted_words(sorted(filenames), made[0].outputs[0], workers=args.workers) as words:
+        dictionary = dictionary_of(
+            words,
             threshold=args.thresholdsrc if src else args.thresholdtgt,
             nwords=args.nwordssrc if src else args.nwordstgt,
             padding_factor=args.padding_factor,
         )
-        own = args.source_lang if src else args.target_lang
-        for step in steps.values() if args.joined_dictionary else [steps[own]]:
+        for step in made:
             with whole_file(step.outputs[0]) as file:
                 dictionary.save(file)
             step.finish()
@@ -363,6 +350,29 @@ def _writing_below(folder: str) -> Iterator[None]:
             raise
 
 
+@contextmanager
+def _whole_dictionaries() -> Iterator[None]:
+    """fairseq saves every dictionary in the block whole or not at all.
+
+    It does so over those that are done, too, as it is given them by ``--srcdict``: a full disk or a kill cut them off.
+    """
+    from fairseq.data import Dictionary
+
+    save = Dictionary.save
+
+    def save_whole(self, f):
+        if not isinstance(f, str):
+            return save(self, f)
+        with whole_file(f) as file:
+            save(self, file)
+
+    Dictionary.save = save_whole
+    try:
+        yield
+    finally:
+        Dictionary.save = save
+
+
 def _wrap_main(module) -> None:
     original = module.main
     if getattr(original, "with_syntax", False):
@@ -382,7 +392,8 @@ def _wrap_main(module) -> None:
             module._build_dictionary = functools.partial(_make_dictionary, steps)
             module._make_binary_dataset = functools.partial(_make_tokens, make_tokens)
             try:
-                original(args)
+                with _whole_dictionaries():
+                    original(args)
             finally:
                 module._build_dictionary, module._make_binary_dataset = make_dictionary, make_tokens
             if not args.dict_only:

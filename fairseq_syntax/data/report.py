@@ -54,21 +54,19 @@ class Tokens:
         segmentation: its fingerprint; None where the folder has none
 
     Raises:
-        SyntaxDataError: the dataset or its dictionary is not there
+        SyntaxDataError: the dataset or its dictionary is not there, or damaged
     """
 
     def __init__(self, store: str) -> None:
-        from fairseq.data import Dictionary, data_utils
+        from fairseq_syntax.data.tokens import load_dictionary, load_tokens
 
         self.prefix = store.removesuffix(SUFFIX)
         folder, lang = os.path.dirname(self.prefix) or ".", self.prefix.rpartition(".")[2]
         self.dictionary_path = os.path.join(folder, f"dict.{lang}.txt")
         if not os.path.exists(self.dictionary_path):
             raise SyntaxDataError("there is no dictionary", path=self.dictionary_path, hint="run fairseq-preprocess")
-        self.dictionary = Dictionary.load(self.dictionary_path)
-        self.dataset = data_utils.load_indexed_dataset(self.prefix, self.dictionary)
-        if self.dataset is None:
-            raise SyntaxDataError("there is no token dataset", path=self.prefix + ".idx", hint="run fairseq-preprocess")
+        self.dictionary = load_dictionary(self.dictionary_path)
+        self.dataset = load_tokens(self.prefix)
         about = segmentation_path(folder, lang)
         segmenter = load_segmenter(about) if os.path.exists(about) else None
         self.kind = segmenter.kind if segmenter else None

@@ -12,7 +12,7 @@ import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -20,39 +20,127 @@ from typing import Any
 
 import numpy as np
 from fairseq.binarizer import BinarizeSummary
-from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype, data_file_path, index_file_path
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.indexed_dataset import (
+    IndexedDataset,
+    MMapIndexedDataset,
+    _code_to_dtype,
+    best_fitting_int_dtype,
+    data_file_path,
+    index_file_path,
+)
 from fairseq.tokenizer import tokenize_line
 
 from fairseq_syntax.console import progress
-from fairseq_syntax.text.files import decode_line, fingerprint, read_raw_lines, unwritable, whole_binary, whole_path
-from fairseq_syntax.text.jobs import Parts, in_workers, part_spans
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.text.files import (
+    decode_line,
+    file_sha256,
+    fingerprint,
+    read_raw_lines,
+    unwritable,
+    whole_binary,
+    whole_path,
+)
+from fairseq_syntax.text.jobs import Parts, Workers, in_workers, part_spans
 
 PART_LINES = 50_000
+_HEAD = struct.Struct("<9sQBQ")  # of an index: a mark, a version, the type of the tokens, the number of sentences
+
+
+def load_dictionary(path: str | os.PathLike[str]) -> Dictionary:
+    """fairseq's dictionary. Raises SyntaxDataError where it cannot be read."""
+    try:
+        return Dictionary.load(os.fspath(path))
+    except Exception as error:  # fairseq raises that for what is not UTF-8
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise SyntaxDataError(f"cannot be read as a dictionary: {reason}", path=path) from error
+
+
+def load_tokens(prefix: str) -> Any:
+    """fairseq's token dataset of ``prefix.bin`` and ``prefix.idx``.
+
+    Raises:
+        SyntaxDataError: one of the files is not there, or they are damaged
+    """
+    index_path, data_path = index_file_path(prefix), data_file_path(prefix)
+    hint = "run fairseq-preprocess first"
+    for path in (index_path, data_path):
+        if not os.path.exists(path):
+            raise SyntaxDataError("there is no such token dataset", path=path, hint=hint)
+    try:
+        _check_whole(index_path, data_path)
+        dataset = data_utils.load_indexed_dataset(prefix, None)
+    except (OSError, AssertionError, ValueError, RuntimeError, struct.error) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise SyntaxDataError(f"cannot be read as a token dataset: {reason}", path=index_path) from error
+    return dataset
+
+
+def _check_whole(index_path: str, data_path: str) -> None:
+    """Makes sure that a dataset is whole before fairseq's own class opens it, which complains of half of it twice.
+
+    Raises:
+        SyntaxDataError: a file is cut off, or is not what the other is of
+    """
+    hint = "run fairseq-preprocess again"
+    with open(index_path, "rb") as file:
+        head = file.read(_HEAD.size)
+    if head.startswith(IndexedDataset._HDR_MAGIC):
+        return  # of --dataset-impl cached and lazy
+    size = os.path.getsize(index_path)
+    mark, _, code, n = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0, 0)
+    if mark != MMapIndexedDataset.Index._HDR_MAGIC or code not in _code_to_dtype or size != _HEAD.size + 12 * n:
+        raise SyntaxDataError("is damaged, or no index of a token dataset", path=index_path, hint=hint)
+    if not n:
+        return
+    sizes = np.memmap(index_path, np.int32, "r", _HEAD.size, n)
+    begins = np.memmap(index_path, np.int64, "r", _HEAD.size + sizes.nbytes, n)
+    width = np.dtype(_code_to_dtype[code]).itemsize
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if int(sizes.min()) < 0 or not np.array_equal(begins, (ends - sizes) * width):
+        raise SyntaxDataError("is damaged", path=index_path, hint=hint)
+    if (found := os.path.getsize(data_path)) != (due := int(ends[-1]) * width):
+        raise SyntaxDataError(f"has {found} bytes, but the index is of {due}", path=data_path, hint=hint)
 
 
 @contextmanager
 def counted_words(
-    path: str | os.PathLike[str], dictionary_path: Path, *, made_from: str, workers: int = 1
+    paths: Sequence[str | os.PathLike[str]], dictionary_path: Path, *, workers: int | Workers = 1
 ) -> Iterator[Counter[str]]:
-    """The words of a text and how often each is in it. A run that was killed continues with the parts that are missing.
+    """The words of texts, and how often each is in them.
 
-    The parts lie beside the dictionary that is made of the counts, and are removed at the end of the ``with`` block.
+    A run that was killed continues with the parts that are missing. They lie beside the dictionary that is made of the
+    counts, and are removed at the end of the ``with`` block.
 
     Args:
-        path: text, whose words are separated by white space; only ``\\n`` ends a line
+        paths: texts, whose words are separated by white space; only ``\\n`` ends a line
         dictionary_path: of the dictionary
-        made_from: a fingerprint of the text
-        workers: processes
+        workers: processes, or the workers of a cluster
 
     Raises:
-        SyntaxDataError: the text cannot be read, or a file cannot be written
+        SyntaxDataError: a text cannot be read, or a file cannot be written
     """
-    parts = Parts(dictionary_path.absolute(), fingerprint("words", made_from, PART_LINES), ".words")
+    made_from = fingerprint("words", [file_sha256(path) for path in paths], PART_LINES)
+    parts = Parts(dictionary_path.absolute(), made_from, ".words")
     with parts.being_made():
         counts: Counter[str] = Counter()
-        for span in _make_parts(parts, path, workers, _count, ()):
+        for span in _make_parts(parts, paths, workers, _count, ()):
             counts.update(json.loads(parts.body(span)))
         yield counts
+
+
+def dictionary_of(words: Mapping[str, int], *, threshold: int, nwords: int, padding_factor: int) -> Dictionary:
+    """The dictionary that fairseq's ``build_dictionary`` makes of texts with these words, which are so often in them.
+
+    Args:
+        threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
+    """
+    dictionary = Dictionary()
+    for word, count in words.items():
+        dictionary.add_symbol(word, count)
+    dictionary.finalize(threshold=threshold, nwords=nwords, padding_factor=padding_factor)
+    return dictionary
 
 
 def binarize_tokens(
@@ -76,7 +164,7 @@ def binarize_tokens(
     parts = Parts(Path(data_file_path(prefix)).absolute(), fingerprint(made_from, PART_LINES), ".tokens")
     dtype = best_fitting_int_dtype(len(dictionary))
     with parts.being_made():
-        spans = _make_parts(parts, path, workers, _binarize, (dictionary, dtype))
+        spans = _make_parts(parts, [path], workers, _binarize, (dictionary, dtype))
         lengths, replaced = [], 0
         index_path = Path(index_file_path(prefix))
         with whole_path(index_path) as temporary, whole_binary(parts.output) as file:
@@ -116,48 +204,55 @@ def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
 
 def _make_parts(
     parts: Parts,
-    path: str | os.PathLike[str],
-    workers: int,
+    paths: Sequence[str | os.PathLike[str]],
+    workers: int | Workers,
     make: Callable[..., bytes],
     arguments: tuple[Any, ...],
 ) -> list[tuple[int, int]]:
-    """Makes the parts of a text that are missing; returns the spans of all, in lines.
+    """Makes the parts of texts that are missing; returns the spans of all, in lines that go on from text to text.
 
     ``make(sentences, *arguments)`` returns the content of a part; a sentence is its words.
     """
-    n_lines = sum(1 for _ in read_raw_lines(path))
-    spans = part_spans(n_lines, PART_LINES)
+    spans: list[tuple[int, int]] = []
+    texts: list[tuple[str, int, list[tuple[int, int]]]] = []
+    for path in paths:
+        before = spans[-1][1] if spans else 0
+        own = part_spans(sum(1 for _ in read_raw_lines(path)), PART_LINES)
+        texts.append((os.fspath(path), before, own))
+        spans += [(before + start, before + end) for start, end in own]
 
-    def missing() -> Iterator[tuple[tuple[int, int], list[bytes]]]:
-        lines = read_raw_lines(path)
-        for span in spans:
-            rows = list(islice(lines, PART_LINES))
-            if parts.is_whole(span):
-                bar.update(len(rows))
-            else:
-                yield span, rows
+    def missing() -> Iterator[_Task]:
+        for path, before, own in texts:
+            lines = read_raw_lines(path)
+            for start, end in own:
+                rows, span = list(islice(lines, PART_LINES)), (before + start, before + end)
+                if parts.is_whole(span):
+                    bar.update(len(rows))
+                else:
+                    yield span, rows, path, start
 
-    with progress(total=n_lines, of=parts.output.name) as bar:
-        given = (parts, os.fspath(path), make, arguments)
-        for lines in in_workers(_work, missing(), workers=min(workers, len(spans)), start=_start, arguments=given):
+    with progress(total=spans[-1][1] if spans else 0, of=parts.output.name) as bar:
+        workers = min(workers, len(spans)) if isinstance(workers, int) else workers
+        for lines in in_workers(_work, missing(), workers=workers, start=_start, arguments=(parts, make, arguments)):
             bar.update(lines)
     return spans
 
 
-_worker: tuple[Parts, str, Callable[..., bytes], tuple[Any, ...]] | None = None
+_Task = tuple[tuple[int, int], list[bytes], str, int]  # the part's span, its lines, their text, the lines before them
+_worker: tuple[Parts, Callable[..., bytes], tuple[Any, ...]] | None = None
 
 
-def _start(parts: Parts, path: str, make: Callable[..., bytes], arguments: tuple[Any, ...]) -> None:
+def _start(parts: Parts, make: Callable[..., bytes], arguments: tuple[Any, ...]) -> None:
     global _worker
     parts.check_folder()
-    _worker = parts, path, make, arguments
+    _worker = parts, make, arguments
 
 
-def _work(task: tuple[tuple[int, int], list[bytes]]) -> int:
+def _work(task: _Task) -> int:
     assert _worker is not None
-    parts, path, make, arguments = _worker
-    span, rows = task
-    sentences = (tokenize_line(decode_line(row, path, span[0] + place)) for place, row in enumerate(rows, start=1))
+    parts, make, arguments = _worker
+    span, rows, path, before = task
+    sentences = (tokenize_line(decode_line(row, path, before + place)) for place, row in enumerate(rows, start=1))
     parts.commit(span, make(sentences, *arguments))
     return len(rows)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -24,9 +25,11 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Weights, align, spell
 from fairseq_syntax.inference.attention import recorded
 from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
-from fairseq_syntax.text.files import whole_file
+from fairseq_syntax.text.files import file_sha256, write_json
 
 __all__ = ["AlignmentHead"]
+logger = logging.getLogger(__name__)
+_AGAIN = "choose again with fairseq-syntax align --choose"
 
 
 @dataclass(frozen=True)
@@ -86,22 +89,48 @@ def head_path(checkpoint: str | os.PathLike[str]) -> Path:
 
 
 def save_head(head: AlignmentHead, checkpoint: str | os.PathLike[str], **about: Any) -> Path:
-    """Keep the head beside its checkpoint, with how it was chosen."""
+    """Keep the head beside its checkpoint, with the checkpoint's SHA-256 and how the head was chosen."""
     path = head_path(checkpoint)
-    with whole_file(path) as file:
-        json.dump({**asdict(head), "chosen": about}, file, indent=1)
-        file.write("\n")
+    write_json(path, {**asdict(head), "checkpoint": file_sha256(checkpoint), "chosen": about})
     return path
 
 
 def load_head(checkpoint: str | os.PathLike[str], model: Any) -> AlignmentHead:
     """The head that was chosen for a checkpoint, else :func:`default_head`.
 
+    It is the default one, too, where the file is of another checkpoint, such as the one that was here before the model
+    was trained anew.
+
     Raises:
         SyntaxDataError: as :func:`read_head`
     """
     path = head_path(checkpoint)
-    return read_head(path, model) if path.exists() else default_head(model)
+    if not path.exists():
+        return default_head(model)
+    _, chosen_for = _read(path)
+    if chosen_for not in (None, file_sha256(checkpoint)):
+        logger.warning("%s was chosen for another model than %s, and is not used; %s", path, checkpoint, _AGAIN)
+        return default_head(model)
+    return read_head(path, model)
+
+
+def _read(path: Path) -> tuple[AlignmentHead, str | None]:
+    """The head in a file of :func:`save_head`, and the SHA-256 of the checkpoint, which earlier versions did not note.
+
+    Raises:
+        SyntaxDataError: as :func:`read_head`
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        chosen_for = values.pop("checkpoint", None)
+        head = AlignmentHead(**{k: v for k, v in values.items() if k != "chosen"})
+        for name, value in asdict(head).items():
+            optional = value is None and name in ("layer", "head")
+            if not optional and (type(value) is not int or value < 0 or (name == "shift" and value > 1)):
+                raise ValueError(f"{name} is {value!r}")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise SyntaxDataError(f"names no head: {error}", path=path, hint=_AGAIN) from None
+    return head, chosen_for
 
 
 def read_head(path: Path, model: Any) -> AlignmentHead:
@@ -110,12 +139,7 @@ def read_head(path: Path, model: Any) -> AlignmentHead:
     Raises:
         SyntaxDataError: there is no such file, it is damaged, or it names a head that the model does not have
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        head = AlignmentHead(**{k: v for k, v in values.items() if k != "chosen"})
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        hint = "choose again with fairseq-syntax align --choose"
-        raise SyntaxDataError(f"names no head: {error}", path=path, hint=hint) from None
+    head, _ = _read(path)
     layers = _cross_attentions(model)
     if head.layer is None or not layers:
         fits = head.layer is None and not layers
@@ -123,9 +147,7 @@ def read_head(path: Path, model: Any) -> AlignmentHead:
         fits = head.layer < len(layers) and (head.head or 0) < layers[head.layer].num_heads
     if not fits:
         raise SyntaxDataError(
-            f"names layer {head.layer}, head {head.head}, which the model does not have",
-            path=path,
-            hint="choose again with fairseq-syntax align --choose",
+            f"names layer {head.layer}, head {head.head}, which the model does not have", path=path, hint=_AGAIN
         )
     return head
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
+import io
 import os
-import shutil
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from typing import Any
 import torch
 from fairseq import utils
 
-from fairseq_syntax.data.binarize import segmentation_path
+from fairseq_syntax.data.binarize import copy_segmentation, segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import AlignmentHead, load_head, save_head
@@ -32,6 +30,7 @@ from fairseq_syntax.inference.plain import (
 )
 from fairseq_syntax.store.flat import FlatSyntax
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
+from fairseq_syntax.text.files import locked, make_folder, remove_folder, unwritable
 
 TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
 
@@ -82,12 +81,13 @@ def export(
         source_tag: put before and after each source sentence by those who translate: for multi-task models
 
     Raises:
-        SyntaxDataError: neither fairseq alone nor CTranslate2 can compute the model; the folder is not empty; the
-            segmentation that is named is not there; or the data were parsed otherwise than those of the training
+        SyntaxDataError: neither fairseq alone nor CTranslate2 can compute the model; the folder is not empty, or
+            cannot be written; the segmentation that is named is not there, or something beside the model is damaged;
+            or the data were parsed otherwise than those of the training
     """
-    output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise SyntaxDataError("is there already, and not empty", path=output, hint="give another folder, or empty it")
+    output = Path(os.path.realpath(output))
+    if output == Path.cwd():
+        raise SyntaxDataError("is the folder where this command runs", path=output, hint="name a folder below it")
     if quantization is not None and kind != "ctranslate2":
         raise SyntaxDataError("--quantization is for --to ctranslate2")
     task = loaded.task
@@ -95,31 +95,35 @@ def export(
         raise SyntaxDataError(
             f"the source dictionary has no {source_tag}", hint="as in fairseq-syntax multitask --tags"
         )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
-    try:
-        write = write_ctranslate2 if kind == "ctranslate2" else write_fairseq
-        factors = write(loaded, folder, quantization)
-        exported = Exported(
-            kind,
-            task.cfg.source_lang,
-            task.cfg.target_lang,
-            factors,
-            source_tag,
-            quantization,
-            loaded.head.shift,
-            *map(int, utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())),
-        )
-        exported.save(folder)
-        segmented = _copy_data(task, folder, segmentation, bool(factors))
-        (folder / "README.md").write_text(_readme(exported, segmented), encoding="utf-8")
-        folder.chmod(0o755)
-        if output.exists():
-            output.rmdir()
-        folder.rename(output)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    make_folder(output.parent)
+    folder = output.with_name(f".{output.name}.part")
+    with locked(output.with_name(f"{output.name}.export")):
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            message = "is there already, and not empty"
+            raise SyntaxDataError(message, path=output, hint="give another folder, or empty it")
+        remove_folder(folder)  # of a run that was killed
+        try:
+            with unwritable(output):
+                folder.mkdir()
+                write = write_ctranslate2 if kind == "ctranslate2" else write_fairseq
+                factors = write(loaded, folder, quantization)
+                exported = Exported(
+                    kind,
+                    task.cfg.source_lang,
+                    task.cfg.target_lang,
+                    factors,
+                    source_tag,
+                    quantization,
+                    loaded.head.shift,
+                    *map(int, utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())),
+                )
+                exported.save(folder)
+                segmented = _copy_data(task, folder, segmentation, bool(factors))
+                (folder / "README.md").write_text(_readme(exported, segmented), encoding="utf-8")
+                folder.rename(output)
+        except BaseException:
+            remove_folder(folder)
+            raise
     return exported
 
 
@@ -127,7 +131,9 @@ def write_fairseq(loaded: Loaded, folder: Path, quantization: str | None = None)
     """Write ``model.pt`` for stock fairseq. It has no factors, so the list is empty."""
     model, options = plain_model(loaded.model, loaded.options, loaded.task)
     _check(loaded, model)
-    torch.save(checkpoint(model, options, loaded.task), folder / CHECKPOINT)
+    saved = io.BytesIO()  # to a full disk, torch.save has an error of its own
+    torch.save(checkpoint(model, options, loaded.task), saved)
+    (folder / CHECKPOINT).write_bytes(saved.getbuffer())
     save_head(loaded.head, folder / CHECKPOINT)
     return []
 
@@ -308,19 +314,25 @@ def _check_scores(loaded: Loaded, folder: Path, columns: list[str]) -> None:
 def _copy_data(task: Any, folder: Path, segmentation: str | os.PathLike[str] | None, labels: bool) -> bool:
     """Copy the dictionaries, the labels where wanted, and the segmentation; whether the source has one."""
     languages = (task.cfg.source_lang, task.cfg.target_lang)
+    beside = os.fspath(segmentation or task.data_dir)
     for lang in languages:
-        shutil.copyfile(os.path.join(task.data_dir, f"dict.{lang}.txt"), folder / f"dict.{lang}.txt")
-        path = Path(segmentation_path(segmentation or task.data_dir, lang))
-        if segmentation is not None and not path.exists():
+        _copy(os.path.join(task.data_dir, f"dict.{lang}.txt"), folder / f"dict.{lang}.txt")
+        path = segmentation_path(beside, lang)
+        if segmentation is not None and not os.path.exists(path):
             raise SyntaxDataError("there is no such segmentation", path=path, hint="--segmentation is a folder with it")
-        if path.exists():
-            shutil.copyfile(path, folder / path.name)
-            model = json.loads(path.read_text(encoding="utf-8"))["model"]
-            shutil.copyfile(path.parent / model, folder / model)
+        copy_segmentation(beside, os.fspath(folder), lang)
     if labels:
         task.check_parsed_with(task.source_parsed_with, task.data_dir)
-        shutil.copyfile(labels_path(task.data_dir, languages[0]), labels_path(folder, languages[0]))
+        _copy(labels_path(task.data_dir, languages[0]), labels_path(folder, languages[0]))
     return Path(segmentation_path(folder, languages[0])).exists()
+
+
+def _copy(source: str, target: str | os.PathLike[str]) -> None:
+    try:
+        content = Path(source).read_bytes()
+    except OSError as error:
+        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=source) from error
+    Path(target).write_bytes(content)
 
 
 def _readme(exported: Exported, segmented: bool) -> str:

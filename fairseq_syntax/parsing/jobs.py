@@ -25,6 +25,7 @@ from fairseq_syntax.parsing.base import Parser, ParserOptions, fingerprint_of_mo
 from fairseq_syntax.text.conllu import format_conllu, read_conllu
 from fairseq_syntax.text.files import (
     check_apart,
+    file_sha256,
     fingerprint,
     is_replaced,
     locked,
@@ -34,7 +35,7 @@ from fairseq_syntax.text.files import (
     read_raw_lines,
     whole_binary,
 )
-from fairseq_syntax.text.jobs import Parts, Workers, in_workers, part_spans
+from fairseq_syntax.text.jobs import Parts, Step, Workers, cores, in_workers, part_spans, read_record
 from fairseq_syntax.text.title import title
 from fairseq_syntax.text.uris import Uri
 
@@ -136,7 +137,7 @@ def carry_out(plan: Plan, workers: Workers | None = None) -> Path | Uri | None:
             plan.files.clear_others()
         else:
             plan.files.check_others("give --overwrite" if job.shard is None else "")
-        make_folder(plan.files.folder)
+        plan.files.make_folder(plan.own_parts)
         missing = [part for part in plan.own_parts if not plan.files.is_whole(part)]
         done = sum(end - start for start, end in plan.own_parts) - sum(end - start for start, end in missing)
         with progress(total=sum(e - s for s, e in plan.own_parts), done=done, of="parsing") as bar:
@@ -176,11 +177,17 @@ def merge(plan: Plan) -> Path | Uri:
                 hint="run the shards that are not finished, or the command without --shard and --merge: it parses the "
                 "rest",
             )
+        step = None
+        if isinstance(plan.job.output, Path) and is_replaced(plan.job.output):
+            step = Step((plan.job.output,), plan.fingerprint)
+            step.begin()
         with whole_binary(plan.job.output) as file:
             options = plan.job.options.of_the_result
             file.write(title(plan.n_lines, made_from=plan.fingerprint, parsed_with=options).encode())
             for part in plan.parts:
                 file.write(plan.files.body(part))
+        if step is not None:
+            step.finish()
         plan.files.remove()
     return plan.job.output
 
@@ -190,15 +197,24 @@ def _is_done(plan: Plan) -> bool:
     if not output.is_file():  # a FIFO or a device is never done
         return False
     first = title(plan.n_lines, made_from=plan.fingerprint).encode()
+    message = "exists, and was made from another text, with other options or by another parser"
     if b"".join(islice(read_raw_lines(output), first.count(b"\n"))) == first:
-        return True
+        if not _has_changed(plan):
+            return True
+        message = "has changed since it was made, by this command"
     if plan.job.overwrite:
         return False
-    raise SyntaxDataError(
-        "exists, and was made from another text, with other options or by another parser",
-        path=output,
-        hint="give another --output, or --overwrite",
-    )
+    raise SyntaxDataError(message, path=output, hint="give another --output, or --overwrite")
+
+
+def _has_changed(plan: Plan) -> bool:
+    """Whether a result of this job is not what was noted of it; an object store sees to that itself."""
+    output = plan.job.output
+    if isinstance(output, Uri):
+        return False
+    found = read_record(output) or {}  # none of a result of an earlier version, or one that was moved here
+    noted = (found.get("outputs") or {}).get(output.name) if found.get("made_from") == plan.fingerprint else None
+    return noted not in (None, file_sha256(output))
 
 
 # ------------------------------------------------------------------------------------------------ the parts' work
@@ -223,8 +239,8 @@ def _parse_parts(plan: Plan, parts: list[tuple[int, int]], others: Workers | Non
     if others is not None:
         workers, threads = others, threads or 1
         plan = replace(plan, job=replace(plan.job, output=plan.job.output.absolute()))
-    elif plan.job.workers > 1:
-        threads = threads or max(1, (os.cpu_count() or 1) // plan.job.workers)
+    elif plan.job.workers > 1 and threads is None and not os.environ.get("OMP_NUM_THREADS"):  # which torch heeds
+        threads = max(1, cores() // plan.job.workers)
     hint = "run the command again with fewer --workers or a smaller --batch-size: it continues"
     yield from in_workers(
         _work,

@@ -36,6 +36,7 @@ from fairseq_syntax.text.files import (
     make_folder,
     open_binary,
     remove_folder,
+    remove_leftovers,
     whole_binary,
     write_json,
 )
@@ -206,7 +207,7 @@ class Parts:
     def being_made(self) -> Iterator[None]:
         """The folder of the parts; after an error it stays if there are parts in it, for the next run."""
         self.clear_others()
-        make_folder(self.folder)
+        self.make_folder()
         try:
             yield
         except BaseException:
@@ -215,6 +216,19 @@ class Parts:
                     self.folder.rmdir()
             raise
         self.remove()
+
+    def make_folder(self, spans: Iterable[tuple[int, int]] | None = None) -> None:
+        """Makes the folder, and removes what killed runs left of parts there.
+
+        Args:
+            spans: of the parts that this run makes, where others are being made beside it
+
+        Raises:
+            SyntaxDataError: it cannot be made
+        """
+        make_folder(self.folder)
+        if isinstance(self.folder, Path):
+            remove_leftovers(self.folder, None if spans is None else {self.path(span).name for span in spans})
 
     def check_folder(self) -> None:
         """Makes sure, where parts are about to be made, that it is where they belong.
@@ -231,7 +245,7 @@ class Parts:
 
     def commit(self, span: tuple[int, int], body: bytes) -> None:
         """Writes a part. Raises SyntaxDataError where that fails."""
-        with whole_binary(self.path(span)) as file:
+        with whole_binary(self.path(span), leftovers=False) as file:
             file.write(self._header(span, body) + body)
 
     def body(self, span: tuple[int, int]) -> bytes:
@@ -267,6 +281,11 @@ def part_spans(n_lines: int, part_lines: int) -> list[tuple[int, int]]:
 
 
 # ------------------------------------------------------------------------------------------------------- workers
+
+
+def cores() -> int:
+    """The cores that this process may use: fewer than the machine has under ``taskset``, or in a job of Slurm."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers(Protocol):
@@ -312,7 +331,7 @@ def in_workers(
         hint: what to do when a worker is killed
 
     Raises:
-        SyntaxDataError: a worker was killed; or whatever ``work`` raises
+        SyntaxDataError: a worker was killed; or whatever ``start`` and ``work`` raise
     """
     if not isinstance(workers, int):
         yield from workers.run(work, tasks, start=start, arguments=arguments, ordered=ordered, hint=hint)
@@ -326,7 +345,7 @@ def in_workers(
     waiting: deque[Future[Result]] = deque()
     try:
         for task in tasks:
-            waiting.append(pool.submit(work, task))
+            waiting.append(pool.submit(_do, work, task))
             if len(waiting) >= 2 * workers + 1:
                 yield _next(waiting, ordered)
         while waiting:
@@ -345,10 +364,23 @@ def _next(waiting: deque[Future[Result]], ordered: bool) -> Result:
     return done.result()
 
 
+_failed_start: BaseException | None = None  # of this process, where it is a worker
+
+
 def _start_worker(start: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    global _failed_start
     parent = parent_process()
     if parent is not None:
         # A parent that is killed cannot tell its workers, and they would wait for work for ever.
         threading.Thread(target=lambda: (connection.wait([parent.sentinel]), os._exit(1)), daemon=True).start()
     if start is not None:
-        start(*arguments)
+        try:
+            start(*arguments)
+        except BaseException as error:  # which would end the worker, and look like a kill
+            _failed_start = error
+
+
+def _do(work: Callable[[Task], Result], task: Task) -> Result:
+    if _failed_start is not None:
+        raise _failed_start
+    return work(task)

@@ -78,9 +78,14 @@ if os.fork():
     os._exit(0)
 os.setsid()
 with open(sys.argv[1], "ab") as log:
-    command = subprocess.Popen(
-        sys.argv[2:], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    try:
+        command = subprocess.Popen(
+            sys.argv[2:], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        log.write(f"{sys.argv[2]}: cannot be started: {error.strerror}\\n".encode())
+        print(127, flush=True)  # as a shell says it
+        sys.exit()
 def end():
     sys.stdin.buffer.read()
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -95,7 +100,11 @@ print(command.wait(), flush=True)
 
 
 def run_command(arguments: list[str], cwd: str, env: dict[str, str], log: str) -> int:
-    """Runs a command in a process of the cluster. Raises SyntaxDataError where it cannot be started."""
+    """Runs a command in a process of the cluster; returns its status, 127 where it cannot be started.
+
+    Raises:
+        SyntaxDataError: the folder is not there
+    """
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     watcher = [sys.executable, "-c", WATCHER, log, *arguments]
     if not os.path.isdir(cwd):

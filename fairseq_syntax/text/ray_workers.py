@@ -23,7 +23,7 @@ from typing import Any, Generic
 
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.jobs import Result, Task, Workers
+from fairseq_syntax.text.jobs import Result, Task, Workers, cores
 from fairseq_syntax.text.ray_node import WORKER, Actor, run_command
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def add_ray_options(parser: Any, *, gpus: bool = False) -> None:
         const="",
         metavar="ADDRESS",
         help="workers on a Ray cluster: HOST:PORT of its head, or without ADDRESS the one of RAY_ADDRESS, one that "
-        "runs here, or one started here for this command",
+        "runs here, or one started here for this command (always so: local)",
     )
     if gpus:
         parser.add_argument(
@@ -135,7 +135,9 @@ class RayWorkers:
             raise SyntaxDataError("Ray is not installed", hint="pip install 'fairseq-syntax[ray]'")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         address = address or os.environ.get("RAY_ADDRESS")
-        if address and address != "auto":
+        if address == "local":
+            address = None  # Ray's word for one that is started here
+        elif address and address != "auto":
             _reach(address)
         else:
             address = _running_here()
@@ -242,10 +244,9 @@ class RayWorkers:
         return ray
 
     def _start_here(self, ray: Any, silent: Mapping[str, Any]) -> None:
-        cores = os.cpu_count() or 1
         ray.init(
             address="local",
-            num_cpus=max(cores, (self.count or 1) * self.cpus),
+            num_cpus=max(cores(), (self.count or 1) * self.cpus),
             include_dashboard=False,
             object_store_memory=256 << 20,  # for texts on their way
             _node_ip_address="127.0.0.1",

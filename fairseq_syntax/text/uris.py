@@ -17,12 +17,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from uuid import uuid4
 
 from fairseq_syntax.errors import SyntaxDataError
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # two letters at least: C:/ is a drive
+_SETTINGS = re.compile(r"[A-Za-z_]+=[^&]*(?:&[A-Za-z_]+=[^&]*)*")
 # Whose uploads show when they are complete, and which have no folders to make.
 _OBJECT_STORES = frozenset({"s3", "gs", "gcs", "abfs", "abfss"})
 
@@ -32,9 +33,15 @@ class Uri(os.PathLike[str]):
     """A file that is named by a URI, with the methods of ``Path`` that the package uses of such files.
 
     ``str`` and ``os.fspath`` give it without credentials and settings, for messages.
+
+    Raises:
+        SyntaxDataError: a part of the name would be taken for something else
     """
 
     uri: str
+
+    def __post_init__(self) -> None:
+        _check_name(self.uri, self)
 
     def __fspath__(self) -> str:
         parts = urlsplit(self.uri)
@@ -78,16 +85,6 @@ class Uri(os.PathLike[str]):
         with _as_os_error():
             return bool(system.get_file_info(path).is_file)
 
-    def unlink(self, missing_ok: bool = False) -> None:
-        """Removes the file. Raises OSError."""
-        system, path = self._place()
-        try:
-            with _as_os_error():
-                system.delete_file(path)
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
-
     def glob(self, pattern: str) -> Iterator[Uri]:
         """The files of this folder whose names end as a pattern ``*ENDING`` does, by name. Raises OSError."""
         from pyarrow import fs
@@ -97,7 +94,7 @@ class Uri(os.PathLike[str]):
             found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         for info in sorted(found, key=lambda info: info.base_name):
             if info.is_file and info.base_name.endswith(pattern.removeprefix("*")):
-                yield self / info.base_name
+                yield self / quote(info.base_name)
 
     def make_folder(self) -> None:
         """Makes a folder of this name, where the file system has such. Raises OSError."""
@@ -155,15 +152,30 @@ def location(text: str) -> Path | Uri:
     """What a path or a URI names; ``file://`` is a path.
 
     Raises:
-        SyntaxDataError: pyarrow does not know the scheme, or cannot read the URI
+        SyntaxDataError: pyarrow does not know the scheme, or cannot read the URI; or ``file://`` names a machine
     """
     if not _SCHEME.match(text):
         return Path(text)
-    if text.startswith("file://"):
-        return Path(urlsplit(text).path)
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        _check_name(text, text, settings=False)
+        if parts.netloc not in ("", "localhost"):
+            raise SyntaxDataError(f"{parts.netloc} is a machine, not a folder", path=text, hint="file:///DIR/NAME")
+        return Path(unquote(parts.path))
     uri = Uri(text)
     uri._place()
     return uri
+
+
+def _check_name(uri: str, file: str | Uri, settings: bool = True) -> None:
+    """Makes sure that a URI is a name, and settings after it where there may be any.
+
+    Raises:
+        SyntaxDataError: what follows a ``#`` or a ``?`` is neither, and would be left out
+    """
+    _, mark, query = uri.partition("?")
+    if "#" in uri or (mark and not (settings and _SETTINGS.fullmatch(query))):
+        raise SyntaxDataError("a # or ? is no part of a name in a URI", path=file, hint="write them as %23 and %3F")
 
 
 def _with_path(uri: str, path: str) -> str:

@@ -106,6 +106,16 @@ def test_options_of_several_values_add_up_when_they_are_repeated(subcommand):
             assert not option.default, f"{option.option_strings}: the default would stay with what is given"
 
 
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_a_number_of_workers_is_1_or_more(subcommand):
+    parser = argparse.ArgumentParser()
+    add_subcommand(parser.add_subparsers(), subcommand)
+    for option in options_of(parser):
+        if "--workers" in option.option_strings:
+            with pytest.raises(argparse.ArgumentTypeError, match="1 or more"):
+                option.type("0")
+
+
 def words_of(example: str) -> list[str]:
     """What the command gets of an example; in one for fairseq's commands, what is between $( and )."""
     example = example.replace("\\\n", " ")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import EOS, PAD, Line, numbers, pad, random_line
 
-from fairseq_syntax.data.batch import SyntaxBatch, as_tensors, pack, places_of, unpack
+from fairseq_syntax.data.batch import SyntaxBatch, pack, places_of, unpack
 from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.store.schema import StoredSentence
 
@@ -41,7 +41,7 @@ def collate(lines: list[Line], left: bool, arcs: list[list[Arc]] | None = None, 
     if extra:
         padding = torch.full((len(lines), extra), PAD)
         tokens = torch.cat([padding, tokens] if left else [tokens, padding], dim=1)
-    return SyntaxBatch(as_tensors(flat), tokens, PAD)
+    return SyntaxBatch(unpack(pack(flat)), tokens, PAD)
 
 
 def views_by_loops(lines: list[Line], left: bool, width: int) -> dict[str, list[list[float]]]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import numbers, random_tree
 
-from fairseq_syntax.data.binarize import binarize, paired_lines, to_stored
+from fairseq_syntax.data.binarize import Summary, binarize, to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.store import SyntaxStore, store_path
@@ -387,21 +387,26 @@ def test_a_missing_parse_is_found_before_the_work(segmented, tmp_path):
     assert not list((tmp_path / "data").glob("*.bin"))
 
 
+def make_store(tokens: str, parse: str) -> Summary:
+    """The store of a text, by the segmentation beside it."""
+    out, given = str(Path(tokens).with_name("store")), {"lang": "en", "dictionary": tokens, "progress": False}
+    return binarize(tokens, parse, out, LabelInventory(), **given)
+
+
 def test_line_counts_of_text_and_parse(segmented):
     tokens, parse = str(segmented / "valid.en"), str(segmented / "valid.en.conllu")
     lines = Path(tokens).read_text(encoding="utf-8").splitlines(keepends=True)
     Path(tokens).write_text("".join(lines[:-1]), encoding="utf-8")
     with pytest.raises(SyntaxDataError, match=r"valid\.en\.conllu:\d+: .* of line 12, but the text has 11"):
-        list(paired_lines(tokens, parse))
+        make_store(tokens, parse)
     Path(tokens).write_text("".join([*lines, "more\n"]), encoding="utf-8")
     with pytest.raises(SyntaxDataError, match=r"valid\.en\.conllu: holds the parse of 12 lines, but the text has 13"):
-        list(paired_lines(tokens, parse))
+        make_store(tokens, parse)
 
 
 def test_a_parse_of_other_words(segmented):
     """Equal numbers of pieces do not make it the same text."""
     tokens, parse = segmented / "valid.en", str(segmented / "valid.en.conllu")
-    segmenter = load_segmenter(segmented / "segmentation.en.json")
     lines = tokens.read_text(encoding="utf-8").splitlines()
     number = next(i for i, line in enumerate(lines, 1) if "▁saw" in line.split())
     place = lines[number - 1].split().index("▁saw") + 1
@@ -409,10 +414,10 @@ def test_a_parse_of_other_words(segmented):
     with pytest.raises(
         SyntaxDataError, match=rf"valid\.en:{number}: piece {place} is '▁man', but the parse has '▁saw'"
     ):
-        list(paired_lines(str(tokens), parse, segmenter))
+        make_store(str(tokens), parse)
     replace_line(tokens, number, lines[number - 1] + " ▁man")
     with pytest.raises(SyntaxDataError, match=rf"valid\.en:{number}: \d+ pieces, but the parse has \d+ .*the parse of"):
-        list(paired_lines(str(tokens), parse, segmenter))
+        make_store(str(tokens), parse)
     last = list(read_conllu(parse))[number - 1].tokens[-1]
     rows = Path(parse).read_text(encoding="utf-8").split("\n")
     at = rows.index("", rows.index(f"# line = {number}")) - 1  # a piece too many in both files
@@ -420,7 +425,7 @@ def test_a_parse_of_other_words(segmented):
     Path(parse).write_text("\n".join(rows), encoding="utf-8")
     count = len(lines[number - 1].split()) + 1
     with pytest.raises(SyntaxDataError, match=rf"valid\.en:{number}: piece {count} is '▁man', but the parse has ''"):
-        list(paired_lines(str(tokens), parse, segmenter))
+        make_store(str(tokens), parse)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -441,8 +446,7 @@ def test_distributions_of_some_sentences_only(segmented, tmp_path, capsys, first
 def test_a_parse_of_another_segmentation(segmented):
     """As many pieces in all, but not of the same words."""
     tokens, parse = str(segmented / "train.en"), segmented / "train.en.conllu"
-    segmenter = load_segmenter(segmented / "segmentation.en.json")
-    list(paired_lines(tokens, str(parse), segmenter))
+    make_store(tokens, str(parse))
     number, line = next((n, l) for n, l in enumerate(read_conllu(parse), 1) if len({t.pieces for t in l.tokens}) > 1)
     counts = [t.pieces for t in line.tokens]
     for token, count in zip(line.tokens, counts[1:] + counts[:1]):
@@ -454,7 +458,7 @@ def test_a_parse_of_another_segmentation(segmented):
     with pytest.raises(
         SyntaxDataError, match=rf"train\.en:{number}: the parse gives .* pieces.*fairseq-syntax segment"
     ):
-        list(paired_lines(tokens, str(parse), segmenter))
+        make_store(tokens, str(parse))
 
 
 def test_words_that_are_not_split(tmp_path):
@@ -468,14 +472,14 @@ def test_words_that_are_not_split(tmp_path):
             write_conllu(file, line)
     text = [" ".join(t.form for t in line.tokens) for line in lines]
     (tmp_path / "t.en").write_text("\n".join(text) + "\n", encoding="utf-8")
-    found = list(paired_lines(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu")))
-    assert [" ".join(pieces) for pieces, _ in found] == text
+    found = make_store(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu"))
+    assert found.sentences == 4 and found.pieces == found.words == sum(len(row.split()) for row in text)
     replace_line(tmp_path / "t.en", 3, text[2].upper())
     with pytest.raises(SyntaxDataError, match=r"t\.en:3: piece 1 is"):
-        list(paired_lines(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu")))
+        make_store(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu"))
     replace_line(tmp_path / "t.en", 3, text[2] + " x")
     with pytest.raises(SyntaxDataError, match=r"t\.en:3: .*has no Pieces="):
-        list(paired_lines(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu")))
+        make_store(str(tmp_path / "t.en"), str(tmp_path / "t.en.conllu"))
 
 
 def test_a_token_dataset_of_another_text(toy, segmented, tmp_path, capsys):

@@ -188,7 +188,7 @@ def test_another_dataset_is_found_out(data, tmp_path, capsys):
     assert "WRONG: holds 12 sentences, the tokens 60" in capsys.readouterr().out
     (tmp_path / "bin/dict.en.txt").unlink()
     assert command(["inspect", str(tmp_path / "bin" / VALID), "--check"]) == 1
-    assert "there is no dictionary" in capsys.readouterr().err
+    assert re.search(r"WRONG: .*dict\.en\.txt: there is no dictionary", capsys.readouterr().out)
     assert command(["inspect", str(tmp_path / "bin" / VALID)]) == 0, "without --check the store alone will do"
     with pytest.raises(SyntaxDataError, match="no store"):
         find_stores(tmp_path)
@@ -252,6 +252,38 @@ def _told(folder, capsys) -> str:
     assert command(["inspect", str(folder), "--check"]) == 1
     printed = capsys.readouterr()
     return printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("dict.en.txt", -3, "dict.en.txt: cannot be read as a dictionary: Incorrect dictionary format"),
+        ("valid.en-de.en.idx", 0, "valid.en-de.en.idx: is damaged, or no index of a token dataset"),
+        ("valid.en-de.en.idx", 20, "valid.en-de.en.idx: is damaged, or no index of a token dataset"),
+        ("valid.en-de.en.idx", 60, "valid.en-de.en.idx: is damaged, or no index of a token dataset"),
+        ("valid.en-de.en.bin", 0, "valid.en-de.en.bin: has 0 bytes, but the index is of"),
+        ("valid.en-de.en.bin", -2, "bytes, but the index is of"),
+        ("valid.en-de.en.idx", None, "valid.en-de.en.idx: is damaged"),
+    ],
+)
+def test_damaged_tokens_and_dictionaries_are_problems(data, tmp_path, capsys, name, size, message):
+    """The other stores are checked, and binarize says the same of tokens."""
+    folder = tmp_path / "bin"
+    shutil.copytree(data, folder)
+    content = bytearray((folder / name).read_bytes())
+    if size is None:  # a bit of the length of the first sentence
+        content[26] ^= 1
+    else:
+        del content[size:]
+    (folder / name).write_bytes(content)
+    assert command(["inspect", str(folder), "--check"]) == 1
+    printed = capsys.readouterr()
+    assert message in printed.out.partition("WRONG: ")[2] and not printed.err
+    assert ("all 60 sentences are right" in printed.out) == ("dict" not in name)
+    if "dict" not in name:
+        texts = str(data.parent / "seg" / "valid")
+        assert command(["binarize", "-s", "en", "-t", "de", "--validpref", texts, "--destdir", str(folder)]) == 1
+        assert message in capsys.readouterr().err
 
 
 def test_a_permuted_inventory_is_found_out(segmented, tmp_path, capsys):

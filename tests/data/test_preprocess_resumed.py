@@ -105,6 +105,15 @@ def test_a_full_disk_and_then_room(segmented, tmp_path):
     assert content(tmp_path / "data") == content(tmp_path / "whole")
 
 
+def test_a_full_disk_leaves_the_dictionaries_of_an_earlier_run(segmented, tmp_path):
+    run(segmented, tmp_path, "--dict-only")
+    made = content(tmp_path)
+    for more in ([], ["--srcdict", str(tmp_path / "dict.en.txt"), "--tgtdict", str(tmp_path / "dict.de.txt")]):
+        with files_no_larger_than(100), pytest.raises(SyntaxDataError, match=r"dict\.en\.txt: cannot be written"):
+            run(segmented, tmp_path, "--dict-only", *more)
+        assert content(tmp_path) == made
+
+
 @pytest.mark.parametrize(("lang", "option", "other"), [("en", "--srcdict", "de"), ("de", "--tgtdict", "en")])
 def test_a_given_joined_dictionary_is_taken_again(segmented, tmp_path, lang, option, other):
     run(segmented, tmp_path / "made", "--joined-dictionary", "--dict-only")

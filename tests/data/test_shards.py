@@ -9,6 +9,7 @@ import pytest
 import toy_data
 
 from fairseq_syntax.cli import main
+from fairseq_syntax.data import tokens
 from fairseq_syntax.errors import SyntaxDataError
 
 LANGS = ("en", "de")
@@ -73,6 +74,42 @@ def test_the_inventory_is_that_of_one_directory_of_all_texts(segmented, tmp_path
     assert "text.en.conllu: no such file, but other texts have a parse" in capsys.readouterr().err
     assert main([*argv, "--joined", f"{segmented}/0/train.de"]) == 0
     assert not (tmp_path / "c" / "labels.en.json").exists()
+
+
+def test_a_dictionary_is_made_in_parts_of_the_texts_one_after_the_other(segmented, tmp_path, monkeypatch):
+    texts = [f"{segmented}/{name}/train.de" for name in ("0", "1")]
+    command = ["inventory", "--lang", "de", "--outdir", str(tmp_path / "out"), "--input", *texts, "--workers"]
+    monkeypatch.setattr(tokens, "PART_LINES", 5)
+    work, made = tokens._work, []
+
+    def interrupted(task):
+        made.append(task[0])
+        if len(made) == 5:
+            raise KeyboardInterrupt
+        return work(task)
+
+    monkeypatch.setattr(tokens, "_work", interrupted)
+    assert main([*command, "1"]) == 130
+    monkeypatch.setattr(tokens, "_work", work)
+    assert main([*command, "2"]) == 0
+    assert made == [(0, 5), (5, 10), (10, 12), (12, 17), (17, 22)]
+    binarize(segmented / "both", tmp_path / "both", "--dict-only")
+    found = tmp_path / "out" / "dict.de.txt"
+    assert found.read_bytes() == (tmp_path / "both" / "dict.de.txt").read_bytes()
+    assert not list(found.parent.glob("*.parts"))
+
+
+def test_a_dictionary_of_texts_that_are_not_as_they_should_be(tmp_path, capsys):
+    """fairseq takes a byte order mark for a word, and ends in its own words at a line that is not UTF-8."""
+    (tmp_path / "a.en").write_bytes(b"a b")
+    (tmp_path / "b.en").write_bytes("\ufeffb c\n".encode())
+    texts = [str(tmp_path / "a.en"), str(tmp_path / "b.en")]
+    command = ["inventory", "--lang", "en", "--outdir", str(tmp_path), "--padding-factor", "1", "--input", *texts]
+    assert main(command) == 0
+    assert (tmp_path / "dict.en.txt").read_text("utf-8") == "b 2\na 1\nc 1\n"
+    (tmp_path / "b.en").write_bytes(b"b\nc \xff\n")
+    assert main(command) == 1
+    assert "b.en:2: not UTF-8: byte 3 of the line is 0xff" in capsys.readouterr().err
 
 
 @pytest.mark.slow

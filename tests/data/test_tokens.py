@@ -15,7 +15,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_syntax.data import tokens
-from fairseq_syntax.data.tokens import binarize_tokens, counted_words
+from fairseq_syntax.data.tokens import binarize_tokens, counted_words, dictionary_of
 from fairseq_syntax.errors import SyntaxDataError
 
 WORDS = [
@@ -117,12 +117,9 @@ def test_a_line_ends_where_its_parse_does(tmp_path):
 def test_a_dictionary_of_counted_words_is_that_of_fairseq(text, tmp_path, monkeypatch, workers, options):
     monkeypatch.setattr(tokens, "PART_LINES", 7)
     theirs = TranslationTask.build_dictionary([str(text)], **options)
-    with counted_words(text, tmp_path / "dict.txt", made_from="x", workers=workers) as words:
-        found = Dictionary()
-        for word, count in words.items():
-            found.add_symbol(word, count)
+    with counted_words([text], tmp_path / "dict.txt", workers=workers) as words:
+        found = dictionary_of(words, **{"threshold": -1, "nwords": -1, "padding_factor": 8, **options})
         assert list(tmp_path.glob("dict.txt.parts/*.words"))
-    found.finalize(**{"padding_factor": 8, **options})
     assert found.symbols == theirs.symbols
     assert found.count[found.nspecial :] == theirs.count[theirs.nspecial :]
     assert not (tmp_path / "dict.txt.parts").exists()
@@ -131,11 +128,11 @@ def test_a_dictionary_of_counted_words_is_that_of_fairseq(text, tmp_path, monkey
 def test_counting_goes_on_where_it_was_killed(text, tmp_path, monkeypatch):
     made: list[int] = []
     monkeypatch.setattr(tokens, "PART_LINES", 7)
-    with counted_words(text, tmp_path / "a.txt", made_from="x") as whole:
+    with counted_words([text], tmp_path / "a.txt") as whole:
         pass
     monkeypatch.setattr(tokens, "_work", interrupted(4, made))
     for _ in range(2):
-        with suppress(KeyboardInterrupt), counted_words(text, tmp_path / "b.txt", made_from="x") as words:
+        with suppress(KeyboardInterrupt), counted_words([text], tmp_path / "b.txt") as words:
             assert words == whole
     assert made == [0, 7, 14, 21, 21, *range(28, 63, 7)]
 

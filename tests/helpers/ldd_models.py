@@ -9,7 +9,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 import fairseq_syntax  # noqa: F401  registers the model
-from fairseq_syntax.data.batch import as_tensors
+from fairseq_syntax.data.batch import pack, unpack
 from fairseq_syntax.data.label_groups import parse_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
 from fairseq_syntax.store.flat import FlatSyntax
@@ -42,7 +42,7 @@ def random_sentence(rng: random.Random, words: int) -> StoredSentence:
 
 
 def flat_of(sentences: list[StoredSentence], arcs: bool = True) -> FlatSyntax[torch.Tensor]:
-    return as_tensors(MemoryStore(sentences).fetch(np.arange(len(sentences)), arcs=arcs))
+    return unpack(pack(MemoryStore(sentences).fetch(np.arange(len(sentences)), arcs=arcs)))
 
 
 def tokens_of(sentences: list[StoredSentence], left: bool) -> torch.Tensor:

@@ -198,10 +198,35 @@ def test_a_models_own_alignment_heads_are_the_default(tmp_path):
     assert alignment_head.default_head(model) == AlignmentHead(2)
     model.args = SimpleNamespace(alignment_layer=-2, alignment_heads=1)
     assert alignment_head.default_head(model) == AlignmentHead(1, heads=1)
+    (tmp_path / "model.pt").write_bytes(b"a model")
     alignment_head.save_head(AlignmentHead(2, 3), tmp_path / "model.pt", by="f1")
     assert alignment_head.load_head(tmp_path / "model.pt", model) == AlignmentHead(2, 3)
     alignment_head.save_head(AlignmentHead(2, 4), tmp_path / "model.pt")
     with pytest.raises(SyntaxDataError, match="layer 2, head 4, which the model does not have"):
+        alignment_head.load_head(tmp_path / "model.pt", model)
+
+
+def test_a_head_is_of_its_checkpoint(tmp_path, caplog):
+    """Not of the model that is trained anew under its name; files of earlier versions do not say of which they are."""
+    model, checkpoint = tiny_syntax.tiny_model("pascal_transformer", decoder_layers=3), tmp_path / "model.pt"
+    checkpoint.write_bytes(b"a model")
+    path = alignment_head.save_head(AlignmentHead(1, 1), checkpoint)
+    checkpoint.write_bytes(b"another")
+    assert alignment_head.load_head(checkpoint, model) == AlignmentHead(2)
+    assert "was chosen for another model" in caplog.text and "align --choose" in caplog.text
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    del kept["checkpoint"]
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    assert alignment_head.load_head(checkpoint, model) == AlignmentHead(1, 1)
+
+
+@pytest.mark.parametrize(
+    "values", [{"layer": "1"}, {"layer": 1.0}, {"layer": -1}, {"layer": True}, {"heads": None}, {"shift": 2}, [1]]
+)
+def test_a_damaged_head_is_told(tmp_path, values):
+    model, path = tiny_syntax.tiny_model("pascal_transformer"), tmp_path / "model.alignment.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=r"model\.alignment\.json: names no head"):
         alignment_head.load_head(tmp_path / "model.pt", model)
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 import toy_data
 from fairseq.models import ARCH_MODEL_REGISTRY
+from full_disk import files_no_larger_than
 from untrained import untrained
 
 from fairseq_syntax.cli import main as command
@@ -414,3 +415,47 @@ def test_bad_folders_and_options(supervised, tmp_path):
     (folder / "export.json").write_text('{"kind": "fairseq", "source_lang": "en", "target_lang": "de", "format": 9}')
     with pytest.raises(SyntaxDataError, match="format 9"):
         Translator.load(folder)
+
+
+def test_what_a_kill_leaves_is_gone_after_the_next_run(corpus, tmp_path, monkeypatch):
+    loaded = untrained(corpus / "bin", "supervised_head_transformer")
+    pid = os.fork()
+    if pid == 0:
+        monkeypatch.setattr(export, "_readme", lambda *_: os._exit(9))
+        export.export(loaded, "fairseq", tmp_path / "out")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9 and not (tmp_path / "out").exists()
+    export.export(loaded, "fairseq", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"] and (tmp_path / "out" / "README.md").exists()
+
+
+@pytest.mark.parametrize("kind", ["fairseq", "ctranslate2"])
+def test_a_folder_that_cannot_be_made_and_what_is_damaged_beside_the_model(corpus, tmp_path, monkeypatch, kind):
+    loaded = untrained(corpus / "bin", "supervised_head_transformer")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    for output, message in (
+        (tmp_path / "file" / "x", "file: cannot be written: File exists"),
+        (Path("."), "empty: is the folder where this command runs"),
+        (tmp_path / "file", "file: is there already, and not empty"),
+    ):
+        with pytest.raises(SyntaxDataError, match=message):
+            export.export(loaded, kind, output)
+    monkeypatch.chdir(tmp_path)
+    with files_no_larger_than(20_000), pytest.raises(SyntaxDataError, match=r"empty: cannot be written.*make room"):
+        export.export(loaded, kind, tmp_path / "link")
+    data = tmp_path / "data"
+    shutil.copytree(corpus / "bin", data)
+    monkeypatch.setattr(type(loaded.task), "data_dir", str(data), raising=False)
+    (data / "segmentation.en.json").write_text("{}")
+    with pytest.raises(SyntaxDataError, match=r"segmentation\.en\.json: not a description of a segmentation"):
+        export.export(loaded, kind, tmp_path / "link")
+    (data / "dict.en.txt").unlink()
+    with pytest.raises(SyntaxDataError, match=r"dict\.en\.txt: cannot be read: No such file"):
+        export.export(loaded, kind, tmp_path / "link")
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "empty", "file", "link"]
+    export.export(loaded, kind, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "empty" / "README.md").exists()

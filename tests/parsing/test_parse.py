@@ -25,7 +25,7 @@ from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
 from fairseq_syntax.parsing.tokenizers import BasicTokenizer, normalise, spell_out
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
 from fairseq_syntax.text.files import locked
-from fairseq_syntax.text.jobs import Parts
+from fairseq_syntax.text.jobs import Parts, record_path
 from fairseq_syntax.text.title import parsed_with
 
 CHAIN = ParserOptions(parser="chain_parser")
@@ -197,7 +197,7 @@ def test_every_line_comes_out_once_and_in_order(text):
     output = parse_corpus(job(text))
     assert [text_of(line) for line in read_conllu(output, n_lines=len(TEXT))] == [normalise(line) for line in TEXT]
     assert [line.line_number for line in read_conllu(output)] == list(range(len(TEXT)))
-    assert sorted(os.listdir(text.parent)) == ["out.conllu", "text.en"]
+    assert sorted(os.listdir(text.parent)) == [".out.conllu.made.json", "out.conllu", "text.en"]
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -386,6 +386,18 @@ def test_the_text_is_read_once_for_a_plan_by_the_command(text, monkeypatch):
     assert parse(*common, "--merge") == 0 and len(made) == 2
 
 
+def test_threads_are_the_cores_of_the_process_or_what_the_user_says(text, monkeypatch):
+    given = []
+    note = lambda *_, arguments, **__: given.append(arguments[1])  # noqa: E731
+    monkeypatch.setattr("fairseq_syntax.parsing.jobs.in_workers", note)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 4, 5, 6, 7}, raising=False)
+    for omp, threads in (("", None), ("1", None), ("1", 4)):
+        monkeypatch.setenv("OMP_NUM_THREADS", omp)
+        with suppress(TypeError):  # no results
+            parse_corpus(job(text, workers=2, threads=threads))
+    assert given == [3, None, 4]
+
+
 def test_a_finished_file_is_kept_and_a_foreign_one_is_not_replaced(text):
     output = parse_corpus(job(text))
     mark = output.stat().st_mtime_ns
@@ -395,6 +407,20 @@ def test_a_finished_file_is_kept_and_a_foreign_one_is_not_replaced(text):
     with pytest.raises(SyntaxDataError, match=r"exists, .*--overwrite"):
         parse_corpus(job(text))
     assert output.read_text() == "someone's thesis\n"
+
+
+def test_a_result_that_was_damaged_is_not_taken_for_done(text):
+    output = parse_corpus(job(text))
+    whole = output.read_bytes()
+    for damaged in (whole[:-20], whole.replace(b"dep", b"obj", 1)):
+        output.write_bytes(damaged)
+        with pytest.raises(SyntaxDataError, match=r"out\.conllu: has changed since it was made.*--overwrite"):
+            parse_corpus(job(text))
+        assert output.read_bytes() == damaged
+        assert parse_corpus(job(text, overwrite=True)).read_bytes() == whole
+    record_path(output).unlink()  # as of a result that was moved
+    mark = output.stat().st_mtime_ns
+    assert parse_corpus(job(text)).stat().st_mtime_ns == mark
 
 
 def test_bad_text_and_bad_trees_are_refused(text):
@@ -555,6 +581,12 @@ def test_what_is_named_gz_is_compressed(text):
         ["--parser", "conllu", "--pretokenized"],
         ["--parser", "conllu", "--tokenizer", "basic"],
         ["--parser", "conllu", "--model-dir", "x"],
+        ["--parser", "conllu", "--workers", "2"],
+        ["--parser", "conllu", "--threads", "3"],
+        ["--parser", "conllu", "--part-lines", "5"],
+        ["--parser", "conllu", "--device", "cuda"],
+        ["--parser", "conllu", "--batch-size", "1"],
+        ["--parser", "conllu", "--gpus-per-worker", "1"],
         ["--parser", "conllu", "--min-prob", "0.1"],
         ["--structured"],
         ["--temperature", "2"],
@@ -630,7 +662,8 @@ def test_the_title_has_the_options(tmp_path, text):
     assert parsed_with(output) == options.of_the_result
     assert options.of_the_result.keys() == {f.name for f in fields(options)} - {"device", "model_dir", "batch_size"}
     older = [row for row in output.read_text("utf-8").splitlines(keepends=True) if "parsed_with" not in row]
-    output.write_text("".join(older), "utf-8")  # of the version before
+    output.write_text("".join(older), "utf-8")  # of the version before, which noted nothing beside it
+    record_path(output).unlink()
     assert parse_corpus(job(text, options=options)) == output and parsed_with(output) is None
     copied, kept = tmp_path / "copied.conllu", tmp_path / "kept.conllu"
     output.unlink()

@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-for ((task = 1; task <= ${last:-1}; task++)); do SLURM_ARRAY_TASK_ID=$task bash -c "$command"; done
+for ((task = 1; task <= ${last:-1}; task++)); do SLURM_ARRAY_TASK_ID=$task sh -c "$command"; done
 echo 7
 """
 PROGRAM = """#!/usr/bin/env bash
@@ -38,11 +38,12 @@ def test_an_array_parses_every_shard_and_a_job_after_it_merges(tmp_path):
         (tmp_path / name).write_text(source)
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    command = ["bash", FOLDER / "slurm-array.sh", "3", "--input", "a text.en", "--output", "out"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    command = ["bash", FOLDER / "slurm-array.sh", "3", "--input", "a «text».en", "--output", "l'out $x"]
+    environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout == "shards: job 7; merge: job 7\n", done.stderr
-    common = "parse|--input|a text.en|--output|out|"
-    assert (tmp_path / "log").read_text().splitlines() == [
+    common = "parse|--input|a «text».en|--output|l'out $x|"
+    assert (tmp_path / "log").read_text("utf-8").splitlines() == [
         *(f"{common}--shard|{number}/3|" for number in (1, 2, 3)),
         "after: afterok:7",
         f"{common}--merge|",

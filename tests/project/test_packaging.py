@@ -232,6 +232,7 @@ def test_make_installs_once_and_in_order(tmp_path):
         '  *"-c import torch") test -e .venv/has_torch ;;\n'
         '  *install_torch.py" --constraint") echo torch==2.13.0+cpu ;;\n'
         "  *install_torch*torch==*) touch .venv/has_torch ;;\n"
+        '  *"uninstall "*) rm .venv/has_torch ;;\n'
         "esac\n"
     )
     fake.chmod(0o755)
@@ -263,6 +264,13 @@ def test_make_installs_once_and_in_order(tmp_path):
     os.utime(stamp, (0, 0))
     again = make("test")
     assert len(again) == 2 and "-e .[dev]" in again[0] and again[1].startswith("-m pytest")
+    # Another PyTorch than the one that is there, when it is asked for; the one that is there, when none is.
+    for given in (["TORCH=torch==2.12.0"], ["TORCH=torch==2.12.0", "TORCH_INDEX_URL=http://index"], ["CUDA=1"]):
+        found = make("demo", *given)
+        assert [line for line in found if "uninstall" in line and "torch fairseq-fixed" in line] == found[:1]
+        assert any(line.startswith("tools/install_torch.py torch==") for line in found)
+        assert any("fairseq-fixed==" in line for line in found)
+        assert make("demo", *given) == make("demo") == ["examples/toy/run.py"]
     assert "make demo" in subprocess.run(["make", "help"], cwd=tmp_path, capture_output=True, text=True).stdout
 
 

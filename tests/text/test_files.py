@@ -260,6 +260,23 @@ def test_parts_are_whole_or_made_again_and_never_anothers(tmp_path):
     other.check_others()
 
 
+def test_leftovers_of_parts_are_looked_for_when_a_job_begins_and_not_at_each_part(tmp_path, monkeypatch):
+    parts, spans = Parts(tmp_path / "out", "f" * 32, ".x"), [(0, 5), (5, 9)]
+    parts.make_folder(spans)
+    left = [parts.folder / f".{parts.path(span).name}.abc_1234.part" for span in [*spans, (9, 12)]]
+    for path in left:
+        path.touch()
+    scan, scanned = os.scandir, []
+    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(path) or scan(path))
+    parts.make_folder(spans)
+    assert [path.exists() for path in left] == [False, False, True], "the last one is another shard's"
+    for span in spans:
+        parts.commit(span, b"x")
+    assert scanned == [parts.folder]
+    with parts.being_made():
+        assert not left[2].exists() and parts.is_whole((0, 5))
+
+
 def _square(number: int) -> int:
     if number == -1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -289,6 +306,19 @@ def test_a_killed_worker_is_an_error_and_not_an_endless_wait():
         list(in_workers(_square, [1, 2, -1, *range(30)], workers=2))
     with pytest.raises(SyntaxDataError, match="file:3: bad"):
         list(in_workers(_square, [1, -2, 3], workers=2))
+
+
+def _bad_start(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [SyntaxDataError("no model", path="file"), SystemExit(3)])
+def test_an_error_at_the_start_of_a_worker_is_that_of_one_process(error, capfd):
+    for workers in (1, 2):
+        with pytest.raises(type(error)) as found:
+            list(in_workers(_square, range(30), workers=workers, start=_bad_start, arguments=(error,)))
+        assert str(found.value) == str(error)
+    assert capfd.readouterr().err == ""
 
 
 def test_an_output_is_no_input_but_for_what_nothing_is_overwritten_of(tmp_path):

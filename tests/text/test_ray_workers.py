@@ -138,6 +138,24 @@ process.stdout.read()
     until(lambda: not any(command in _command_line(pid) for pid in running))
 
 
+def test_a_command_that_cannot_be_started_says_why(tmp_path):
+    status = ray_node.run_command(["no-such-program", "a"], str(tmp_path), {}, str(tmp_path / "log"))
+    assert status == 127
+    assert (tmp_path / "log").read_text() == "no-such-program: cannot be started: No such file or directory\n"
+
+
+@needs_ray
+def test_local_is_a_cluster_that_is_started_here(monkeypatch):
+    monkeypatch.setattr(ray_workers, "_running_here", lambda: "127.0.0.1:6379")
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    for address in (None, "local"):
+        with RayWorkers.connected(address) as workers:
+            assert workers.address is None
+    monkeypatch.delenv("RAY_ADDRESS")
+    with RayWorkers.connected() as workers:
+        assert workers.address == "127.0.0.1:6379"
+
+
 def _command_line(pid: str) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace")

@@ -46,6 +46,28 @@ def test_paths_stay_paths():
         location("nosuch://key@host/x")
 
 
+@pytest.mark.parametrize("name", ["c#/train.en", "c?/train.en", "train.en?", "what?.en&scheme=http", "a?v=1&.en"])
+@pytest.mark.parametrize("where", ["s3://corpora", "mock://", "file://"])
+def test_no_part_of_a_name_is_left_out(where, name):
+    with pytest.raises(SyntaxDataError, match=r"a # or \? is no part of a name in a URI .*%23"):
+        location(f"{where}/{name}")
+    if where != "file://":
+        with pytest.raises(SyntaxDataError, match="%23"):
+            Uri(f"{where}/{name}")
+
+
+def test_odd_names_are_written_with_percent_signs():
+    assert location("file:///a%20b%23/c%3F") == location("file://localhost/a%20b%23/c%3F") == Path("/a b#/c?")
+    with pytest.raises(SyntaxDataError, match="host is a machine, not a folder"):
+        location("file://host/a")
+    folder = Uri("mock:///odd")
+    folder.make_folder()
+    with whole_file(folder / "a%23%25%3F") as file:
+        file.write("b")
+    (found,) = folder.glob("*")
+    assert found.read_bytes() == b"b" and found._place()[1].endswith("odd/a#%?")
+
+
 def test_a_file_system_without_uploads_gets_a_temporary_name():
     out = Uri("mock:///dir/out")
     Uri("mock:///dir").make_folder()
