@@ -7,6 +7,7 @@
 #
 # The script adds "--ray ADDRESS". Files must be on a file system that all nodes share, or URIs (s3://…). A job that was
 # killed, or ran into its time limit, is continued by submitting it again.
+# HEAD_ADDRESS and NODE_ADDRESS: of the first node and of the others, where the first IPv4 address is not the one to use.
 set -euo pipefail
 port=${RAY_PORT:-6379}
 cpus=${SLURM_CPUS_PER_TASK:-1}
@@ -16,8 +17,9 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 
-address_of() { # the address that other nodes reach a node by
-    srun --overlap --nodes 1 --ntasks 1 -w "$1" hostname --ip-address | awk '{print $1}'
+address_of() { # the address that other nodes reach a node by; its name may stand for 127.0.1.1 on the node itself
+    srun --overlap --nodes 1 --ntasks 1 -w "$1" sh -c 'hostname --ip-address; hostname -I || true' | tr ' ' '\n' |
+        awk '/^[0-9.]+$/ && !/^127[.]/ && !found++'
 }
 start() { # NODE ARGUMENTS…: Ray in the foreground of a step, which ends with the job
     local node=$1

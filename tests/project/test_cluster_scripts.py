@@ -50,6 +50,26 @@ def test_an_array_parses_every_shard_and_a_job_after_it_merges(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "by_name, all_of_it, address",
+    [
+        ("127.0.1.1", "10.1.2.3 172.17.0.1 fd00::2", "10.1.2.3"),
+        ("10.1.2.4", "192.168.0.1 10.1.2.4", "10.1.2.4"),
+        ("fe80::1 10.1.2.5", "", "10.1.2.5"),
+    ],
+)
+def test_the_address_of_a_node_is_one_that_others_reach(tmp_path, by_name, all_of_it, address):
+    hostname = f'#!/bin/sh\ncase $1 in -I) echo "{all_of_it}" ;; *) echo "{by_name}" ;; esac\n'
+    for name, source in (("hostname", hostname), ("srun", '#!/usr/bin/env bash\nshift 7\nexec "$@"\n')):
+        (tmp_path / name).write_text(source)
+        (tmp_path / name).chmod(0o755)
+    script = (FOLDER / "slurm-ray.sh").read_text("utf-8")
+    function = script[script.index("address_of()") : script.index("start()")]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", "-euo", "pipefail", "-c", f"{function}\naddress_of node1"]
+    assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout == f"{address}\n"
+
+
 @pytest.mark.parametrize("script", sorted(FOLDER.glob("*.sh")), ids=lambda path: path.name)
 def test_the_page_names_each_script_and_bash_reads_it(script):
     subprocess.run(["bash", "-n", script], check=True)
