@@ -215,7 +215,7 @@ def test_nodes_are_killed_and_the_parse_is_that_of_one_process(nodes, tmp_path, 
     assert main([*common, "--output", str(tmp_path / "two"), "--ray", nodes.address, "--workers", "2"]) == 0
     killer.join()
     assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
-    assert sorted(os.listdir(tmp_path)) == ["one", "text", "two"]
+    assert sorted(os.listdir(tmp_path)) == [".one.made.json", ".two.made.json", "one", "text", "two"]
 
 
 @needs_ray
