@@ -651,6 +651,17 @@ def test_what_is_gone_takes_no_results_away(recipe, gone, capsys):
     assert _ran(recipe) == ALL
 
 
+def test_an_input_is_looked_at_where_the_work_directory_is_gone(recipe, capsys):
+    recipe.write_text(WITH_INPUT)
+    (recipe.parent / "words.txt").write_text("a b c")
+    command.main(_parse(recipe))
+    shutil.rmtree(recipe.parent / "work")
+    (recipe.parent / "words.txt").write_text("a b d")
+    capsys.readouterr()
+    command.main(_parse(recipe, "--list"))
+    assert capsys.readouterr().out.count("to do\t") == 9
+
+
 def test_no_table_is_written_over_with_nothing(recipe):
     """Records of earlier versions do not say what the inputs held."""
     recipe.write_text(WITH_INPUT)
