@@ -73,8 +73,8 @@ def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> lis
         ``gain``, ``syntax`` and ``kept`` (None where the gain may be 0). Figures are [value, low, high].
     """
     runs = resampled.seeds
-    parts = {name: name.rpartition(".") for name in runs}
-    twins = {name for name, (_, dot, control) in parts.items() if dot and control in controls}  # theirs may not be done
+    # of systems that may not be finished themselves
+    twins = {name for name in runs if any(name.endswith(f".{control}") for control in controls)}
     rows = []
     for system in runs:
         if system == baseline or system in twins:
