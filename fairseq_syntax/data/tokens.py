@@ -71,6 +71,8 @@ def load_tokens(prefix: str) -> Any:
     try:
         _check_whole(index_path, data_path)
         dataset = data_utils.load_indexed_dataset(prefix, None)
+    except SyntaxDataError:  # which is a ValueError, and says it all
+        raise
     except (OSError, AssertionError, ValueError, RuntimeError, struct.error) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise SyntaxDataError(f"cannot be read as a token dataset: {reason}", path=index_path) from error
