@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -292,6 +295,50 @@ def test_a_failed_command_shows_the_end_of_its_log(tmp_path):
     with pytest.raises(run.StepError, match="the reason"):
         runner.run([sys.executable, "-c", "print('the reason'); raise SystemExit(3)"], tmp_path / "log")
     assert runner.run([sys.executable, "-c", "pass"], tmp_path / "log") < 60
+
+
+def test_a_run_that_is_told_to_end_takes_its_commands_with_it(tmp_path):
+    """Of two commands at once and two that wait, those that run end, and the others never begin."""
+    code = f"""if True:
+        import sys
+        from concurrent.futures import ThreadPoolExecutor
+        from pathlib import Path
+        sys.path.insert(0, {str(TOY)!r})
+        import run
+        root = Path({str(tmp_path)!r})
+        runner = run.Runner(root, 1)
+        wait = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+        with runner.stopped_by_signals(), ThreadPoolExecutor(2) as pool:
+            command = lambda i: runner.run([sys.executable, "-c", wait, root / f"{{i}}.pid"], root / f"{{i}}.log")
+            list(pool.map(command, range(4)))
+    """
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    pids = [tmp_path / "0.pid", tmp_path / "1.pid"]
+    while not all(pid.exists() and pid.read_text() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert sorted(tmp_path.glob("*.pid")) == pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)
+
+
+def test_two_runs_of_one_folder_share_the_work(tmp_path, monkeypatch):
+    """The second run waits for a row that the first is at, and takes what it gave."""
+    monkeypatch.setattr(run, "key_of", lambda system, corpus: "key")
+    begun = []
+
+    def row_of(*_):
+        begun.append(1)
+        time.sleep(0.5)
+        return {"exact": 1.0}
+
+    monkeypatch.setattr(run, "row_of", row_of)
+    with ThreadPoolExecutor(2) as pool:
+        rows = list(pool.map(lambda _: run.train_and_translate(None, systems.SYSTEMS[0], tmp_path, 1), range(2)))
+    assert rows == [{"exact": 1.0}] * 2 and len(begun) == 1
 
 
 def test_every_row_can_be_asked_for():
