@@ -60,7 +60,10 @@ def main(args: argparse.Namespace) -> None:
     gold = read_gold(list(read_lines(args.gold)), args.gold) if args.gold else None
     if gold is not None and len(gold) != len(sentences):
         raise SyntaxDataError(f"{len(gold)} lines, but there are {len(sentences)} sentences", path=args.gold)
-    translator = Translator.load(args.checkpoint, **translator_options(args))
+    options = translator_options(args)
+    if args.choose:
+        options["alignment_heads"] = None  # all are tried, whichever was chosen before
+    translator = Translator.load(args.checkpoint, **options)
     translator.check_parses(args.input)
     if args.choose:
         ranked = translator.rank_heads(sentences, translations, gold)

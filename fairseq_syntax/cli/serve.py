@@ -97,6 +97,7 @@ def main(args: argparse.Namespace) -> None:
 
     if args.parse_timeout is not None and args.missing_parse == "error":
         raise SyntaxDataError("--parse-timeout is for --missing-parse neutral")
+    names = names_of(args.host, args.allowed_host)
     models = load_models(
         _named(args.model),
         data=args.data,
@@ -113,7 +114,6 @@ def main(args: argparse.Namespace) -> None:
         parse_timeout=args.parse_timeout,
     )
     service = Service(models, source, capacity=args.queue, batch_size=args.batch_size)
-    names = names_of(args.host, args.allowed_host)
     serve(create_app(service, timeout=args.timeout, max_bytes=args.max_bytes, names=names), args.host, args.port)
 
 

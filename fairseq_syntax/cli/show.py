@@ -41,7 +41,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     picture.add_argument(
         "--heads", nargs="+", action="extend", type=int, metavar="H", help="counted from 0 (default: all)"
     )
-    picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), default="encoder", help="default: encoder")
+    picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="default: encoder")
     picture.add_argument("--tree", metavar="NAME", help="to draw: parser, gold, or 'NAME (predicted)'")
     return parser
 
@@ -71,6 +71,10 @@ def main(args: argparse.Namespace) -> int:
     page_wanted = args.out.lower().endswith((".html", ".htm"))
     if not page_wanted and not args.out.lower().endswith(FORMATS):
         raise SyntaxDataError("cannot be written in this form", path=args.out, hint=".html, .png, .svg or .pdf")
+    given = [f"--{name}" for name in ("layers", "heads", "kind", "tree") if getattr(args, name) is not None]
+    if page_wanted and given:
+        hint = "a page shows all of them"
+        raise SyntaxDataError(f"a page does not take {', '.join(given)}", path=args.out, hint=hint)
     numbers = [n for part in args.sentences for n in part] if args.sentences else list(range(1, 11))
     if not page_wanted:
         numbers = numbers[:1]
@@ -93,7 +97,13 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from fairseq_syntax.figures.heatmap import heat_maps
 
-    options = {"kind": args.kind, "layers": args.layers, "heads": args.heads, "tree": args.tree, "src": src}
+    options = {
+        "kind": args.kind or "encoder",
+        "layers": args.layers,
+        "heads": args.heads,
+        "tree": args.tree,
+        "src": src,
+    }
     save(heat_maps(exhibits[0], next(iter(models)), **options), args.out)
     finished(args.out, f"sentence {exhibits[0].number}")
     return 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_syntax.compat import check_device
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
@@ -16,7 +17,6 @@ from fairseq_syntax.inference.alignment import align, spell
 from fairseq_syntax.inference.alignment_choice import Pair
 from fairseq_syntax.inference.exported import Exported, factored, setup_task
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
-from fairseq_syntax.inference.loading import check_device
 from fairseq_syntax.inference.translator import Translation, Translator, check_search, too_long
 from fairseq_syntax.parsing.base import Parser
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import checkpoint_utils, tasks
 
+from fairseq_syntax.compat import check_device
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -32,17 +33,6 @@ def no_checkpoint(path: str) -> SyntaxDataError:
     if ":" in path and all(map(os.path.exists, path.split(":"))):
         hint = "several models are given one by one, with spaces or in a list, and not with colons"
     return SyntaxDataError("no such checkpoint", path=path, hint=hint)
-
-
-def check_device(name: str | None) -> None:
-    """Raises SyntaxDataError where PyTorch has no such device; None, which leaves the choice, is fine."""
-    if name is None:
-        return
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # no such name, no driver, no CUDA in PyTorch
-        reason = str(error).strip().partition("\n")[0]
-        raise SyntaxDataError(f"the device {name} cannot be used: {reason}"[:300], hint="--device cpu") from error
 
 
 def load_models(

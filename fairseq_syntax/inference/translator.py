@@ -159,7 +159,8 @@ class Translator:
             return cls._load_exported(paths, data, parser, device, overrides, options)
         models, _, task = load_models(paths, data, device=device, **overrides)
         task.cfg.missing_parse = missing_parse  # not by an override: a checkpoint may be older than the option
-        options.setdefault("alignment_heads", [load_head(p, m) for p, m in zip(paths, models)])
+        if "alignment_heads" not in options:  # a damaged file is no hindrance to who chooses another head
+            options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]
         return cls(models, task, parser=parser, **options)
 
     @classmethod
@@ -183,6 +184,7 @@ class Translator:
         if exported.kind == "ctranslate2":
             from fairseq_syntax.inference.ctranslate2_translator import CTranslate2Translator
 
+            options.pop("alignment_heads", None)  # it has the one that it was exported with
             return CTranslate2Translator(
                 folder, exported, parser=parser, device=device, options=task_options, **options
             )
@@ -191,7 +193,8 @@ class Translator:
         if not os.path.exists(checkpoint):
             raise SyntaxDataError("the exported folder has lost its model", path=checkpoint)
         models, _, _ = load_models([checkpoint], task=task, device=device)
-        options.setdefault("alignment_heads", [load_head(checkpoint, m) for m in models])
+        if "alignment_heads" not in options:
+            options["alignment_heads"] = [load_head(checkpoint, m) for m in models]
         return cls(models, task, parser=parser, source_tag=exported.source_tag, **options)
 
     def check_parses(self, path: str | os.PathLike[str]) -> None:

@@ -331,6 +331,14 @@ def options_as_before(
 
 
 def load_parser(options: ParserOptions) -> Parser:
-    """The parser that the options describe. Raises SyntaxDataError as ``parser_module`` and for missing models."""
+    """The parser that the options describe.
+
+    Raises:
+        SyntaxDataError: as :func:`parser_module`; its models are missing, or its device is
+    """
+    if options.device != "cpu":
+        from fairseq_syntax.compat import check_device  # PyTorch takes seconds to import
+
+        check_device(options.device)
     parser: Parser = parser_module(options.parser).load(options)
     return parser

@@ -87,7 +87,7 @@ def read_system(text: str) -> System:
         name, files = text, text
         paths = [text]
     else:
-        paths = [path for path in files.split(",") if path]
+        paths = [files] if os.path.exists(files) else [path for path in files.split(",") if path]
     if not name or not paths:
         raise SyntaxDataError(f"not a system: {text!r}", hint="FILE or NAME=FILE[,FILE…], one file per seed")
     return System(name, [read_translations(path) for path in paths])

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fairseq_syntax.errors import SyntaxDataError
+
 logger = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
@@ -37,8 +39,15 @@ def names_of(listening: str, further: Iterable[str] = ()) -> frozenset[str] | No
     Args:
         listening: the address that the server listens on
         further: names that a proxy passes on; ``*`` for any
+
+    Raises:
+        SyntaxDataError: one of them is no name, such as an URL
     """
     further = {name.lower().rstrip(".") for name in further}
+    for name in further - {"*"}:
+        if _name(name) != name and not _address(name):
+            hint = "without scheme, port or path, as in translate.example.org"
+            raise SyntaxDataError(f"--allowed-host takes the name of a host, not {name!r}", hint=hint)
     if "*" in further or not (listening.lower() == "localhost" or _loopback(listening)):
         return None
     return frozenset({"localhost"} | further)

@@ -219,6 +219,8 @@ def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     assert np.asarray(Image.open(tmp_path / "one.png").convert("L")).std() > 5
     assert command([*argv, "--out", f"{tmp_path}/one.svg", "--kind", "cross", "--sentences", "5"]) == 0
     assert command([*argv, "--out", f"{tmp_path}/one.gif"]) == 1
+    assert command([*argv, "--out", f"{tmp_path}/one.html", "--layers", "0", "--kind", "cross"]) == 1
+    assert "a page does not take --layers, --kind" in capsys.readouterr().err
     assert command([*argv, "--out", f"{tmp_path}/one.png", "--layers", "7"]) == 1
     assert "no layer 7: there are 2" in capsys.readouterr().err
 

@@ -294,6 +294,12 @@ def test_a_chosen_head_is_used_and_can_be_named(corpus, tmp_path, capsys):
     assert toy_data.syntax_command(*common, "--gold", gold, "--output", tmp_path / "links", "--device", "cpu") == 0
     assert f"F1 {kept['chosen']['score']:.3f}"[:7] in capsys.readouterr().err
     assert len((tmp_path / "links").read_text(encoding="utf-8").splitlines()) == 12
+    # A damaged file stops who aligns, and not who does as its message says.
+    (corpus / "model" / "checkpoint_best.alignment.json").write_text('{"layer": 1', encoding="utf-8")
+    assert toy_data.syntax_command(*common, "--gold", gold, "--device", "cpu") == 1
+    assert "choose again" in capsys.readouterr().err
+    assert toy_data.syntax_command(*common, "--gold", gold, "--choose", "--device", "cpu") == 0
+    assert json.loads((corpus / "model" / "checkpoint_best.alignment.json").read_text(encoding="utf-8")) == kept
     (tmp_path / "gold").write_text("0-0\n", encoding="utf-8")
     assert toy_data.syntax_command(*common, "--gold", gold, "--device", "cpu") == 1
     assert "1 lines, but there are 12 sentences" in capsys.readouterr().err

@@ -179,9 +179,10 @@ def test_long_sentences_are_parsed_in_parts_or_refused():
         (ParserOptions(parser="nothing_of_this_name"), "cannot be used"),
         (ParserOptions(parser="csv"), "no load"),
         (ParserOptions(parser="chain_parser", tokenizer="stanza"), "has no tokenizer 'stanza'"),
+        (ParserOptions(parser="chain_parser", device="nosuch"), "the device nosuch cannot be used"),
     ],
 )
-def test_unknown_parsers_and_tokenizers(options, message):
+def test_unknown_parsers_tokenizers_and_devices(options, message):
     with pytest.raises(SyntaxDataError, match=message):
         load_parser(options)
 

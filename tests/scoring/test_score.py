@@ -310,6 +310,8 @@ def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(fil
         evaluate([a], [read_text(files / "ref")], Options(), baseline="c")
     with pytest.raises(SyntaxDataError, match="cannot be read"):
         read_system("c=nowhere")
+    (files / "a,b").write_text((files / "a").read_text(encoding="utf-8"), encoding="utf-8")
+    assert read_system(f"c={files / 'a,b'}").runs[0].lines == a.runs[0].lines
     with pytest.raises(SyntaxDataError, match="no tokenizer klingon"):
         command.main(_parse("--ref", files / "ref", "--sys", files / "a", "--tokenize", "klingon"))
 

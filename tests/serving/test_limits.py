@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from served import running, stand_in_service
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.serving.app import create_app
 from fairseq_syntax.serving.guard import names_of
 from fairseq_syntax.serving.server import prepared
@@ -85,6 +86,13 @@ def test_which_servers_mind_their_names():
         assert names_of(loopback, ["*"]) is None
     for open_to_others in ("0.0.0.0", "::", "192.168.1.2", "myhost"):
         assert names_of(open_to_others) is None
+    assert names_of("::1", ["Translate.Example.", "10.0.0.1"]) == {"localhost", "translate.example", "10.0.0.1"}
+
+
+@pytest.mark.parametrize("name", ["https://translate.example", "translate.example:8080", "translate.example/de", ""])
+def test_a_name_that_no_request_can_have_is_refused(name):
+    with pytest.raises(SyntaxDataError, match="takes the name of a host"):
+        names_of("127.0.0.1", [name])
 
 
 def test_a_full_queue_is_said_and_passes():
