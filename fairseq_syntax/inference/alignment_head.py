@@ -246,7 +246,9 @@ class PrintedAlignment:
     Args:
         models: in evaluation mode
         task: its dictionaries and segmentation spell the words; see :func:`spell` and :func:`words_of`
-        kind: ``hard``: links between words; ``soft``: for each piece of the translation the weight of each source piece
+        kind: ``hard``: links between words, those of :func:`words_of` in the lines as they are printed, also where
+            fairseq-interactive was given a parse whose tokens are others; ``soft``: for each piece of the translation
+            the weight of each source piece
         heads: paths of :func:`save_head`, with colons, one for each model; if empty, fairseq's heads
     """
 

@@ -45,7 +45,7 @@ class ForcedDecoder:
         max_tokens: of a batch, source or target, padding counted
 
     Raises:
-        SyntaxDataError: the models cannot score: they run in CTranslate2, or have latent tags
+        SyntaxDataError: the models run in CTranslate2, which does not score
     """
 
     def __init__(self, translator: Translator, *, parser: Parser | None = None, max_tokens: int = 4000) -> None:
@@ -58,7 +58,6 @@ class ForcedDecoder:
         self.max_tokens = max_tokens
         self._input = translator.input(parser)
         self.check_parses = self._input.check_parses
-        # refuses what cannot be scored, such as models with latent tags
         self._scorer = self.task.build_generator(self.models, Namespace(score_reference=True))
         self._device = next(self.models[0].parameters()).device
 

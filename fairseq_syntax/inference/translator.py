@@ -15,6 +15,7 @@ import re
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any, cast
 
 import torch
@@ -71,6 +72,15 @@ class Translation:
         return f"<p><b>{html.escape(self.text)}</b><br><small>{self.score:.3f} · {pieces}</small></p>"
 
 
+# Of fairseq's search; its other options are of its programs, such as a language model or given translations.
+SEARCH_OPTIONS = (
+    *("beam", "nbest", "lenpen", "unkpen", "unnormalized", "temperature", "match_source_len"),
+    *("max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size"),
+    *("sampling", "sampling_topk", "sampling_topp"),
+    *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
+)
+
+
 class Translator:
     """Translates sentences with one model, or an ensemble.
 
@@ -81,10 +91,11 @@ class Translator:
         batch_size: sentences at a time
         source_tag: a piece that begins and ends each source sentence, for multi-task models; none if empty
         alignment_heads: the attention of each model that words are aligned by (default: fairseq's)
-        generation: options of the search, as fairseq-generate's (``beam``, ``lenpen``, ``nbest``, …)
+        generation: options of the search, as fairseq-generate's (``beam``, ``lenpen``, ``nbest``, …). ``max_len_a`` is
+            of each sentence's own pieces with ``</s>``, where fairseq-generate takes the longest sentence of a batch.
 
     Raises:
-        SyntaxDataError: fairseq's search has no such option, or a number is below 1
+        SyntaxDataError: the search has no such option, or not of this value
     """
 
     def __init__(
@@ -102,8 +113,7 @@ class Translator:
         for model in self.models:
             model.eval()  # whose result is None for a model that has been prepared for inference already
         self.task = task
-        known = {field.name for field in fields(GenerationConfig)}
-        check_search(generation, known, "fairseq", batch_size)
+        check_search(generation, SEARCH_OPTIONS, "fairseq", batch_size)
         self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
         self.batch_size = batch_size
         self.nbest = generation.setdefault("nbest", 1)
@@ -272,6 +282,10 @@ class Translator:
         for batch in batches:
             numbers = batch["id"].tolist()
             most = self._most_pieces(batch["net_input"]["src_tokens"].size(1))
+            if most < self._generator.min_len:
+                raise SyntaxDataError(
+                    f"min_len is {self._generator.min_len}, but max_len_a, max_len_b and the model allow {most} pieces"
+                )
             hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
             for number, best in zip(numbers, hypotheses):
                 found[filled[number]] = [self._translation(h, most) for h in best]
@@ -401,15 +415,23 @@ class Translator:
         """Batches, on the models' device, of lines that were encoded last."""
         if not tokens:
             return iter(())
-        batches = self.task.get_batch_iterator(
-            self._input.dataset(tokens, [t.numel() for t in tokens]),
-            max_sentences=self.batch_size,
-            max_positions=self._max_positions(),
-            disable_iterator_cache=True,
-        )
+        lengths = [t.numel() for t in tokens]
+        dataset = self._input.dataset(tokens, lengths)
         device = next(self.models[0].parameters()).device
         move = device.type == "cuda"
-        epoch = batches.next_epoch_itr(shuffle=False)
+        if self._generator.max_len_a or self._generator.match_source_len:
+            # The longest sentence of a batch sets how long translations may be, so all are to be of one length.
+            order = sorted(range(len(tokens)), key=lengths.__getitem__)
+            groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)]
+            parts = [g[i : i + self.batch_size] for g in groups for i in range(0, len(g), self.batch_size)]
+            epoch = (dataset.collater([dataset[number] for number in part]) for part in parts)
+        else:
+            epoch = self.task.get_batch_iterator(
+                dataset,
+                max_sentences=self.batch_size,
+                max_positions=self._max_positions(),
+                disable_iterator_cache=True,
+            ).next_epoch_itr(shuffle=False)
         return (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
 
     @property
@@ -419,6 +441,8 @@ class Translator:
     def _most_pieces(self, source_length: int) -> int:
         """Of a translation, without ``</s>``: fairseq ends every search of a batch there."""
         search: Any = self._generator
+        if search.match_source_len:
+            return source_length
         return int(min(int(search.max_len_a * source_length + search.max_len_b), search.max_len - 1))
 
     def _translation(self, hypothesis: dict[str, Any], most: int) -> Translation:
@@ -441,14 +465,23 @@ class Translator:
 
 
 def check_search(generation: Mapping[str, Any], known: Collection[str], of: str, batch_size: int) -> None:
-    """Refuse options that a search does not have, and sizes below 1.
+    """Refuse options that a search does not have, values of another type, and sizes below 1.
+
+    Args:
+        generation: values by the names of fairseq's ``GenerationConfig``
+        known: the names that the search has
+        of: whose search it is
 
     Raises:
-        SyntaxDataError: an option is none of ``known``, or a number is too small
+        SyntaxDataError: an option is none of ``known``, or its value does not fit
     """
+    types: dict[str, Any] = {field.name: field.type for field in fields(GenerationConfig)}
     for name, value in {**generation, "batch_size": batch_size}.items():
         if name not in {*known, "batch_size"}:
             raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(known))}")
+        wanted = types.get(name, int)
+        if not (type(value) is wanted or (wanted is float and type(value) is int)):
+            raise SyntaxDataError(f"{name} is {value!r}: a value of type {wanted.__name__} is wanted")
         if name in ("beam", "nbest", "batch_size") and value < 1:
             raise SyntaxDataError(f"{name} is {value}: at least 1 is wanted")
 

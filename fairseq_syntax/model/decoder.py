@@ -155,7 +155,7 @@ class SyntaxTransformerDecoder(TransformerDecoderBase):
         # The layers are built inside super().__init__, before a module can be registered.
         self._building = list(systems.values())
         self._plans: list[LayerPlan | None] = []
-        super().__init__(cfg, dictionary, embed_tokens)
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
         del self._building
         self.systems = nn.ModuleDict(systems)
         if any(self._plans) and cfg.base_layers:

@@ -286,9 +286,10 @@ class SyntaxLSTMModel(LSTMModel):
             raise SyntaxDataError(
                 "--share-decoder-input-output-embed requires --decoder-embed-dim to match --decoder-out-embed-dim"
             )
-        src_embed.weight.requires_grad = not args.encoder_freeze_embed
-        if not args.share_all_embeddings:
-            tgt_embed.weight.requires_grad = not args.decoder_freeze_embed
+        if args.encoder_freeze_embed:
+            src_embed.weight.requires_grad = False
+        if args.decoder_freeze_embed:
+            tgt_embed.weight.requires_grad = False
         encoder = cls.build_encoder(
             args,
             source,

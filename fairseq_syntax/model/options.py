@@ -71,11 +71,23 @@ def read_options(config: type[Config], args: Namespace) -> Config:
             continue
         wanted = _type(hints[f.name])
         try:
-            values[f.name] = wanted(value)
+            values[f.name] = _converted(value, wanted)
         except (TypeError, ValueError) as e:
             name = "--" + f.name.replace("_", "-")
             raise SyntaxDataError(f"{name} {value}: a value of type {wanted.__name__} is wanted") from e
     return config(**values)
+
+
+def _converted(value: Any, wanted: Any) -> Any:
+    """A value of the type; overrides at generation are whatever the user wrote. Raises ValueError for another one."""
+    if wanted is bool and not isinstance(value, bool):
+        if str(value).lower() not in ("true", "false", "1", "0"):
+            raise ValueError(value)
+        return str(value).lower() in ("true", "1")
+    found = wanted(value)
+    if isinstance(value, float) and found != value:
+        raise ValueError(value)
+    return found
 
 
 def check_task(task: Any, model: str) -> None:

@@ -54,6 +54,12 @@ class SyntaxTransformerModel(TransformerModel):
             check_task(task, "a model with syntax systems")
         encoder = _chosen("--encoder-syntax", args.encoder_syntax, ENCODER_SYSTEMS, args, task)
         decoder = _chosen("--decoder-syntax", args.decoder_syntax, DECODER_SYSTEMS, args, task)
+        for side, systems in (("encoder", encoder), ("decoder", decoder)):
+            if systems and getattr(args, f"{side}_layers_to_keep", None):
+                raise SyntaxDataError(
+                    f"--{side}-layers-to-keep gives the layers other numbers, and {', '.join(systems)} would act in "
+                    "layers that were trained without"
+                )
         cfg = TransformerConfig.from_namespace(args)  # of this build alone; fairseq hands it on to the two below
         cfg.systems = (encoder, decoder)
         try:

@@ -1,9 +1,9 @@
-"""DBSA: a bi-affine head in the encoder and one in the decoder, each trained towards the heads of its side's tree.
+"""DBSA: a biaffine head in the encoder and one in the decoder, each trained towards the heads of its side's tree.
 
 Deguchi, Tamura and Ninomiya (2019), Dependency-Based Self-Attention for Transformer NMT, RANLP. Either side can be used
 alone. No parse is needed at inference.
 
-- *Encoder* (section 3.1): the scores of one head are bi-affine, ``S = [Q; 1] U Kᵀ``, where Q and K are linear maps of
+- *Encoder* (section 3.1): the scores of one head are biaffine, ``S = [Q; 1] U Kᵀ``, where Q and K are linear maps of
   the layer's input; its distribution over keys is
   trained towards the head of each token. The root and ``</s>`` are their own heads.
 - *Decoder* (section 3.2): the same with the future masked. A token whose head has not been generated yet is trained
@@ -102,7 +102,7 @@ def attachment_accuracy(scores: Tensor, targets: Targets, hidden: Tensor) -> tup
 
 
 class MemoryBiaffineTerm(BiaffineTerm):
-    """The bi-affine scores of a decoder's head: in search, keys are made of the inputs of all steps so far."""
+    """The biaffine scores of a decoder's head: in search, keys are made of the inputs of all steps so far."""
 
     needs_memory = True
 
@@ -111,10 +111,10 @@ class MemoryBiaffineTerm(BiaffineTerm):
 class DbsaConfig(SystemConfig):
     """The options of both sides."""
 
-    dbsa_layer: int = option(-1, "encoder layer of the bi-affine head, from 0; -1 is the top one")
+    dbsa_layer: int = option(-1, "encoder layer of the biaffine head, from 0; -1 is the top one")
     dbsa_head: int = option(0, "which of its heads")
     dbsa_weight: float = option(0.5, "weight of the encoder head's loss")
-    dbsa_decoder_layer: int = option(-1, "decoder layer of the bi-affine head, from 0; -1 is the top one")
+    dbsa_decoder_layer: int = option(-1, "decoder layer of the biaffine head, from 0; -1 is the top one")
     dbsa_decoder_head: int = option(0, "which of its heads")
     dbsa_decoder_weight: float = option(0.5, "weight of the decoder head's loss")
     dbsa_dim: int | None = option(None, "size of the queries and keys of both", "that of the other heads")
@@ -124,7 +124,7 @@ class DbsaConfig(SystemConfig):
 
 
 class BiaffineHead(HeadSystem):
-    """What both sides share: one bi-affine head and its loss.
+    """What both sides share: one biaffine head and its loss.
 
     Args:
         embed_dim: C

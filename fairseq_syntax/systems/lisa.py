@@ -1,4 +1,4 @@
-"""LISA in translation: a head whose scores are a bi-affine parser, and which attends as it parses.
+"""LISA in translation: a head whose scores are a biaffine parser, and which attends as it parses.
 
 Strubell et al. (2018), Linguistically-Informed Self-Attention for Semantic Role Labeling, section 3.1, as brought to
 subwords and translation by Bugliarello and Okazaki (2020), appendix A.
@@ -56,7 +56,7 @@ class Biaffine(nn.Module):
 
 
 class BiaffineTerm(ScoreTerm):
-    """The head's dot products give way to the bi-affine scores."""
+    """The head's dot products give way to the biaffine scores."""
 
     def __init__(self, head: int, biaffine: Biaffine) -> None:
         self.heads = slice(head, head + 1)
@@ -67,7 +67,7 @@ class BiaffineTerm(ScoreTerm):
 
 
 class GoldTerm(BiaffineTerm):
-    """Real tokens look at their given parent and nowhere else; ``</s>`` keeps its bi-affine row.
+    """Real tokens look at their given parent and nowhere else; ``</s>`` keeps its biaffine row.
 
     Args:
         parent: [B, T] int64, column of each token's parent
@@ -102,7 +102,7 @@ class LisaConfig(SystemConfig):
 
 @register_encoder_system("lisa")
 class Lisa(EncoderSystem):
-    """One bi-affine head.
+    """One biaffine head.
 
     Args:
         embed_dim: C

@@ -1,6 +1,6 @@
 """PASCAL and LDD without a parser: their factor comes from a parent head of the same encoder, lower down.
 
-A parent head of layer s, supervised (``supervised_heads``) or bi-affine (``lisa``), gives for each word a distribution
+A parent head of layer s, supervised (``supervised_heads``) or biaffine (``lisa``), gives for each word a distribution
 over heads, ``P[i, w] = softmax_w`` of its scores over the first pieces of words. The layers above read it, in training
 and at inference, where no parse is given:
 

@@ -69,12 +69,13 @@ def check_task(cfg: SyntaxTranslationConfig) -> None:
         )
 
 
-def check_training(cfg: SyntaxTranslationConfig, model: Any) -> None:
-    """Raises SyntaxDataError for ways to train that do not run.
+def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: bool) -> None:
+    """Raises SyntaxDataError for ways to train that do not run, or that would train something else.
 
     Args:
         cfg: of the task
         model: options of the model that is to be built
+        one_dictionary: whether that of the target is that of the source
     """
     without_gpu = cfg.cpu or not torch.cuda.is_available()
     if cfg.fp16 is True and not cfg.memory_efficient_fp16 and without_gpu:
@@ -89,8 +90,14 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any) -> None:
     for side in ("encoder", "decoder"):
         if getattr(model, f"{side}_layers_to_keep", None):
             raise SyntaxDataError(
-                f"fairseq does not read its own --{side}-layers-to-keep", hint=f"train with fewer --{side}-layers"
+                f"--{side}-layers-to-keep is for a model that is trained",
+                hint=f"train with fewer --{side}-layers, or with --{side}-layerdrop",
             )
+    if getattr(model, "merge_src_tgt_embed", False) and not one_dictionary:
+        raise SyntaxDataError(
+            "--merge-src-tgt-embed makes one dictionary of two, and the data are numbered by the two",
+            hint="fairseq-preprocess --joined-dictionary, and --share-all-embeddings",
+        )
 
 
 def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from fairseq.data import ConcatDataset
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.utils import convert_padding_direction
 from omegaconf import II
+from torch import Tensor
 
 from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
 from fairseq_syntax.compat import ignore_syntax, name_dropouts
@@ -263,7 +266,7 @@ class SyntaxTranslationTask(TranslationTask):
                 do nothing
         """
         if not from_checkpoint:
-            check_training(self.cfg, cfg)
+            check_training(self.cfg, cfg, one_dictionary=self.source_dictionary == self.target_dictionary)
         model = super().build_model(cfg, from_checkpoint)
         name_dropouts(model)
         self._traits = ModelTraits.of(model)
@@ -316,16 +319,25 @@ class SyntaxTranslationTask(TranslationTask):
         """fairseq's, with the syntax that the model and the criterion need.
 
         Raises:
-            SyntaxDataError: syntax is needed and missing, or not that of the tokens
+            SyntaxDataError: there is no such split; or syntax is needed and missing, or not that of the tokens
         """
         if self.cfg.num_batch_buckets:
             raise SyntaxDataError("--num-batch-buckets does not run on NumPy 2", hint="leave it out")
         # fairseq's default of -1 would make a dataset of negative length where there are several parts.
         self.cfg.upsample_primary = max(1, self.cfg.upsample_primary)
-        super().load_dataset(split, epoch, combine, **kwargs)
-        base = self.datasets[split]
         paths = self.cfg.data.split(os.pathsep) if split == self.cfg.train_subset else [self.data_dir]
         directory = paths[(epoch - 1) % len(paths)]
+        try:
+            super().load_dataset(split, epoch, combine, **kwargs)
+        except FileNotFoundError as error:
+            if not str(error).startswith("Dataset not found"):
+                raise
+            pair = {self.cfg.source_lang, self.cfg.target_lang}
+            found = (os.fspath(path.name).split(".") for path in Path(directory).glob("*.*-*.*.idx"))
+            there = sorted({name for name, langs, *_ in found if set(langs.split("-")) == pair})
+            hint = f"there are {', '.join(there)}" if there else "make it with fairseq-preprocess"
+            raise SyntaxDataError(f"there is no split {split}", path=directory, hint=hint) from None
+        base = self.datasets[split]
         if directory != self.data_dir:
             self._check_numbers(directory)
         self.datasets[split] = SyntaxPairDataset(
@@ -489,15 +501,31 @@ class SyntaxTranslationTask(TranslationTask):
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax and its numbers back."""
+        """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax and its numbers back.
+
+        Targets that are padded on the left (``--left-pad-target``) are moved there: fairseq counts the columns of what
+        it scores, and of ``--prefix-size``, from the first one.
+        """
         if "src_syntax" not in sample["net_input"]:
             self._input.attach(sample)
+        if self.cfg.left_pad_target and sample.get("target") is not None:
+            sample, prefix_tokens = self._padded_right(sample, prefix_tokens)
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         for search in self._searches:
             search.found(generator, sample, hypotheses)
         if self._printed_alignment is not None:
             self._printed_alignment.add(sample, hypotheses)
         return hypotheses
+
+    def _padded_right(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:
+        def moved(tokens: Tensor) -> Tensor:
+            return convert_padding_direction(tokens, self.target_dictionary.pad(), left_to_right=True)
+
+        net_input, target = dict(sample["net_input"]), moved(sample["target"])
+        if "prev_output_tokens" in net_input:
+            net_input["prev_output_tokens"] = moved(net_input["prev_output_tokens"])
+        prefix = None if prefix is None else target[:, : prefix.size(1)]
+        return {**sample, "net_input": net_input, "target": target}, prefix
 
 
 class SegmentationDecoder:

@@ -145,6 +145,9 @@ def test_a_word_of_a_hundred_thousand_characters(trained):
         ({"nbest": 0}, "nbest is 0: at least 1"),
         ({"beam": -1}, "beam is -1: at least 1"),
         ({"batch_size": 0}, "batch_size is 0: at least 1"),
+        ({"beam": 2.5}, "beam is 2.5: a value of type int is wanted"),
+        ({"max_len_b": "9"}, "max_len_b is '9': a value of type int is wanted"),
+        *(({n: 1}, f"search has no option {n}") for n in ("lm_path", "prefix_size", "retain_dropout", "replace_unk")),
     ],
 )
 def test_options_that_no_search_has(trained, options, message):

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -43,6 +44,33 @@ def test_scores_are_those_of_fairseq_generate(toy, trained, translator):
     for number, (score,) in enumerate(found):
         assert score.mean == pytest.approx(generated[number] * math.log(2), abs=2e-5)
         assert score.total == pytest.approx(score.mean * score.tokens)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_given_targets_are_found_on_either_side_of_their_padding(toy, trained, left):
+    """--score-reference and --prefix-size of fairseq, which count from the first column: in any batch as alone."""
+    translator = Translator.load(trained, toy.data, device="cpu")
+    task, models = translator.task, translator.models
+    task.cfg.left_pad_target = left
+    task.load_dataset("test")
+    dataset = task.datasets["test"]
+    lengths = [len(dataset[n]["target"]) for n in range(len(dataset))]
+    numbers = sorted((n for n, length in enumerate(lengths) if length > 3), key=lengths.__getitem__)[::3]
+    assert len({lengths[n] for n in numbers}) > 1
+    scorer = task.build_generator(models, Namespace(score_reference=True))
+    search = task.build_generator(models, Namespace(beam=2, prefix_size=2, max_len_b=9))
+    found = {}
+    for batch in [numbers, *([n] for n in numbers)]:
+        sample = dataset.collater([dataset[n] for n in batch])
+        scored = task.inference_step(scorer, models, sample)
+        begun = task.inference_step(search, models, sample, prefix_tokens=sample["target"][:, :2])
+        for number, *both in zip(sample["id"].tolist(), scored, begun):
+            found.setdefault(number, []).append([own[0] for own in both])
+            assert both[1][0]["tokens"][:2].tolist() == dataset[number]["target"][:2].tolist()
+    for together, alone in found.values():
+        for a, b in zip(together, alone):
+            assert a["tokens"].tolist() == b["tokens"].tolist()
+            assert float(a["score"]) == pytest.approx(float(b["score"]), abs=1e-4)
 
 
 @pytest.mark.parametrize("left", [False, True])

@@ -79,6 +79,21 @@ def test_text_beside_parses_for_a_model_that_needs_none():
 
 
 @pytest.mark.slow
+def test_the_limit_of_a_length_is_of_each_sentence(toy, trained):
+    """fairseq limits all translations of a batch by its longest sentence."""
+    for limits in ({"max_len_a": 0.5, "max_len_b": 1}, {"match_source_len": True}):
+        translator = Translator.load(trained, device="cpu", batch_size=5, **limits)
+        together = translator.translations(toy.lines["test"])
+        assert len({len(line.words) for line in toy.lines["test"]}) > 2
+        for line, (best, *_) in zip(toy.lines["test"], together):
+            ((alone, *_),) = translator.translations([line])
+            assert (best.pieces, best.cut) == (alone.pieces, alone.cut)
+            assert best.score == pytest.approx(alone.score, abs=1e-4)
+    with pytest.raises(SyntaxDataError, match=r"min_len is 99, but .* allow 3 pieces"):
+        translator.with_search(min_len=99, max_len_b=3).translate(toy.lines["test"])
+
+
+@pytest.mark.slow
 def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsys):
     whole = Translator.load(trained, device="cpu")
     line = next(line for line in toy.lines["test"] if len(line.words) > 4)

@@ -5,6 +5,7 @@ import math
 import random
 import re
 from argparse import ArgumentParser, Namespace
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import lstm_models
@@ -25,7 +26,9 @@ from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, EncoderSystem, SyntaxT
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.model.options import add_options, read_options
+from fairseq_syntax.systems.lisa import LisaConfig
 from fairseq_syntax.systems.pascal import Pascal, PascalConfig
+from fairseq_syntax.systems.relative_depth import DepthConfig
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
 
 LINES = [random_line(random.Random(seed)) for seed in range(4)]
@@ -142,7 +145,7 @@ def test_queries_that_another_system_leaves_out_are_missed(other, order, two_gro
 
 @pytest.mark.parametrize("order", ["pascal,lisa", "lisa,pascal"])
 def test_scores_are_replaced_before_they_are_scaled(order):
-    """Whatever the order of the option, PASCAL scales what the bi-affine head computes, and the loss sees that."""
+    """Whatever the order of the option, PASCAL scales what the biaffine head computes, and the loss sees that."""
     model = combined(order, lisa_layer=0, pascal_heads=2).eval()
     seen = {}
     model.encoder.layers[0].register_forward_pre_hook(lambda _, args: seen.__setitem__("x", args[0]))
@@ -503,6 +506,12 @@ def test_options_are_of_their_types_wherever_they_come_from():
     assert read_options(PascalConfig, Namespace(pascal_heads=None, pascal_layers=1)) == PascalConfig(pascal_layers="1")
     with pytest.raises(SyntaxDataError, match="--pascal-variance wide: a value of type float is wanted"):
         read_options(PascalConfig, Namespace(pascal_variance="wide"))
+    # An override at generation is whatever its user wrote, and 'False' is true in Python.
+    for said, wanted in ((False, False), ("False", False), ("true", True), (1, True)):
+        assert read_options(LisaConfig, Namespace(lisa_gold=said)).lisa_gold is wanted
+    for config, name, value in ((LisaConfig, "lisa_gold", "no"), (DepthConfig, "depth_clip", 2.9)):
+        with pytest.raises(SyntaxDataError, match=f"--{name.replace('_', '-')} {value}: a value of type"):
+            read_options(config, Namespace(**{name: value}))
     parser = ArgumentParser()
     add_options(parser, PascalConfig)
     assert vars(parser.parse_args([])) == {
@@ -510,6 +519,32 @@ def test_options_are_of_their_types_wherever_they_come_from():
         "parent_only": False, "pascal_add": False, "pascal_fused": False}  # fmt: skip
     assert parser.parse_args(["--pascal-heads", "2", "--pascal-add"]).pascal_heads == 2
     assert "with commas; -1 is the top one (default: 0)" in " ".join(parser.format_help().split())
+
+
+@pytest.mark.parametrize("arch", ["transformer", "pascal_transformer", "dbsa_transformer", "lasyn_transformer"])
+def test_a_decoder_without_cross_attention_has_none(arch):
+    def count(**options) -> int:
+        return sum("encoder_attn." in name for name, _ in tiny_model(arch, **options).named_parameters())
+
+    assert count() > 0 and count(no_cross_attention=True) == 0
+
+
+@pytest.mark.parametrize("side, arch", [("encoder", "pascal_transformer"), ("decoder", "dbsa_transformer")])
+def test_pruned_layers_are_refused_where_systems_act(side, arch):
+    """fairseq gives those that are kept new numbers, and systems act in layers by their number."""
+    tiny_model("transformer", **{f"{side}_layers": 2, f"{side}_layers_to_keep": "1"})
+    with pytest.raises(SyntaxDataError, match=f"--{side}-layers-to-keep gives the layers other numbers, and .* act"):
+        tiny_model(arch, **{f"{side}_layers": 2, f"{side}_layers_to_keep": "1"})
+
+
+@pytest.mark.parametrize("arch", ["transformer", "pascal_transformer"])
+def test_one_embedding_for_two_dictionaries_is_refused(arch):
+    for target, refused in ((dictionary(), False), (dictionary(30), True)):
+        task = SyntaxTranslationTask(SyntaxTranslationConfig(source_lang="a", target_lang="b"), dictionary(), target)
+        args = Namespace(arch=f"{arch}_tiny", encoder_layers=1, decoder_layers=1, merge_src_tgt_embed=True)
+        ARCH_CONFIG_REGISTRY[args.arch](args)
+        with pytest.raises(SyntaxDataError, match="--merge-src-tgt-embed makes") if refused else nullcontext():
+            task.build_model(args)
 
 
 @pytest.mark.parametrize("arch", ["lisa_transformer", "supervised_head_transformer", "pascal_transformer"])

@@ -1,4 +1,4 @@
-"""LISA: the bi-affine head against loops, its loss, and the given parse in its place."""
+"""LISA: the biaffine head against loops, its loss, and the given parse in its place."""
 
 import copy
 import math

@@ -69,6 +69,15 @@ def test_targets_padded_on_the_left_are_refused(toy, tmp_path, arch):
         toy_data.train(toy.data, tmp_path, "--left-pad-target", arch=arch, max_epoch=1, **LSTM)
 
 
+@pytest.mark.parametrize("arch", ["lstm", "dlaa_lstm"])
+def test_embeddings_are_frozen_by_either_side(arch):
+    sizes = {"share_all_embeddings": True, "decoder_out_embed_dim": lstm_models.SIZES["decoder_embed_dim"]}
+    for side in ("encoder", "decoder"):
+        model = lstm_models.model(arch, **sizes, **{f"{side}_freeze_embed": True})
+        shared = model.encoder.embed_tokens
+        assert shared is model.decoder.embed_tokens and not shared.weight.requires_grad
+
+
 def test_a_decoder_without_attention_is_refused():
     with pytest.raises(SyntaxDataError, match="--decoder-attention 0: without attention no system has a part"):
         lstm_models.model("dlaa_lstm", decoder_attention="0")
