@@ -115,7 +115,8 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
             words[name, lang] = parse
 
     pieces = args.out / "pieces"
-    train = ["--train", args.segmentation, "--vocab-size", args.vocab_size, "--train-lines", args.train_lines]
+    train = ["--train", args.segmentation, "--vocab-size", args.vocab_size]
+    train += ["--train-lines", args.train_lines] if args.train_lines else []
     for lang in langs:
         files = [words[name, lang] for name in names]
         model = train + (["--train-on", *(words[names[0], each] for each in langs)] if args.joint else [])

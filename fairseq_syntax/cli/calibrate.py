@@ -101,10 +101,12 @@ def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
     from fairseq_syntax.parsing.tokenizers import Surface
 
     sentences = [line.words[start:end] for line in gold for start, end in line.sentences]
+    numbers = [line.line_number for line in gold for _ in line.sentences]
     parses: list[SentenceParse] = []
     with progress(total=len(sentences), of="parsing", unit="sentences") as bar:
         for start in range(0, len(sentences), AT_A_TIME):
-            parses += parser.parse_sentences(sentences[start : start + AT_A_TIME])
+            some = slice(start, start + AT_A_TIME)
+            parses += parser.checked_parses(sentences[some], numbers[some])
             bar.update(min(AT_A_TIME, len(sentences) - start))
     found = iter(parses)
     return [

@@ -240,7 +240,7 @@ def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequen
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.text.conllu import read_conllu, text_of
-    from fairseq_syntax.text.parsed_line import is_parse_of
+    from fairseq_syntax.text.parsed_line import is_parse_of, why_other
 
     found: list[ParsedLine] = []
     for path, one in zip(paths, sets):
@@ -251,7 +251,7 @@ def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[Pars
                     f"the parse says {text_of(line)[:60]!r}, source {number} of {one.name} {source[:60]!r}",
                     path=path,
                     line=line.file_line,
-                    hint="parse the sources of this set, line by line",
+                    hint=why_other(line, source),
                 )
             found.append(line)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_syntax.cli.options import then_segment
 from fairseq_syntax.text.controls import CONTROLS
 
 
@@ -71,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
             f"trees: {report.without_partner}",
             file=sys.stderr,
         )
-    then = f"fairseq-syntax segment --lang LANG --input {args.output} --outdir DIR --model segmentation.LANG.json"
+    then = then_segment(args.output, how="--model segmentation.LANG.json")
     if segmented:
         then = "fairseq-syntax binarize --destdir DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces
     what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(control.for_title())}"

@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> None:
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    distances = args.distances or [0, 1, 2, 4, 6, 8, 10]
+    distances = list(dict.fromkeys(args.distances or [0, 1, 2, 4, 6, 8, 10]))
     if min(distances) < 0:
         raise SyntaxDataError("--distances are 0 or more")
     # all that can be wrong is found before hours of translating
@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> None:
     if args.lines:
         if not all(1 <= n <= len(dataset) for n in args.lines):
             raise SyntaxDataError(f"--lines are numbers from 1 to {len(dataset)}")
-        sentences = [n - 1 for n in args.lines]
+        sentences = [n - 1 for n in dict.fromkeys(args.lines)]
     else:
         sentences = sorted(rng.sample(range(len(dataset)), min(args.sentences, len(dataset))))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_syntax.cli.options import given
+from fairseq_syntax.cli.options import given, positive, then_segment
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -21,9 +21,11 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "--output", nargs="+", action="extend", required=True, metavar="FILE", help="as many, in the same order"
     )
     length = parser.add_argument_group("length")
-    length.add_argument("--min-length", type=int, default=1, metavar="N", help="least tokens of a side (default: 1)")
-    length.add_argument("--max-length", type=int, metavar="N", help="most tokens of a side (PASCAL: 80, LDD: 256)")
-    length.add_argument("--max-ratio", type=float, metavar="R", help="of the longer side to the shorter")
+    length.add_argument(
+        "--min-length", type=positive, default=1, metavar="N", help="least tokens of a side (default: 1)"
+    )
+    length.add_argument("--max-length", type=positive, metavar="N", help="most tokens of a side (PASCAL: 80, LDD: 256)")
+    length.add_argument("--max-ratio", type=_ratio, metavar="R", help="of the longer side to the shorter")
     length.add_argument("--characters", action="store_true", help="count characters, not what stands between spaces")
     parse = parser.add_argument_group("parse")
     parse.add_argument(
@@ -36,7 +38,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     language.add_argument("--languages", nargs="+", action="extend", metavar="CODE", help="of each file (en de)")
     language.add_argument(
         "--min-language-probability",
-        type=float,
+        type=_share,
         default=0.0,
         metavar="P",
         help="remove a line only if the other language is at least so probable (default: 0, whenever it is the best)",
@@ -45,8 +47,22 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         "--candidates", nargs="+", action="extend", metavar="CODE", help="consider these languages only"
     )
     parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="processes (default: 1)")
     return parser
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not value >= 1.0:
+        raise argparse.ArgumentTypeError("must be 1 or more: it is of the longer side to the shorter")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError("must be from 0 to 1")
+    return value
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,6 +72,9 @@ def main(args: argparse.Namespace) -> int:
 
     if bool(args.conllu) != bool(args.conllu_output):
         raise SyntaxDataError("--conllu and --conllu-output belong together", hint="give both")
+    if args.max_length is not None and args.max_length < args.min_length:
+        message = f"no line has {args.min_length} tokens or more, and {args.max_length} at most"
+        raise SyntaxDataError(message, hint="--max-length is at least --min-length")
     of_languages = {"min_language_probability": 0.0, "candidates": None}
     if not args.languages and (unused := given(args, of_languages)):
         raise SyntaxDataError(f"{unused} without --languages: no language is looked at", hint="name each file's")
@@ -72,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
     report = filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, jobs=args.jobs)
     print(report)
     if conllu:
-        then = f"fairseq-syntax segment --lang LANG --input {args.conllu_output} --outdir DIR --train sentencepiece"
+        then = then_segment(args.conllu_output)
     else:
         then = f"fairseq-syntax parse --input {args.output[0]} --output {args.output[0]}.conllu --lang LANG"
     finished(", ".join(args.output), f"{report.kept} lines", then)

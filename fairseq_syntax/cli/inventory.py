@@ -54,11 +54,12 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished
     from fairseq_syntax.data.inventory import dictionary, label_inventory, parses_of
     from fairseq_syntax.data.labels import labels_path
-    from fairseq_syntax.text.files import file_sha256, fingerprint, remove_folder
+    from fairseq_syntax.text.files import check_rereadable, file_sha256, fingerprint, remove_folder
     from fairseq_syntax.text.jobs import Step
 
     parses = parses_of(args.input)
     texts = [*args.input, *args.joined]
+    check_rereadable("it is read several times", *texts, *parses)
     options = {"threshold": args.threshold, "nwords": args.nwords, "padding_factor": args.padding_factor}
     with chosen_workers(args, count=args.workers) as workers:
         path = Path(args.outdir, f"dict.{args.lang}.txt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,21 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
         "device": args.device,
         "batch_size": args.batch_size,
     }
+
+
+def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "--train sentencepiece") -> str:
+    """The command that cuts a parse into pieces, for a command's last line; empty where its name is not .conllu."""
+    from fairseq_syntax.text.conllu import is_conllu
+
+    command = f"fairseq-syntax segment --lang {lang} --input {os.fspath(parse)} --outdir DIR {how}"
+    return command if is_conllu(parse) else ""
+
+
+def is_stream(path: str) -> bool:
+    """Whether an input can be read once only, and so not counted before: ``-`` (stdin), a pipe or a device."""
+    from fairseq_syntax.text.files import is_read_once
+
+    return path == "-" or is_read_once(path)
 
 
 def read_sentences(path: str) -> Iterable[str | ParsedLine]:

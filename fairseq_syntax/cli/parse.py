@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from fairseq_syntax.cli.options import given, positive, probability
+from fairseq_syntax.cli.options import given, positive, probability, then_segment
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
 from fairseq_syntax.text.uris import location
 
@@ -162,17 +162,16 @@ def main(args: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     lang = "LANG" if args.parser == "conllu" else args.lang
-    then = f"fairseq-syntax segment --lang {lang} --input {args.output} --outdir DIR --train sentencepiece"
+    then = then_segment(args.output, lang)
     if args.parser == "conllu":
         others = {"distributions": False, "pretokenized": False, **OF_JOBS, "gpus_per_worker": None}
         if unused := given_options(
             args, ("model_dir", "device", "batch_size", *OF_RAW_TEXT, *OF_DISTRIBUTIONS), others
         ):
             raise SyntaxDataError("an existing parse is passed on as it is", hint=f"drop {unused}")
-        if args.output.is_file() and not args.overwrite:
-            raise SyntaxDataError("exists", path=args.output, hint="give another --output, or --overwrite")
         check_apart(args.output, args.input, args.text)
-        finished(args.output, f"{pass_on(args.input, args.output, text=args.text)} lines", then)
+        lines = pass_on(args.input, args.output, text=args.text, overwrite=args.overwrite)
+        finished(args.output, f"{lines} lines", then)
         return 0
     if args.merge and args.ray is not None:
         raise SyntaxDataError("a merge has no workers", hint="drop --ray")

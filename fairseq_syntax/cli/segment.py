@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_syntax.cli.options import add_file_language, positive
+from fairseq_syntax.cli.options import add_file_language, given, positive, probability
 from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
+
+OF_SENTENCEPIECE: dict[str, object] = {"model_type": "unigram", "character_coverage": 1.0}
+OF_TRAINING = {"train_on": None, "vocab_size": 8000, **OF_SENTENCEPIECE, "train_lines": 0, "seed": 1}
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -30,16 +33,16 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     which.add_argument("--train", choices=("sentencepiece", "subword_nmt"), help="train a model of this kind")
     parser.add_argument("--train-on", nargs="+", action="extend", metavar="FILE", help="default: the first --input")
-    parser.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--vocab-size", type=positive, default=8000, metavar="N", help="default: %(default)s")
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
     parser.add_argument(
         "--character-coverage",
-        type=float,
+        type=probability,
         default=1.0,
         metavar="SHARE",
         help="of the characters, sentencepiece only; less than 1 for Chinese or Japanese, say 0.9995 (default: 1)",
     )
-    parser.add_argument("--train-lines", type=int, default=0, metavar="N", help="train on N lines drawn at random")
+    parser.add_argument("--train-lines", type=positive, default=0, metavar="N", help="train on N lines drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of that draw")
     parser.add_argument(
         "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
@@ -58,6 +61,12 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.text.files import make_folder
     from fairseq_syntax.text.segmentation_files import output_paths, prepare_model, segment_file
 
+    if args.model and (unused := given(args, OF_TRAINING)):
+        raise SyntaxDataError(f"{unused} with --model: nothing is trained", hint="drop it")
+    if args.train == "subword_nmt" and (unused := given(args, OF_SENTENCEPIECE)):
+        raise SyntaxDataError(f"{unused} with --train subword_nmt", hint="drop it: it is of sentencepiece")
+    if not args.train_lines and (unused := given(args, {"seed": 1})):
+        raise SyntaxDataError(f"{unused} without --train-lines: nothing is drawn", hint="drop it")
     outdir = Path(args.outdir)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
     inputs = {Path(path).resolve() for path in args.input}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fairseq_syntax.cli.options import add_translator, positive, read_sentences, translator_options
+from fairseq_syntax.cli.options import add_translator, is_stream, positive, read_sentences, translator_options
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
         **translator_options(args),
     )
     translator.check_parses(args.input)
-    total = None if args.input == "-" else count_lines(args.input)
+    total = None if is_stream(args.input) else count_lines(args.input)
     lines = iter(read_sentences(args.input))
     count = bad = 0
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fairseq_syntax.cli.options import add_device, given, positive, probability, read_sentences
+from fairseq_syntax.cli.options import add_device, given, is_stream, positive, probability, read_sentences
 
 if TYPE_CHECKING:
     from fairseq_syntax.text.conllu import ParsedLine
@@ -109,7 +108,7 @@ def counted(path: str) -> tuple[Iterable[str | ParsedLine], int]:
 
     Of stdin, or a FIFO, all are read first: it can be read only once.
     """
-    if path == "-" or not os.path.isfile(path):
+    if is_stream(path):
         lines = list(read_sentences(path))
         return lines, len(lines)
     return read_sentences(path), sum(1 for _ in read_sentences(path))

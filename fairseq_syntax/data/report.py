@@ -19,7 +19,7 @@ from fairseq_syntax.store import SyntaxStore
 from fairseq_syntax.store.flat import LABEL_FIELDS, FlatArcs, FlatSyntax
 from fairseq_syntax.store.reader import release_pages
 from fairseq_syntax.text.conllu import MASS_TOLERANCE
-from fairseq_syntax.text.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter
+from fairseq_syntax.text.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter, unescape
 from fairseq_syntax.text.tree_drawing import draw_tree
 
 SUFFIX = ".syntax.arrow"
@@ -96,7 +96,8 @@ class Tokens:
 def word_of(pieces: list[str]) -> str:
     """The word that pieces spell, for a reader: without the marks of the segmentation."""
     text = "".join(piece.removesuffix(SEPARATOR) for piece in pieces)
-    return text.removeprefix(SPACE_MARK).removeprefix(JOINER) or text
+    word = text.removeprefix(SPACE_MARK).removeprefix(JOINER)
+    return unescape(word.replace(SPACE_MARK, " ") or text)
 
 
 @dataclass

@@ -6,9 +6,9 @@ kept here and given back to the batch that holds their tokens.
 
 from __future__ import annotations
 
-import fileinput
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,13 +25,26 @@ from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.text.conllu import ParsedLine, Token, is_conllu, parse_conllu_block, read_conllu, text_of, unflatten
+from fairseq_syntax.text.conllu import (
+    ParsedLine,
+    Token,
+    begins_sentence,
+    is_conllu,
+    parse_conllu_block,
+    read_conllu,
+    text_of,
+    unflatten,
+)
+from fairseq_syntax.text.conllu_reader import COLUMNS
+from fairseq_syntax.text.files import check_rereadable, read_stdin
+from fairseq_syntax.text.line_numbers import is_line_comment
 from fairseq_syntax.text.parsed_line import check_parse
 from fairseq_syntax.text.segmentation import spaces_before
-from fairseq_syntax.text.title import parsed_with
+from fairseq_syntax.text.title import controls, parsed_with
 from fairseq_syntax.text.words import Span, words_of
 
 logger = logging.getLogger(__name__)
+_ID = re.compile(r"[0-9]+([-.][0-9]+)?")  # of a word, a range or an empty node
 
 # What a user gives: text, a line with the rows of its CoNLL-U (text.conllu.flatten), or a parse.
 Sentence: TypeAlias = str | ParsedLine
@@ -48,7 +61,16 @@ def is_parsed(line: Sentence) -> bool:
         return False
     rows = (line if "\n" in line else unflatten(line)).split("\n")
     first = next((row for row in rows if not row.startswith("#")), "")
-    return first.startswith(("1\t", "1-", "0.1\t")) and first.count("\t") == 9
+    return begins_sentence(first)
+
+
+def is_row_of_block(line: Sentence) -> bool:
+    """Whether a line is one row of CoNLL-U that is no sentence by itself: a word's, or ``# line = N``."""
+    if isinstance(line, ParsedLine) or "\n" in line or "\\n" in line:
+        return False
+    columns = line.split("\t")
+    row = len(columns) == COLUMNS and _ID.fullmatch(columns[0]) is not None
+    return (row and (columns[0], columns[6]) != ("1", "0")) or is_line_comment(line)
 
 
 def is_empty(line: Sentence) -> bool:
@@ -119,10 +141,12 @@ class InteractiveInput:
         """Make sure that a file of parses is of the kind that the model was trained on, where it reads a parse.
 
         Raises:
-            SyntaxDataError: it was trained on control parses, and these are real, or other controls
+            SyntaxDataError: it was trained on control parses, and these are real, other controls, or in a pipe
         """
         if not self.needs or not is_conllu(path):
             return
+        if any(map(controls, self.task.trained_with)):
+            check_rereadable("what its parses were made by is looked at first", path)
         self.task.check_parsed_with(parsed_with(path), path)
 
     def own_parse(self, line: Sentence) -> Sentence:
@@ -224,6 +248,11 @@ class InteractiveInput:
         Args:
             numbers: as in :meth:`parse`
         """
+        if numbers is None and str(self.task.cfg.syntax_input) != "text":
+            for number, line in zip(self._numbers(lines, None), lines):
+                if is_row_of_block(line):
+                    message = f"input line {number + 1}: a row of CoNLL-U, and each line is taken for a sentence"
+                    raise SyntaxDataError(message, hint="give --syntax-input conllu for a file of blocks")
         numbers = self._numbers(lines, numbers)
         if not self.needs and not self._has_parser():
             pieces = self._pieces_as_given(lines, numbers)
@@ -404,12 +433,11 @@ def read_blocks_in_interactive(check: Callable[[str], None]) -> None:
     def buffered_read(input: str, buffer_size: int) -> Iterator[list[ParsedLine]]:
         buffer: list[ParsedLine] = []
         check(input)
-        with fileinput.input(files=[input], openhook=fileinput.hook_encoded("utf-8")) as rows:
-            for line in read_conllu(rows):
-                buffer.append(line)
-                if len(buffer) >= buffer_size:
-                    yield buffer
-                    buffer = []
+        for line in read_conllu(read_stdin() if input == "-" else input):
+            buffer.append(line)
+            if len(buffer) >= buffer_size:
+                yield buffer
+                buffer = []
         if buffer:
             yield buffer
 

@@ -52,7 +52,8 @@ class ParentHeadParser(Parser):
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
         """No parse yet: the first word is the root. :meth:`predict` needs the tokens of the whole line."""
         return [
-            SentenceParse([0] + [1] * (len(s) - 1), ["_"] * len(s), ["_"] * len(s), ["_"] * len(s)) for s in sentences
+            SentenceParse([0] + [1] * (len(s) - 1), ["_"] * len(s), ["_"] * len(s), ["_"] * len(s), [])
+            for s in sentences
         ]
 
     def predict(self, lines: Iterable[ParsedLine]) -> list[ParsedLine]:

@@ -120,7 +120,7 @@ class Parser(ABC):
 
         Raises:
             SyntaxDataError: a sentence of more than ``max_words`` words under ``long_lines="error"``, or tokens that
-                are not those of their line
+                are not those of their line; or as :meth:`checked_parses`
         """
         tokenized = self._tokenized(lines, first_line)
         tokenized = [self._shorten(found, first_line + index) for index, found in enumerate(tokenized)]
@@ -129,7 +129,8 @@ class Parser(ABC):
             for index, line in enumerate(tokenized)
             for sentence in line
         ]
-        parses = iter(self.parse_sentences(sentences) if sentences else [])
+        numbers = [first_line + index for index, line in enumerate(tokenized) for _ in line]
+        parses = iter(self.checked_parses(sentences, numbers))
         parsed: list[ParsedLine] = []
         for index, found in enumerate(tokenized):
             parse = assemble(found, [next(parses) for _ in found], first_line + index)
@@ -143,6 +144,31 @@ class Parser(ABC):
                 )
             parsed.append(parse)
         return parsed
+
+    def checked_parses(self, sentences: list[list[str]], numbers: Sequence[int]) -> list[SentenceParse]:
+        """:meth:`parse_sentences`, with a look at what a parser gave.
+
+        Args:
+            sentences: of at least one word each; or none
+            numbers: the line of each, counted from 0
+
+        Raises:
+            SyntaxDataError: the parses are not as many as the sentences, or not of their words, or bring no
+                distributions where these are asked for
+        """
+        parses = self.parse_sentences(sentences) if sentences else []
+        parser = f"the parser {self.options.parser}"
+        if len(parses) != len(sentences):
+            lines = f"lines {numbers[0] + 1} to {numbers[-1] + 1}"
+            raise SyntaxDataError(f"{lines}: {parser} gave {len(parses)} parses of {len(sentences)} sentences")
+        for words, parse, number in zip(sentences, parses, numbers):
+            if self.options.distributions and parse.arcs is None:
+                raise SyntaxDataError(
+                    f"{parser} gives no distributions", hint="leave out --distributions, or name another --parser"
+                )
+            if wrong := _fault_of(parse, len(words)):
+                raise SyntaxDataError(f"line {number + 1}: {parser} gave {wrong}")
+        return parses
 
     def _tokenized(self, lines: Sequence[str] | Sequence[Sequence[str]], first_line: int) -> list[TokenizedLine]:
         """The tokens of each line: its own where it is a list, else the tokenizer's."""
@@ -193,6 +219,20 @@ class Parser(ABC):
                 sentence = sentence[cut:]
             short.append(sentence)
         return short
+
+
+def _fault_of(parse: SentenceParse, n: int) -> str:
+    """What makes a parse none of a sentence of ``n`` words; empty where it is one, though it need not be a tree."""
+    for name in ("heads", "deprels", "upos", "xpos"):
+        if (found := len(getattr(parse, name))) != n:
+            return f"{found} {name} for {n} words"
+    for word, head in enumerate(parse.heads, start=1):
+        if not 0 <= head <= n or head == word:
+            return f"word {word} of {n} the head {head}: a head is another word's number from 1, or 0 for the root"
+    for word, head, _, _ in parse.arcs or ():
+        if not (1 <= word <= n and 0 <= head <= n and head != word):
+            return f"an arc from word {word} of {n} to the head {head}"
+    return ""
 
 
 def assemble(sentences: TokenizedLine, parses: list[SentenceParse], line_number: int) -> ParsedLine:

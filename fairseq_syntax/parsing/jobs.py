@@ -25,6 +25,7 @@ from fairseq_syntax.parsing.base import Parser, ParserOptions, fingerprint_of_mo
 from fairseq_syntax.text.conllu import format_conllu, read_conllu
 from fairseq_syntax.text.files import (
     check_apart,
+    check_rereadable,
     file_sha256,
     fingerprint,
     is_replaced,
@@ -77,9 +78,10 @@ class Plan:
         """Reads the text and the models.
 
         Raises:
-            SyntaxDataError: the text is empty, unreadable or the output, or the parser has no models
+            SyntaxDataError: the text is empty, unreadable, a pipe or the output, or the parser has no models
         """
         check_apart(job.output, job.text)
+        check_rereadable("it is read once for its lines and once to be parsed", job.text)
         digest = hashlib.sha256()
         n_lines = 0
         for line in read_lines(job.text):

@@ -31,7 +31,7 @@ from fairseq_syntax.scoring.significance import (
 )
 from fairseq_syntax.scoring.tables import Table, number, p_value
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of
-from fairseq_syntax.text.parsed_line import is_parse_of
+from fairseq_syntax.text.parsed_line import is_parse_of, why_other
 
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
@@ -111,6 +111,7 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
             f"is the parse of other sentences: it says {text_of(line)[:60]!r}, and the source {text[:60]!r}",
             path=path,
             line=line.file_line,
+            hint=why_other(line, text),
         )
     return found
 

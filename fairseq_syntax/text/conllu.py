@@ -21,14 +21,17 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.conllu_reader import ESCAPES, MASS_TOLERANCE, ConlluReader
+from fairseq_syntax.text.conllu_reader import COLUMNS, ESCAPES, MASS_TOLERANCE, ConlluReader
 from fairseq_syntax.text.files import read_raw_lines
+from fairseq_syntax.text.line_numbers import is_line_comment
 from fairseq_syntax.text.parsed_line import ParsedLine, Token, append, owner, text_of
 
 __all__ = [
     "MASS_TOLERANCE",
     "ParsedLine",
     "Token",
+    "begins_sentence",
+    "check_text",
     "flatten",
     "format_conllu",
     "is_conllu",
@@ -46,6 +49,23 @@ _TO_ESCAPE = re.compile(r"[ \t\n\r|\\,]")
 def is_conllu(path: str | os.PathLike[str]) -> bool:
     """Whether a file counts as CoNLL-U, by its name: ``.conllu`` or ``.conllu.gz``."""
     return os.fspath(path).removesuffix(".gz").endswith(".conllu")
+
+
+def begins_sentence(row: str) -> bool:
+    """Whether a row has the ten columns, and is word 1, a range from 1 or an empty node before it."""
+    return row.startswith(("1\t", "1-", "0.1\t")) and row.count("\t") == COLUMNS - 1
+
+
+def check_text(path: str | os.PathLike[str]) -> None:
+    """Raises SyntaxDataError where a file is text by its name, and by how it begins CoNLL-U, which would be cut so."""
+    if is_conllu(path):
+        return
+    for raw in read_raw_lines(path):
+        row = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+        if is_line_comment(row) or begins_sentence(row):
+            raise SyntaxDataError("looks like CoNLL-U, and would be cut as text", path=path, hint="name it *.conllu")
+        if row.strip() and not row.startswith("#"):
+            return
 
 
 def read_conllu(

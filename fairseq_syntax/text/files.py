@@ -109,14 +109,20 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
 
 
-def check_rereadable(why: str, *paths: str | os.PathLike[str]) -> None:
+def is_read_once(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a pipe or a device, of which nothing is left once it was read."""
+    return not isinstance(path, Uri) and os.path.exists(path) and not os.path.isfile(path)
+
+
+def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
     """Raises SyntaxDataError where an input that is read several times is a pipe or a device, which can be read once.
 
     Args:
         why: what is done in several passes, for the error
+        paths: None is no input
     """
     for path in paths:
-        if os.path.exists(path) and not os.path.isfile(path):
+        if path is not None and is_read_once(path):
             raise SyntaxDataError(f"is no file: {why}", path=path, hint="write it to a file first")
 
 

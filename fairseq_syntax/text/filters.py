@@ -20,7 +20,7 @@ from fairseq_syntax.text.conllu_parts import conllu_parts
 from fairseq_syntax.text.files import check_apart, check_rereadable, decode_line, read_lines, read_raw_lines, whole_file
 from fairseq_syntax.text.jobs import in_workers
 from fairseq_syntax.text.line_numbers import is_line_comment
-from fairseq_syntax.text.parsed_line import is_parse_of, text_of
+from fairseq_syntax.text.parsed_line import is_parse_of, text_of, why_other
 from fairseq_syntax.text.title import is_of_title, parsed_with, title
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
@@ -141,7 +141,7 @@ class Judge:
                 others = ", ".join(repr(text[:60]) for text in texts)
                 raise SyntaxDataError(
                     f"the parse says {text_of(parsed)[:60]!r}, the text {others}",
-                    hint="the parse is of another text, or lines were lost: parse the text again",
+                    hint=why_other(parsed, *texts),
                 )
         if self._identify is not None and limits.languages:
             for text, wanted in zip(texts, limits.languages):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -139,6 +140,14 @@ def text_of(line: ParsedLine) -> str:
 def is_parse_of(line: ParsedLine, text: str) -> bool:
     """Whether a parse is of a text, white space aside."""
     return "".join(text_of(line).split()) == "".join(text.split())
+
+
+def why_other(line: ParsedLine, *texts: str) -> str:
+    """What to do about a parse that is of none of some texts, for the hint of an error."""
+    said = unicodedata.normalize("NFC", "".join(text_of(line).split()))
+    if any(unicodedata.normalize("NFC", "".join(text.split())) == said for text in texts):
+        return "they differ in Unicode normalization (NFC or NFD): normalize one of them"
+    return "the parse is of another text, or lines were lost: parse the text again"
 
 
 def append(line: ParsedLine, other: ParsedLine) -> None:

@@ -244,7 +244,7 @@ class SentencePieceSegmenter(Segmenter):
         pieces = list(pieces)
         if self._byte_pieces:
             pieces = _join_bytes(pieces, self._byte_pieces)
-        return _unescape("".join(pieces).replace(SPACE_MARK, " ").strip(" "))
+        return unescape("".join(pieces).replace(SPACE_MARK, " ").strip(" "))
 
 
 class SubwordNmtSegmenter(Segmenter):
@@ -286,7 +286,7 @@ class SubwordNmtSegmenter(Segmenter):
                 words[-1] += piece if inside else piece.removeprefix(JOINER)
             else:
                 words.append(piece)
-        return _unescape(" ".join(words))
+        return unescape(" ".join(words))
 
 
 SEGMENTERS: dict[str, type[Segmenter]] = {cls.kind: cls for cls in (SentencePieceSegmenter, SubwordNmtSegmenter)}
@@ -376,7 +376,8 @@ def escape_subword_nmt(word: str, space: bool) -> str:
     return word if space else JOINER + word
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
+    """A text whose escaped marks are again those that stood in it."""
     return _ESCAPED.sub(lambda match: _UNESCAPES[match[1]], text) if ESCAPE in text else text
 
 

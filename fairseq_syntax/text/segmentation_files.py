@@ -12,9 +12,10 @@ from typing import Any
 
 from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.conllu import ParsedLine, format_conllu, is_conllu
+from fairseq_syntax.text.conllu import ParsedLine, check_text, format_conllu, is_conllu
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts, count_lines
 from fairseq_syntax.text.files import (
+    check_rereadable,
     decode_line,
     file_sha256,
     fingerprint,
@@ -146,8 +147,11 @@ def segment_file(
         workers: processes, or the workers of a cluster
 
     Raises:
-        SyntaxDataError: the input cannot be read or is empty, or holds a word of white space only
+        SyntaxDataError: the input cannot be read, is empty or a pipe, is CoNLL-U and not named so, or holds a word of
+            white space only
     """
+    check_rereadable("it is read several times", path)
+    check_text(path)
     made_from = ["segment", VERSION, segmenter.fingerprint, file_sha256(path)]
     if segmenter.cut_from != TEXT and not is_conllu(path):  # a text is then cut otherwise
         made_from.append(segmenter.cut_from)
@@ -167,7 +171,7 @@ def segment_file(
                 ):
                     bar.update(lines)
             if not spans:
-                raise SyntaxDataError("is empty", path=path, hint="a pipe can be read once only: give a file")
+                raise SyntaxDataError("is empty", path=path)
             heads = [json.loads(parts.body(span).partition(b"\n")[0]) for span in spans]
             lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
             for head in heads:

@@ -12,9 +12,9 @@ from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text import segmentation
-from fairseq_syntax.text.conllu import ParsedLine, is_conllu, read_conllu
+from fairseq_syntax.text.conllu import ParsedLine, check_text, is_conllu, read_conllu
 from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
-from fairseq_syntax.text.files import file_sha256, read_lines
+from fairseq_syntax.text.files import check_rereadable, file_sha256, read_lines
 
 # Between words that no space separates, sentencepiece is told of the boundary by this private-use character.
 _BOUNDARY = "\ue000"
@@ -60,8 +60,9 @@ def train_segmenter(
         threads: sentencepiece only; the model depends on it in the last digit of its scores
 
     Raises:
-        SyntaxDataError: there is no word in the files, or the tool refuses the options
+        SyntaxDataError: there is no word in the files, the tool refuses the options, or as :func:`fingerprints`
     """
+    about = {"files": fingerprints(files)}
     if kind not in segmentation.SEGMENTERS:
         raise SyntaxDataError(f"no segmentation of kind {kind!r}", hint=f"one of {', '.join(segmentation.SEGMENTERS)}")
     lines: Iterable = _drawn(files, max_lines, seed) if max_lines else chain.from_iterable(map(read_words, files))
@@ -72,11 +73,18 @@ def train_segmenter(
         model = _train_sentencepiece(lines, options)
     else:
         model = _train_subword_nmt(lines, vocab_size)
-    return segmentation.SEGMENTERS[kind](model, {"training": {"options": options, "files": fingerprints(files)}})
+    return segmentation.SEGMENTERS[kind](model, {"training": {"options": options, **about}})
 
 
-def fingerprints(files: Iterable[str | os.PathLike[str]]) -> list[list[str]]:
-    """Name and SHA-256 of each file, in order; as lists, which come back from JSON as they are."""
+def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
+    """Name and SHA-256 of each file, in order; as lists, which come back from JSON as they are.
+
+    Raises:
+        SyntaxDataError: one cannot be read, is a pipe, or is CoNLL-U and not named so
+    """
+    for path in files:
+        check_rereadable("a model is trained in two passes over it", path)
+        check_text(path)
     return [[os.path.basename(path), file_sha256(path)] for path in files]
 
 

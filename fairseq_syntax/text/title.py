@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import read_raw_lines
+from fairseq_syntax.text.files import is_read_once, read_raw_lines
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,9 @@ def title(n_lines: int, *, made_from: str | None = None, parsed_with: Mapping[st
 
 
 def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The parser's options by the title of a CoNLL-U file; None where it has none."""
+    """The parser's options by the title of a CoNLL-U file; None where it has none, or is read by others, and once."""
+    if is_read_once(path):
+        return None
     for number, raw in enumerate(read_raw_lines(path)):
         row = raw.decode("utf-8", "replace")
         if number == _LONGEST or not row.startswith("#"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ import torch
 from binarized import conllu, make, sentences
 from hypothesis import given
 from hypothesis import strategies as st
+from sentencepiece import SentencePieceTrainer
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.data.report import Tokens, check, describe, example, find_stores, report, word_of
@@ -21,7 +23,7 @@ from fairseq_syntax.model import trees
 from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
 from fairseq_syntax.store.flat import WORD_FIELDS
 from fairseq_syntax.store.schema import StoredSentence
-from fairseq_syntax.text.segmentation import load_segmenter
+from fairseq_syntax.text.segmentation import SentencePieceSegmenter, SubwordNmtSegmenter, load_segmenter
 from fairseq_syntax.text.tree_drawing import depths, draw_tree, without_cycles
 
 VALID = "valid.en-de.en.syntax.arrow"
@@ -203,6 +205,20 @@ def test_trees_only(tmp_path, capsys):
 def test_words_are_spelt_from_pieces():
     assert word_of(["▁hou", "se"]) == "house" and word_of(["hou@@", "se"]) == "house"
     assert word_of(["￭."]) == "." and word_of(["▁"]) == "▁"
+
+
+@pytest.mark.parametrize("word", ["10 000", "a@@", "a▂b"])
+@pytest.mark.parametrize("kind", ["subword_nmt", "sentencepiece"])
+def test_marks_within_a_word_are_not_shown_escaped(word, kind):
+    if kind == "subword_nmt":
+        segmenter = SubwordNmtSegmenter(b"#version: 0.2\na a</w>\n")
+    else:
+        model = io.BytesIO()
+        options = {"vocab_size": 20, "hard_vocab_limit": False, "minloglevel": 2}
+        SentencePieceTrainer.train(sentence_iterator=iter(["1 0 a @ b"]), model_writer=model, **options)
+        segmenter = SentencePieceSegmenter(model.getvalue())
+    for space in (True, False):
+        assert word_of(segmenter.encode_words(["x", word], [True, space])[1]) == word
 
 
 def test_a_tree_as_text():

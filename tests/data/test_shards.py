@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import binarized
@@ -110,6 +111,17 @@ def test_a_dictionary_of_texts_that_are_not_as_they_should_be(tmp_path, capsys):
     (tmp_path / "b.en").write_bytes(b"b\nc \xff\n")
     assert main(command) == 1
     assert "b.en:2: not UTF-8: byte 3 of the line is 0xff" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--input", "--joined"])
+def test_a_dictionary_of_a_pipe_is_refused(tmp_path, capsys, option):
+    """It would be empty, and noted as done."""
+    (tmp_path / "a.en").write_text("a b\n", encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe.en")
+    command = ["inventory", "--lang", "en", "--outdir", str(tmp_path / "out"), "--input", str(tmp_path / "a.en")]
+    assert main([*command, option, str(tmp_path / "pipe.en")]) == 1
+    assert "pipe.en: is no file: it is read several times" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

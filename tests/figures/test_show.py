@@ -223,6 +223,8 @@ def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     assert "a page does not take --layers, --kind" in capsys.readouterr().err
     assert command([*argv, "--out", f"{tmp_path}/one.png", "--layers", "7"]) == 1
     assert "no layer 7: there are 2" in capsys.readouterr().err
+    assert command([*argv, "--out", f"{tmp_path}/no.html", "--split", "nope"]) == 1
+    assert "there is no split nope" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------ made by hand

@@ -18,7 +18,9 @@ from toy_data import logged
 
 import fairseq_syntax
 from fairseq_syntax import cli
-from fairseq_syntax.inference import parent_head
+from fairseq_syntax.inference import parent_head, translator
+from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.translator import Translation
 from fairseq_syntax.parsing.base import ParserOptions
 from fairseq_syntax.text.conllu import ParsedLine, Token, format_conllu, read_conllu, text_of, write_conllu
 
@@ -224,6 +226,28 @@ def test_trees_say_how_many_lines_they_are_of(tmp_path, monkeypatch, ending):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert cli.main(["tree", "--path", "model.pt", "--input", source, "--output", str(out)]) == 0
     assert list(read_conllu(out)) == []
+
+
+@pytest.mark.parametrize("ending", ["en", "en.conllu"])
+def test_a_pipe_is_translated_and_not_counted_first(tmp_path, monkeypatch, ending):
+    class Copying(InteractiveInput):
+        needs = frozenset({"tree"})
+
+        def __init__(self):
+            super().__init__(SimpleNamespace(trained_with=[None], check_parsed_with=lambda *given: None))
+
+        def translations(self, lines, alignments, first_line):
+            texts = [text_of(line) if isinstance(line, ParsedLine) else line for line in lines]
+            return [[Translation(text, [], 0.0)] for text in texts]
+
+    monkeypatch.setattr(translator.Translator, "load", lambda *_, **__: Copying())
+    pipe, out = tmp_path / f"pipe.{ending}", tmp_path / "out"
+    (parsed,) = chain_parser.load(ParserOptions(parser="chain_parser")).parse(["A man sleeps."])
+    content = format_conllu(parsed) if ending == "en.conllu" else "A man sleeps.\n"
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_text, args=(content,), daemon=True).start()
+    assert cli.main(["translate", "model.pt", "--input", str(pipe), "--output", str(out)]) == 0
+    assert out.read_text("utf-8") == "A man sleeps.\n"
 
 
 def test_options_of_trees_are_looked_at_before_the_model(tmp_path, capsys):

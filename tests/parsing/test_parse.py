@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import LONGEST_WORD, ParserOptions, load_parser, options_as_before
+from fairseq_syntax.parsing.conllu_file import pass_on
 from fairseq_syntax.parsing.jobs import Job, Plan, merge, parse_corpus
 from fairseq_syntax.parsing.tokenizers import BasicTokenizer, normalise, spell_out
 from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
@@ -424,6 +425,27 @@ def test_a_result_that_was_damaged_is_not_taken_for_done(text):
     assert parse_corpus(job(text)).stat().st_mtime_ns == mark
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda parses: parses[:-1], "lines 4 to 6: the parser chain_parser gave 1 parses of 2 sentences"),
+        (lambda parses: [parses[0], replace(parses[1], upos=[])], "line 6: the parser chain_parser gave 0 upos for 2"),
+        (lambda parses: [parses[0], replace(parses[1], heads=[0])], "line 6: .* gave 1 heads for 2 words"),
+        (lambda parses: [replace(parses[0], heads=[1]), parses[1]], "line 4: .* gave word 1 of 1 the head 1: a head"),
+        (lambda parses: [parses[0], replace(parses[1], heads=[0, 3])], "line 6: .* gave word 2 of 2 the head 3"),
+        (lambda parses: [parses[0], replace(parses[1], heads=[-1, 0])], "line 6: .* gave word 1 of 2 the head -1"),
+        (lambda parses: [parses[0], replace(parses[1], arcs=None)], r"chain_parser gives no .*leave out --distrib"),
+        (lambda parses: [parses[0], replace(parses[1], arcs=[(3, 0, "a", 1.0)])], "line 6: .* an arc from word 3 of 2"),
+    ],
+)
+def test_what_is_no_parse_of_the_words_is_the_parsers_fault(change, message):
+    parser = load_parser(replace(CHAIN, distributions=True))
+    parser.parse_sentences = lambda sentences: change([parser.chain(words) for words in sentences])
+    with pytest.raises(SyntaxDataError, match=message):
+        parser.parse(["one", "", "two words"], first_line=3)
+    assert [line.words for line in parser.parse(["", " "])] == [[], []]
+
+
 def test_bad_text_and_bad_trees_are_refused(text):
     empty = text.with_name("empty")
     empty.write_text("")
@@ -631,6 +653,65 @@ def test_an_existing_parse_is_checked_and_passed_on(text, capsys):
     foreign.write_text("")
     assert parse(*common, "--overwrite") == 1
     assert "is empty" in capsys.readouterr().err
+
+
+def test_an_existing_parse_is_passed_on_once(text, capsys, caplog):
+    out = text.with_name("copy.conllu")
+    parse_corpus(job(text))
+    common = ["--parser", "conllu", "--input", text.with_name("out.conllu"), "--output", out, "--text", text]
+    caplog.set_level("INFO")
+    for said in (False, True):
+        assert parse(*common) == 0
+        assert f"{out}: {len(TEXT)} lines\nnext: " in capsys.readouterr().out
+        assert ("copy.conllu is up to date" in caplog.text) == said
+    parse_corpus(job(text, overwrite=True, options=replace(CHAIN, distributions=True)))
+    assert parse(*common) == 1 and "copy.conllu: exists" in capsys.readouterr().err
+    assert parse(*common, "--overwrite") == 0 == parse(*common)
+    with open(out, "a") as file:
+        file.write("\n")
+    assert parse(*common) == 1 and "copy.conllu: exists" in capsys.readouterr().err
+
+
+def test_a_parse_that_is_refused_leaves_the_record_of_what_is_there(text):
+    first, other, out = (text.with_name(f"{name}.conllu") for name in ("first", "other", "copy"))
+    parse_corpus(job(text, first.name))
+    pass_on(first, out)
+    text.with_name("other").write_text("another text\n" * len(TEXT))
+    parse_corpus(job(text.with_name("other"), other.name))
+    with pytest.raises(SyntaxDataError, match="the parse says"):
+        pass_on(other, out, text=text, overwrite=True)
+    assert pass_on(first, out) == len(TEXT)
+
+
+def test_a_pipe_cannot_be_read_twice(text, capsys):
+    parse_corpus(job(text))
+    pipe, out = text.with_name("pipe"), text.with_name("new.conllu")
+    os.mkfifo(pipe)
+    passed_on = ["--parser", "conllu", "--output", out]
+    for arguments in (
+        [*passed_on, "--input", text.with_name("out.conllu"), "--text", pipe],
+        [*passed_on, "--input", pipe, "--text", text],
+        ["--parser", "chain_parser", "--input", pipe, "--output", out],
+    ):
+        assert parse(*arguments) == 1
+        assert f"{pipe}: is no file" in capsys.readouterr().err
+    assert not out.exists() and not text.with_name("new.conllu.parts").exists()
+
+
+def test_a_parse_in_another_normal_form(text, capsys):
+    text.write_text("cafe\u0301\n", encoding="utf-8")
+    parse_corpus(job(text))
+    text.write_text("caf\u00e9\n", encoding="utf-8")
+    given = ["--input", text.with_name("out.conllu"), "--text", text]
+    assert parse("--parser", "conllu", *given, "--output", text.with_name("new.conllu")) == 1
+    assert "they differ in Unicode normalization (NFC or NFD)" in capsys.readouterr().err
+
+
+def test_only_what_is_named_as_a_parse_is_to_be_segmented(text, capsys):
+    """Under another name it would be cut as text."""
+    for name, next_ in (("a.conllu", True), ("a.conllu.gz", True), ("a.txt", False)):
+        assert parse("--parser", "chain_parser", "--input", text, "--output", text.with_name(name)) == 0
+        assert ("next: fairseq-syntax segment" in capsys.readouterr().out) == next_
 
 
 def test_an_existing_parse_keeps_its_empty_lines(text):

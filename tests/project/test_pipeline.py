@@ -1,6 +1,7 @@
 """fairseq's commands with the plugin, from data to translations: whichever way a sentence takes, the same numbers."""
 
 import copy
+import gzip
 import math
 import os
 import re
@@ -31,7 +32,7 @@ from fairseq_syntax.serving.models import ServedModel, load_source
 from fairseq_syntax.store import SyntaxStore
 from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
-from fairseq_syntax.text.conllu import flatten, owner, parse_conllu_block, text_of
+from fairseq_syntax.text.conllu import flatten, format_conllu, owner, parse_conllu_block, text_of
 from fairseq_syntax.text.title import title
 
 pytestmark = pytest.mark.slow
@@ -145,6 +146,20 @@ def test_interactive_with_conllu_blocks(toy, trained, generated, tmp_path, buffe
     options = ["--syntax-input", "conllu", "--buffer-size", buffer, "--batch-size", batch]
     found = interactive(toy.data, trained, source, *options)
     assert_same(found, generated)
+
+
+def test_interactive_with_a_compressed_file_of_blocks(toy, trained, generated, tmp_path):
+    source = tmp_path / "test.en.conllu.gz"
+    source.write_bytes(gzip.compress((toy.raw / "test.en.conllu").read_bytes()))
+    assert_same(interactive(toy.data, trained, source, "--syntax-input", "conllu"), generated)
+
+
+def test_rows_of_blocks_are_not_taken_for_lines(toy, trained, tmp_path):
+    source, block = tmp_path / "blocks.conllu", format_conllu(toy.lines["test"][7])
+    for text, line in (("# lines = 1\n" + block, 1), (block, 1), (block.partition("\n")[2], "[12]")):
+        source.write_text(text, encoding="utf-8")
+        with pytest.raises(SyntaxDataError, match=f"input line {line}: a row of CoNLL-U.*--syntax-input conllu"):
+            interactive(toy.data, trained, source)
 
 
 def test_words_of_constraints_are_segmented(toy, trained, tmp_path):
@@ -539,6 +554,12 @@ def rename(data: Path, old: str, new: str) -> None:
 def batches(task, split: str = "train", **options):
     iterator = task.get_batch_iterator(task.dataset(split), max_sentences=7, **options)
     return list(iterator.next_epoch_itr(shuffle=False))
+
+
+def test_a_split_that_is_not_there(data):
+    rename(data, "valid", "train1")
+    with pytest.raises(SyntaxDataError, match=r"data: there is no split nope \(there are test, train, train1\)"):
+        the_task(data).load_dataset("nope")
 
 
 def test_several_parts_and_upsampling(toy, data, tmp_path):

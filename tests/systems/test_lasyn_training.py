@@ -1,5 +1,6 @@
 """LaSyn's criterion and its K steps per batch, in the pieces and through fairseq's own commands."""
 
+import json
 import random
 import re
 import shutil
@@ -359,7 +360,7 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     from fairseq_syntax.cli import main
 
     argv = ["diversify", str(trained[0]), "--data", str(data), "--split", "test", "--sentences", "5", "--samples", "2"]
-    assert main([*argv, "--distances", "0", "1", "2", "--out", str(tmp_path / "out")]) == 0
+    assert main([*argv, "--distances", *"001122", "--out", str(tmp_path / "out")]) == 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "translations.tsv",
         "diversity.json",
@@ -369,6 +370,8 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     rows = [r.split("\t") for r in (tmp_path / "out" / "translations.tsv").read_text().splitlines()[1:]]
     base = {int(line): tags.split() for line, distance, tags, _ in rows if distance == "0"}
     assert len(base) == 5
+    measured = json.loads((tmp_path / "out/diversity.json").read_text())
+    assert measured[0]["translations"] == 10
     for line, distance, tags, _ in rows:
         assert edit_distance(base[int(line)], tags.split()) == int(distance)
     assert "distinct-1" in capsys.readouterr().out
@@ -377,6 +380,10 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     assert training_bigrams(task, "upos").pairs == {(EDGE, 1), (1, 2), (2, 3), (3, EDGE)}
     assert main([*argv, "--lines", "9", "--out", str(tmp_path / "no")]) == 1
     assert "--lines are numbers from 1 to 8" in capsys.readouterr().err
+    argv[argv.index("test")] = "nope"
+    assert main([*argv, "--out", str(tmp_path / "no")]) == 1
+    assert f"{data}: there is no split nope (there are test, train, valid)" in capsys.readouterr().err
+    argv[argv.index("nope")] = "test"
 
     monkeypatch.setattr("fairseq_syntax.experiments.diversity_measures.measure", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):

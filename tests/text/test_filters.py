@@ -248,3 +248,29 @@ def test_the_command_prints_its_report(corpus, capsys):
     for unused in (["--candidates", "en", "fr"], ["--min-language-probability", "0.5"]):
         with pytest.raises(SyntaxDataError, match=f"{unused[0]} without --languages"):
             command.main(parser.parse_args([*argv, *unused]))
+    with pytest.raises(SyntaxDataError, match="no line has 5 tokens or more, and 4 at most"):
+        command.main(parser.parse_args([*argv, "--min-length", "5", "--max-length", "4"]))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--min-length", "0"), ("--max-length", "0"), ("--jobs", "0")),
+        *(("--max-ratio", "0.5"), ("--max-ratio", "nan")),
+        *(("--min-language-probability", "-1"), ("--min-language-probability", "1.5")),
+    ],
+)
+def test_limits_that_make_no_sense(option, capsys):
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    with pytest.raises(SystemExit):
+        parser.parse_args(["filter", "--input", "x", "--output", "y", *option])
+    assert f"{option[0]}: must be" in capsys.readouterr().err
+
+
+def test_a_parse_in_another_normal_form():
+    parse = _sentence("cafe\u0301", line=1)
+    with pytest.raises(SyntaxDataError, match=r"they differ in Unicode normalization \(NFC or NFD\)"):
+        Judge(Limits())(["das", "caf\u00e9"], parse)
+    with pytest.raises(SyntaxDataError, match="the parse is of another text"):
+        Judge(Limits())(["das", "cafe"], parse)

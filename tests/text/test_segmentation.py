@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import os
 import random
 import time
 from contextlib import suppress
@@ -421,12 +422,65 @@ def test_segment_command_refuses(tmp_path, corpus):
 
 
 def test_an_empty_text_is_refused(tmp_path, corpus):
-    """Also a pipe, which has been read once when its turn comes."""
     (tmp_path / "empty.en").write_text("")
     options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--train-on", corpus]
     with pytest.raises(SyntaxDataError, match=r"empty\.en: is empty"):
         run_segment(*options, "--input", tmp_path / "empty.en", "--outdir", tmp_path / "out")
     assert not (tmp_path / "out/empty.en").exists()
+
+
+@pytest.mark.parametrize("option", ["--input", "--train-on"])
+def test_a_pipe_is_not_segmented(tmp_path, corpus, option):
+    pipe, out = tmp_path / "pipe", tmp_path / "out"
+    os.mkfifo(pipe)
+    given = {"--input": corpus, "--train-on": corpus} | {option: pipe}
+    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--outdir", out]
+    with pytest.raises(SyntaxDataError, match="pipe: is no file"):
+        run_segment(*options, *(text for pair in given.items() for text in pair))
+    assert not [path for path in out.iterdir() if "pipe" in path.name]
+
+
+@pytest.mark.parametrize(
+    "head", ["# lines = 1\n\n", "# line = 1\n", "# sent_id = a\n", "", "\ufeff", "1-2\tam\t_\t_\t_\t_\t_\t_\t_\t_\n"]
+)
+@pytest.mark.parametrize("option", ["--input", "--train-on"])
+def test_a_parse_of_another_name_is_not_taken_for_text(tmp_path, corpus, head, option):
+    rows = "1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n2\tm\t_\tX\t_\t_\t1\tdep\t_\t_\n\n"
+    (tmp_path / "parse").write_text(head + rows, encoding="utf-8")
+    given = {"--input": corpus, "--train-on": corpus} | {option: tmp_path / "parse"}
+    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--outdir", tmp_path / "out"]
+    with pytest.raises(SyntaxDataError, match=r"parse: looks like CoNLL-U, .*\(name it \*\.conllu\)"):
+        run_segment(*options, *(text for pair in given.items() for text in pair))
+    for text in ("# a heading\n1\tone\n", "1. one\n", "\n#1\n"):
+        (tmp_path / "parse").write_text(text, encoding="utf-8")
+        run_segment(*options, "--overwrite", *(text for pair in given.items() for text in pair))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "m", "--vocab-size", "9", "--train-on", "x"], "--train-on, --vocab-size with --model"),
+        (["--model", "m", "--model-type", "bpe"], "--model-type with --model"),
+        (["--model", "m", "--character-coverage", "0.5"], "--character-coverage with --model"),
+        (["--model", "m", "--train-lines", "5", "--seed", "2"], "--train-lines, --seed with --model"),
+        (["--train", "subword_nmt", "--model-type", "bpe"], "--model-type with --train subword_nmt"),
+        (["--train", "subword_nmt", "--character-coverage", "0.5"], "--character-coverage with --train subword_nmt"),
+        (["--train", "sentencepiece", "--seed", "2"], "--seed without --train-lines"),
+    ],
+)
+def test_options_of_training_that_do_nothing(tmp_path, corpus, options, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        run_segment("--lang", "en", "--input", corpus, "--outdir", tmp_path / "out", *options)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--vocab-size", "0"), ("--train-lines", "-1"), ("--character-coverage", "0"), ("--character-coverage", "2")],
+)
+def test_numbers_that_no_training_has(tmp_path, corpus, option, capsys):
+    with pytest.raises(SystemExit):
+        run_segment("--lang", "en", "--input", corpus, "--outdir", tmp_path, "--train", "sentencepiece", *option)
+    assert f"{option[0]}: must be" in capsys.readouterr().err
 
 
 def test_segment_command_says_what_a_model_loses(tmp_path, capsys):
