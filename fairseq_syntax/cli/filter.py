@@ -68,8 +68,11 @@ def _share(text: str) -> float:
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.text.conllu import check_text
     from fairseq_syntax.text.filters import Limits, filter_files
 
+    for path in args.input:
+        check_text(path, "a parse of the text is given as --conllu")
     if bool(args.conllu) != bool(args.conllu_output):
         raise SyntaxDataError("--conllu and --conllu-output belong together", hint="give both")
     if args.max_length is not None and args.max_length < args.min_length:

@@ -22,7 +22,7 @@ import torch
 from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
-from fairseq_syntax.text.conllu import format_conllu, read_conllu
+from fairseq_syntax.text.conllu import check_text, format_conllu, read_conllu
 from fairseq_syntax.text.files import (
     check_apart,
     check_rereadable,
@@ -78,10 +78,11 @@ class Plan:
         """Reads the text and the models.
 
         Raises:
-            SyntaxDataError: the text is empty, unreadable, a pipe or the output, or the parser has no models
+            SyntaxDataError: the text is empty, unreadable, a pipe, a parse or the output, or the parser has no models
         """
         check_apart(job.output, job.text)
         check_rereadable("it is read once for its lines and once to be parsed", job.text)
+        check_text(job.text, "--parser conllu takes what is parsed already")
         digest = hashlib.sha256()
         n_lines = 0
         for line in read_lines(job.text):

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.conllu_reader import COLUMNS, ESCAPES, MASS_TOLERANCE, ConlluReader
-from fairseq_syntax.text.files import read_raw_lines
+from fairseq_syntax.text.files import is_read_once, read_raw_lines
 from fairseq_syntax.text.line_numbers import is_line_comment
 from fairseq_syntax.text.parsed_line import ParsedLine, Token, append, owner, text_of
 
@@ -56,14 +56,21 @@ def begins_sentence(row: str) -> bool:
     return row.startswith(("1\t", "1-", "0.1\t")) and row.count("\t") == COLUMNS - 1
 
 
-def check_text(path: str | os.PathLike[str]) -> None:
-    """Raises SyntaxDataError where a file is text by its name, and by how it begins CoNLL-U, which would be cut so."""
-    if is_conllu(path):
+def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
+    """Raises SyntaxDataError where a file is text by its name, and CoNLL-U by how it begins. A pipe is left alone.
+
+    Args:
+        only_text: the hint of who takes no parse, and so refuses what is one by its name too
+    """
+    if only_text and is_conllu(path):
+        raise SyntaxDataError("is a parse by its name, and text is wanted", path=path, hint=only_text)
+    if is_conllu(path) or is_read_once(path):
         return
+    hint = only_text or "name it *.conllu"
     for raw in read_raw_lines(path):
         row = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
         if is_line_comment(row) or begins_sentence(row):
-            raise SyntaxDataError("looks like CoNLL-U, and would be cut as text", path=path, hint="name it *.conllu")
+            raise SyntaxDataError("looks like CoNLL-U, and would be taken for text", path=path, hint=hint)
         if row.strip() and not row.startswith("#"):
             return
 

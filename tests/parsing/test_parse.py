@@ -683,6 +683,17 @@ def test_a_parse_that_is_refused_leaves_the_record_of_what_is_there(text):
     assert pass_on(first, out) == len(TEXT)
 
 
+def test_what_is_parsed_already_is_not_parsed_as_text(text, capsys):
+    parse_corpus(job(text))
+    named, unnamed = text.with_name("out.conllu"), text.with_name("unnamed")
+    shutil.copy(named, unnamed)
+    for path, said in ((named, "is a parse by its name"), (unnamed, "looks like CoNLL-U")):
+        assert parse("--parser", "chain_parser", "--input", path, "--output", text.with_name("new.conllu")) == 1
+        assert f"{path}: {said}" in capsys.readouterr().err
+        assert main(["filter", "--input", str(path), "--output", str(text.with_name("kept"))]) == 1
+        assert f"{path}: {said}" in capsys.readouterr().err
+
+
 def test_a_pipe_cannot_be_read_twice(text, capsys):
     parse_corpus(job(text))
     pipe, out = text.with_name("pipe"), text.with_name("new.conllu")
@@ -708,7 +719,7 @@ def test_a_parse_in_another_normal_form(text, capsys):
 
 
 def test_only_what_is_named_as_a_parse_is_to_be_segmented(text, capsys):
-    """Under another name it would be cut as text."""
+    """Under another name it would be taken for text."""
     for name, next_ in (("a.conllu", True), ("a.conllu.gz", True), ("a.txt", False)):
         assert parse("--parser", "chain_parser", "--input", text, "--output", text.with_name(name)) == 0
         assert ("next: fairseq-syntax segment" in capsys.readouterr().out) == next_
