@@ -156,7 +156,8 @@ class LddConfig(SystemConfig):
 
 @register_encoder_system("ldd")
 class Ldd(EncoderSystem):
-    """The first encoder layer, or others, with dependency distributions, in the seven variants of Table 1.
+    """The first encoder layer, or others, with dependency distributions, in the six variants of Table 1,
+    where UUDD is called UDD, and in the UDD of section 3.1.
 
     A layer has as many heads as there are label groups, in every variant.
 
