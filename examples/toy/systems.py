@@ -168,7 +168,7 @@ SYSTEMS = [
     System("DLAA (random)", "dlaa_lstm", "text", "attachment.random", DLAA, model=LSTM),
     System("SDRNMT-1", "sdrnmt1_lstm", "parse", options=LONGER, model=LSTM),
     System("SDRNMT-2", "sdrnmt2_lstm", "parse", options=LONGER, model=LSTM),
-    System("SE-NMT", "senmt_lstm", "parse", options=f"{LONGER} {DROPOUT}", model=LSTM),
+    System("SE-NMT", "senmt_lstm", "parse", options=f"{LONGEST} {DROPOUT}", model=LSTM),
     System("Tree2Seq", "tree2seq_lstm", "parse", options=LONGEST, model=LSTM),
     System("GCN (LSTM)", "gcn_lstm", "parse", options=f"{LONGEST} {DROPOUT}", model=LSTM),
     System("GCN (LSTM, emb)", "gcn_lstm", "parse", options=f"{LONGER} --gcn-after embeddings", model=LSTM),
