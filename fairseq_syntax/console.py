@@ -1,14 +1,18 @@
 """What a command says on a terminal: a progress bar while it works, and at the end what was written where.
 
 The bars are tqdm's, all with the rate and the remaining time. They go to stderr, only where that is a terminal, and
-only once a second has passed; nothing of them stays. The last lines of a command go to stdout.
+only once a second has passed; nothing of them stays. The last lines of a command go to stdout. And what a command does
+where a signal ends it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -94,3 +98,18 @@ def finished(output: str | os.PathLike[str] | None, what: str, then: str = "", *
     print(what if to_stdout else f"{os.fspath(output or '')}: {what}", file=stream)
     if then and not to_stdout:
         print(f"next: {then}", file=stream)
+
+
+@contextmanager
+def when_told_to_end(stop: Callable[[int], None]) -> Iterator[None]:
+    """Calls ``stop`` with the number of a signal at SIGTERM and SIGINT; in a thread of somebody's it does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda number, _: stop(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -34,7 +34,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout 
 from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
 from table import Table, over_seeds, table
 
-from fairseq_syntax.console import progress, say
+from fairseq_syntax.console import progress, say, when_told_to_end
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.text.files import file_sha256, fingerprint, locked, write_json
 
@@ -91,23 +91,13 @@ class Runner:
             raise StepError(f"{command[0]} ended with status {status}; the end of {log}:\n{end}")
         return time.monotonic() - begin
 
-    @contextmanager
-    def stopped_by_signals(self) -> Iterator[None]:
-        """At SIGTERM and SIGINT the commands that run end too, and no other begins."""
-
-        def stop(signum: int, frame: object) -> None:
-            self.stopped = True
-            for process in list(self.running):
-                with suppress(ProcessLookupError):
-                    process.terminate()
-            raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def stop(self, number: int) -> None:
+        """At a signal: the commands that run end too, and no other begins."""
+        self.stopped = True
+        for process in list(self.running):
+            with suppress(ProcessLookupError):
+                process.terminate()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def tool(name: str) -> list[str]:
@@ -140,19 +130,10 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     sources = b"".join((HERE / file).read_bytes() for file in ("grammar.py", "generate.py"))
     original, control = CONTROLS.get(name, (name, None))
     key = [PIECES, CORPORA[original], control, seed, hashlib.sha256(sources).hexdigest()]
-    root.mkdir(parents=True, exist_ok=True)
-    with locked(stamp):  # another run may be making it
-        if not done_before(stamp, key):
-            make_corpus(runner, root, original, control, seed)
-            corpus = root / "corpus"
-            made = [[str(f.relative_to(corpus)), file_sha256(f)] for f in sorted(corpus.rglob("*")) if f.is_file()]
-            write_json(stamp, {"key": key, "corpus": fingerprint(made, PIECES)})
-    return root
-
-
-def make_corpus(runner: Runner, root: Path, original: str, control: str | None, seed: int) -> None:
+    if done_before(stamp, key):
+        return root
     shutil.rmtree(root / "bin", ignore_errors=True)  # fairseq-preprocess does not replace dictionaries
-    (root / "prepared.json").unlink(missing_ok=True)
+    stamp.unlink(missing_ok=True)
     logs = root / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     corpus, pieces = root / "corpus", root / "pieces"
@@ -175,6 +156,9 @@ def make_corpus(runner: Runner, root: Path, original: str, control: str | None, 
     binarize = [*tool("fairseq-preprocess"), "--user-dir", user_dir(), "--task", "syntax_translation"]
     binarize += ["-s", "src", "-t", "tgt", *prefixes, "--destdir", str(root / "bin")]
     runner.run(binarize, logs / "preprocess.log")
+    made = [[str(file.relative_to(corpus)), file_sha256(file)] for file in sorted(corpus.rglob("*")) if file.is_file()]
+    write_json(stamp, {"key": key, "corpus": fingerprint(made, PIECES)})
+    return root
 
 
 def folder_name(system: System) -> str:
@@ -230,15 +214,10 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
     out = corpus / folder_name(system) / str(seed)
     stamp = out / "result.json"
     key = key_of(system, corpus)
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(stamp):  # another run may be at it
-        if not done_before(stamp, key):
-            write_json(stamp, {"key": key, "row": row_of(runner, system, corpus, seed, out, key)})
-    return json.loads(stamp.read_text(encoding="utf-8"))["row"]
-
-
-def row_of(runner: Runner, system: System, corpus: Path, seed: int, out: Path, key: str) -> dict:
+    if done_before(stamp, key):
+        return json.loads(stamp.read_text(encoding="utf-8"))["row"]
     train, translate = commands_of(system)
+    out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("*.pt"):  # of a run with other options, which fairseq-train would go on with
         old.unlink()
     common = [corpus / "bin", "--user-dir", user_dir(), "--task", "syntax_translation"]
@@ -254,6 +233,7 @@ def row_of(runner: Runner, system: System, corpus: Path, seed: int, out: Path, k
         row["uas"] = attachment_score(runner, out, corpus / "corpus")
     if system.heads:
         row["heads"] = heads_right(runner, out, common, system.heads)
+    write_json(stamp, {"key": key, "row": row})
     runner.say(f"{system.name}, seed {seed}: {row['exact']:.1f} % of {row['ambiguous']} ambiguous sentences exact")
     return row
 
@@ -364,7 +344,10 @@ def main() -> int:
     runner = Runner(args.out, args.threads)
     try:
         kept, run = (Table(args.table), described(args)) if args.table else (None, "")
-        with runner.stopped_by_signals(), ThreadPoolExecutor(args.jobs) as pool:
+        args.out.mkdir(parents=True, exist_ok=True)
+        # Another run of this folder is waited for; what it made is not made again.
+        folder = locked(args.out / "results.json")
+        with folder, when_told_to_end(runner.stop), ThreadPoolExecutor(args.jobs) as pool:
             corpora = list(dict.fromkeys(system.corpus for system in systems))
             runner.say(f"making the corpus: {', '.join(corpora)}")
             roots = dict(zip(corpora, pool.map(lambda name: prepare(runner, name, args.seed), corpora)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_syntax.cli.options import given, positive, then_segment
+from fairseq_syntax.cli.options import given, positive, probability, then_segment
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -38,7 +38,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     language.add_argument("--languages", nargs="+", action="extend", metavar="CODE", help="of each file (en de)")
     language.add_argument(
         "--min-language-probability",
-        type=_share,
+        type=probability,
         default=0.0,
         metavar="P",
         help="remove a line only if the other language is at least so probable (default: 0, whenever it is the best)",
@@ -55,13 +55,6 @@ def _ratio(text: str) -> float:
     value = float(text)
     if not value >= 1.0:
         raise argparse.ArgumentTypeError("must be 1 or more: it is of the longer side to the shorter")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError("must be from 0 to 1")
     return value
 
 

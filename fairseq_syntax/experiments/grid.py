@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import fairseq_syntax
-from fairseq_syntax.console import progress
+from fairseq_syntax.console import progress, when_told_to_end
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.experiments.plan import Experiment, Task
 from fairseq_syntax.experiments.record import append, read, record_environment, write_whole
@@ -179,7 +179,7 @@ class Grid:
         """
         cells = self.experiment.chosen(only)
         make_folder(self.experiment.workdir)
-        with self._lock() as lock, self._stop_on_signals(), ExitStack() as stack:
+        with self._lock() as lock, when_told_to_end(self._stop_on_signal), ExitStack() as stack:
             self.exchange_kept()
             kept = [cell for cell in cells if not self._is_done_here(*cell) and self._is_kept(*cell)]
             for system, seed in kept:
@@ -393,21 +393,9 @@ class Grid:
         finally:
             os.close(lock)
 
-    @contextmanager
-    def _stop_on_signals(self):
-        def stop(signum, frame):
-            self._stop()
-            raise KeyboardInterrupt
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stop_on_signal(self, number: int) -> None:
+        self._stop()
+        raise KeyboardInterrupt
 
     def _stop(self) -> None:
         self._stopped = True

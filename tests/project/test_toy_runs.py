@@ -17,6 +17,7 @@ from toy_scripts import TOY, generate, run, systems, table
 
 from fairseq_syntax import console
 from fairseq_syntax.text.conllu import read_conllu, text_of
+from fairseq_syntax.text.files import locked
 
 
 @pytest.fixture
@@ -308,7 +309,7 @@ def test_a_run_that_is_told_to_end_takes_its_commands_with_it(tmp_path):
         root = Path({str(tmp_path)!r})
         runner = run.Runner(root, 1)
         wait = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
-        with runner.stopped_by_signals(), ThreadPoolExecutor(2) as pool:
+        with run.when_told_to_end(runner.stop), ThreadPoolExecutor(2) as pool:
             command = lambda i: runner.run([sys.executable, "-c", wait, root / f"{{i}}.pid"], root / f"{{i}}.log")
             list(pool.map(command, range(4)))
     """
@@ -325,20 +326,15 @@ def test_a_run_that_is_told_to_end_takes_its_commands_with_it(tmp_path):
             os.kill(int(pid.read_text()), 0)
 
 
-def test_two_runs_of_one_folder_share_the_work(tmp_path, monkeypatch):
-    """The second run waits for a row that the first is at, and takes what it gave."""
-    monkeypatch.setattr(run, "key_of", lambda system, corpus: "key")
-    begun = []
-
-    def row_of(*_):
-        begun.append(1)
-        time.sleep(0.5)
-        return {"exact": 1.0}
-
-    monkeypatch.setattr(run, "row_of", row_of)
-    with ThreadPoolExecutor(2) as pool:
-        rows = list(pool.map(lambda _: run.train_and_translate(None, systems.SYSTEMS[0], tmp_path, 1), range(2)))
-    assert rows == [{"exact": 1.0}] * 2 and len(begun) == 1
+def test_two_runs_of_one_folder_follow_each_other(tmp_path):
+    """The second waits, and can be ended while it does."""
+    argv = [sys.executable, str(TOY / "run.py"), "--only", "PASCAL", "--out", str(tmp_path)]
+    with locked(tmp_path / "results.json"):
+        process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+        assert "waiting for another process" in process.stderr.readline()
+        process.terminate()
+        assert process.wait(timeout=20) == -signal.SIGTERM
+    assert not (tmp_path / "attachment").exists()
 
 
 def test_every_row_can_be_asked_for():
