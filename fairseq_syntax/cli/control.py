@@ -25,6 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="of sharpened (default: 0.5) or flattened (default: 2)"
     )
+    parser.add_argument("--wrong-arcs", type=float, metavar="P", help="of damaged: the share of arcs to replace")
     parser.add_argument(
         "--block", type=int, default=50_000, metavar="N", help="lines among which shuffled moves trees (default: 50000)"
     )
@@ -46,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError("--block is 2 lines or more")
     check_apart(args.output, args.input)
     check_rereadable("a control is made in two passes over it", args.input)
-    control = Control(tuple(args.control), args.seed, args.temperature, args.block)
+    control = Control(tuple(args.control), args.seed, args.temperature, args.block, args.wrong_arcs)
     # The title needs the count, and a file that is bad near its end is found out before anything is written.
     n_lines = sum(1 for _ in read_conllu(args.input))
     if n_lines == 0:
@@ -72,6 +73,10 @@ def main(args: argparse.Namespace) -> int:
             f"trees: {report.without_partner}",
             file=sys.stderr,
         )
+    if "damaged" in args.control:
+        print(f"wrong arcs: {report.wrong_arcs} of {report.words}", file=sys.stderr)
+        if report.not_replaced:
+            print(f"arcs drawn that no other could replace in a tree: {report.not_replaced}", file=sys.stderr)
     then = then_segment(args.output, how="--model segmentation.LANG.json")
     if segmented:
         then = "fairseq-syntax binarize --destdir DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces

@@ -18,13 +18,18 @@ relabelled         labels change places among the words, not the root's   the tr
 sharpened          p^(1/T), T < 1, at the mass that a word's arcs had     the tree, the order of a word's arcs
 flattened          the same with T > 1                                    the tree, the order of a word's arcs
 one-best           all of a word's mass, 1, on its arc in the tree        the tree
+damaged            each arc replaced by a wrong one with probability P     the other arcs, the labels
 =================  =====================================================  =======================================
 
 *New heads.* A word keeps its label, but that the old and the new root trade theirs, so that the root's is ``root``.
 With distributions, all arcs of a word go to its new head with their labels and probabilities, arcs that become one
 added up; the distribution over its labels, and its mass, stay. *Relabelled* gives a word the label of another, and
-its arcs to words p(head) q(label), with q the other word's distribution over the labels of such arcs. Controls can be
-combined: ``linear`` then ``relabelled`` keeps of the parse only how often each label comes.
+its arcs to words p(head) q(label), with q the other word's distribution over the labels of such arcs. *Damaged* says
+in its distributions how far it can be trusted: 1 - P of a word's mass is on its arc in the damaged tree, and P is
+spread evenly over its other possible heads, the right one among them.
+
+Controls can be combined: ``linear`` then ``relabelled`` keeps of the parse only how often each label comes;
+``damaged`` then ``one-best`` is sure of what is wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ Arc = tuple[int, int, str, float]
 
 STRUCTURES = ("linear", "right", "flat", "random", "random-projective")
 TEMPERATURES = {"sharpened": 0.5, "flattened": 2.0}
-CONTROLS = (*STRUCTURES, "shuffled", "relabelled", *TEMPERATURES, "one-best")
+CONTROLS = (*STRUCTURES, "shuffled", "relabelled", *TEMPERATURES, "one-best", "damaged")
 
 
 @dataclass
@@ -61,11 +66,22 @@ class Sentence:
 
 @dataclass
 class Report:
-    """What a control did: sentences, and those for which ``shuffled`` had no other one of their length."""
+    """What a control did.
+
+    Attributes:
+        lines, sentences: of the text
+        without_partner: sentences for which ``shuffled`` had no other one of their length
+        words: of the text
+        wrong_arcs: heads that ``damaged`` replaced
+        not_replaced: heads that it drew and could not replace, as no other arc would leave a tree
+    """
 
     lines: int = 0
     sentences: int = 0
     without_partner: int = 0
+    words: int = 0
+    wrong_arcs: int = 0
+    not_replaced: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,21 +94,27 @@ class Control:
             stands in the other lines (but for ``shuffled``)
         temperature: of ``sharpened`` and ``flattened``; None: 0.5 and 2
         block: lines within which ``shuffled`` exchanges trees; memory is bounded by it
+        wrong_arcs: P of ``damaged``, the share of arcs to replace, above 0 and at most 1
 
     Raises:
-        SyntaxDataError: no such control, or a temperature that does not fit
+        SyntaxDataError: no such control, or a temperature or share of wrong arcs that does not fit
     """
 
     names: tuple[str, ...]
     seed: int = 1
     temperature: float | None = None
     block: int = 50_000
+    wrong_arcs: float | None = None
     report: Report = field(default_factory=Report, compare=False)
 
     def __post_init__(self) -> None:
         for name in self.names:
             if name not in CONTROLS:
                 raise SyntaxDataError(f"no control is called {name}", hint=f"there are {', '.join(CONTROLS)}")
+        if ("damaged" in self.names) != (self.wrong_arcs is not None):
+            raise SyntaxDataError("damaged and --wrong-arcs belong together", hint="give both")
+        if self.wrong_arcs is not None and not 0 < self.wrong_arcs <= 1:
+            raise SyntaxDataError(f"--wrong-arcs is above 0 and at most 1, not {self.wrong_arcs:g}")
         tempered = [name for name in self.names if name in TEMPERATURES]
         if self.temperature is None:
             return
@@ -104,12 +126,14 @@ class Control:
             raise SyntaxDataError(f"a temperature of {self.temperature:g}, but {tempered[0]} takes one {side}")
 
     def for_title(self) -> list[str]:
-        """The names as the title of a parse has them: each as given, with a temperature that is not the usual one."""
-        own = self.temperature
-        return [
-            name if own is None or own == TEMPERATURES.get(name, own) else f"{name} --temperature {own!r}"
-            for name in self.names
-        ]
+        """The names as the title of a parse has them: each as given, with options that are not the usual ones."""
+        options = {
+            name: f" --temperature {self.temperature!r}"
+            for name, usual in TEMPERATURES.items()
+            if self.temperature not in (None, usual)
+        }
+        options["damaged"] = f" --wrong-arcs {self.wrong_arcs!r}"
+        return [name + options.get(name, "") for name in self.names]
 
     def __call__(self, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
         """The control parse of each line, in order; the lines given are not changed.
@@ -122,6 +146,7 @@ class Control:
         for line in lines:
             self.report.lines += 1
             self.report.sentences += len(line.sentences)
+            self.report.words += len(line.words)
             yield line
 
     def _each(self, name: str, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
@@ -141,10 +166,21 @@ class Control:
             return relabelled
         if name == "one-best":
             return one_best
+        if name == "damaged":
+            return self._damaged
         if name in TEMPERATURES:
             temperature = TEMPERATURES[name] if self.temperature is None else self.temperature
             return lambda sentence, _: tempered(sentence, temperature)
         return lambda sentence, rng: with_heads(sentence, control_heads(name, sentence.heads, rng))
+
+    def _damaged(self, sentence: Sentence, rng: Random) -> Sentence:
+        assert self.wrong_arcs is not None  # checked when the control was made
+        wanted = sum(rng.random() < self.wrong_arcs for _ in sentence.heads)
+        heads = with_wrong_arcs(sentence.heads, wanted, rng)
+        wrong = sum(old != new for old, new in zip(sentence.heads, heads))
+        self.report.wrong_arcs += wrong
+        self.report.not_replaced += wanted - wrong
+        return hedged(with_heads(sentence, heads), self.wrong_arcs)
 
     def _random(self, name: str, number: int) -> Random:
         return Random(f"{name} {self.seed} {number}")
@@ -186,6 +222,60 @@ def control_heads(name: str, heads: Sequence[int], rng: Random) -> list[int]:
         root = next(word for word, head in enumerate(heads) if head == word)
         return [root] * n
     return random_tree(n, rng) if name == "random" else random_projective_tree(n, rng)
+
+
+def with_wrong_arcs(heads: Sequence[int], wanted: int, rng: Random) -> list[int]:
+    """The heads of a tree that differs from another in the heads of so many words, drawn evenly.
+
+    Args:
+        heads: of the other tree; the root is its own head
+        wanted: how many heads are to be others; fewer are where no tree can be had for the words drawn, as where all
+            words but its head are below the one word drawn
+    """
+    for count in range(wanted, 0, -1):
+        for _ in range(20):
+            new = with_other_heads(heads, rng.sample(range(len(heads)), count), rng)
+            if new is not None:
+                return new
+    return list(heads)
+
+
+def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) -> list[int] | None:
+    """One of the trees in which just the words drawn have other heads, each equally likely; None where there is none.
+
+    Every word drawn gets one of its other heads, and what is no tree is drawn again. Of the ways to join the parts of
+    a tree at n words about one in n is a tree, so that none in 100 n means that there is none.
+    """
+    n = len(heads)
+    root_is_drawn = any(heads[word] == word for word in drawn)
+    choices = {word: [at for at in range(n) if at != heads[word] and (at != word or root_is_drawn)] for word in drawn}
+    if not all(choices.values()):
+        return None
+    new = list(heads)
+    for _ in range(100 * n):
+        for word, others in choices.items():
+            new[word] = rng.choice(others)
+        if is_tree(new):
+            return new
+    return None
+
+
+def is_tree(heads: Sequence[int]) -> bool:
+    """Whether one word is its own head, and all others are below it."""
+    reached = [False] * len(heads)
+    roots = 0
+    for start in range(len(heads)):
+        path, word = [], start
+        while not reached[word] and word not in path:
+            path.append(word)
+            word = heads[word]
+        if not reached[word]:  # the path ends in itself: in a root, or in a cycle
+            if heads[word] != word:
+                return False
+            roots += 1
+        for word in path:
+            reached[word] = True
+    return roots == 1
 
 
 def random_tree(n: int, rng: Random) -> list[int]:
@@ -394,6 +484,26 @@ def tempered(sentence: Sentence, temperature: float) -> Sentence:
         # a mass above 1 by a parser's rounding would all be on the likeliest arc
         new.append([(head, label, min(power * scale, 1.0)) for (head, label, _), power in zip(arcs, powers)])
     return Sentence(sentence.heads, sentence.deprels, most_probable_first(new))
+
+
+def hedged(sentence: Sentence, doubt: float) -> Sentence:
+    """The sentence with 1 - ``doubt`` of each word's mass on its arc, and the rest even over its other heads.
+
+    The label of every arc is that of the word in the tree. Possible heads are all other words and, written as the
+    word itself, the artificial root. A sentence without distributions stays so.
+    """
+    if sentence.arcs is None:
+        return sentence
+    n = len(sentence.heads)
+    masses = [sum(p for _, _, p in arcs) for arcs in arcs_by_word(sentence)]
+    arcs = [
+        [
+            (at, label, min(mass * (doubt / (n - 1) if at != head and n > 1 else 1 - doubt * (n > 1)), 1.0))
+            for at in range(n)
+        ]
+        for head, label, mass in zip(sentence.heads, sentence.deprels, masses)
+    ]
+    return Sentence(sentence.heads, sentence.deprels, most_probable_first(arcs))
 
 
 def one_best(sentence: Sentence, rng: Random) -> Sentence:

@@ -153,7 +153,16 @@ def masses(line: ParsedLine) -> list[float]:
     return found
 
 
-@given(text=lines(), name=st.sampled_from([*CONTROLS, "random relabelled"]), seed=st.integers(0, 3))
+def control(names: tuple[str, ...], seed: int = 1, **options) -> Control:
+    """The control, with a share of wrong arcs for ``damaged``."""
+    return Control(names, seed, wrong_arcs=0.4 if "damaged" in names else None, **options)
+
+
+@given(
+    text=lines(),
+    name=st.sampled_from([*CONTROLS, "random relabelled", "damaged one-best"]),
+    seed=st.integers(0, 3),
+)
 @settings(max_examples=150, deadline=None)
 def test_what_every_control_keeps(text, name, seed):
     names = tuple(name.split())
@@ -162,9 +171,9 @@ def test_what_every_control_keeps(text, name, seed):
             list(Control(names, seed)(text))
         return
     before = "".join(map(format_conllu, text))
-    made = list(Control(names, seed)(text))
+    made = list(control(names, seed)(text))
     assert "".join(map(format_conllu, text)) == before, "the lines given were changed"
-    assert made == list(Control(names, seed)(text)), "not seeded"
+    assert made == list(control(names, seed)(text)), "not seeded"
     # what is written is a valid parse, and the same
     written = "".join(map(format_conllu, made))
     count = max((line.line_number + 1 for line in made if line.words), default=0)
@@ -179,12 +188,12 @@ def test_what_every_control_keeps(text, name, seed):
         for start, end in new.sentences:
             assert is_tree([head - start for head in new.heads[start:end]])
         assert all(token.word == owner(token.first, token.last, new.heads) for token in new.tokens)
-        assert (new.arcs is None) == (old.arcs is None and not (name == "one-best" and old.words))
+        assert (new.arcs is None) == (old.arcs is None and not ("one-best" in names and old.words))
         if name == "one-best":
             assert new.arcs is None or new.arcs == [
                 (word, *arc, 1.0) for word, arc in enumerate(zip(old.heads, old.deprels))
             ]
-        elif name != "shuffled":
+        elif name not in ("shuffled", "damaged one-best"):
             for start, end in new.sentences:
                 assert sorted(masses(new)[start:end]) == pytest.approx(sorted(masses(old)[start:end]))
                 assert sorted(new.deprels[start:end]) == sorted(old.deprels[start:end])
@@ -194,6 +203,91 @@ def test_what_every_control_keeps(text, name, seed):
             assert all(head == new.heads[word] for word, head, _, _ in new.arcs or ())
         if name in ("relabelled", "sharpened", "flattened", "one-best"):
             assert new.heads == old.heads
+
+
+@given(n=st.integers(1, 30), share=st.floats(0, 1), seed=st.integers(0, 10**6))
+@settings(max_examples=300, deadline=None)
+def test_wrong_arcs_leave_a_tree_and_are_as_many_as_wanted(n, share, seed):
+    before = controls.random_tree(n, Random(seed))
+    wanted = round(share * n)
+    after = controls.with_wrong_arcs(before, wanted, Random(seed))
+    assert is_tree(after)
+    wrong = sum(old != new for old, new in zip(before, after))
+    assert wrong <= wanted
+    if n >= 5 and wanted <= 0.6 * n:
+        assert wrong == wanted
+    assert wrong > 0 or wanted == 0 or n < 5
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_trees_with_other_heads_are_uniform_over_the_enumerated_ones(n):
+    trees = all_trees(n)
+    rng = Random(2)
+    for before in rng.sample(trees, min(len(trees), 12)):
+        for drawn in itertools.chain(*(itertools.combinations(range(n), k) for k in range(1, n + 1))):
+            changed = set(drawn)
+            allowed = [t for t in trees if {w for w in range(n) if t[w] != before[w]} == changed]
+            draws = 30 * len(allowed) if allowed else 1
+            made = [controls.with_other_heads(before, drawn, rng) for _ in range(draws)]
+            if not allowed:
+                assert made == [None]
+                continue
+            counts = Counter(map(tuple, made))
+            assert set(counts) <= set(allowed)
+            if len(allowed) > 1:
+                assert stats.chisquare([counts[tree] for tree in allowed]).pvalue > 1e-4, (before, drawn)
+
+
+@given(n=st.integers(1, 7), seed=st.integers(0, 10**6))
+@settings(max_examples=200, deadline=None)
+def test_what_is_a_tree(n, seed):
+    rng = Random(seed)
+    heads = [rng.randrange(n) for _ in range(n)]
+    for candidate in (heads, controls.random_tree(n, rng)):
+        assert controls.is_tree(candidate) == is_tree(candidate)
+
+
+@given(text=lines(distributions=True), seed=st.integers(0, 3), share=st.sampled_from([0.1, 0.3, 1.0]))
+@settings(max_examples=60, deadline=None)
+def test_damaged_says_by_its_distribution_how_often_it_is_wrong(text, seed, share):
+    made = list(Control(("damaged",), seed, wrong_arcs=share)(text))
+    for old, new in zip(text, made):
+        for start, end in new.sentences:
+            # the two words that trade the root's label trade their masses
+            assert sorted(masses(old)[start:end]) == pytest.approx(sorted(masses(new)[start:end]))
+            for word in range(start, end):
+                arcs = [arc for arc in new.arcs if arc[0] == word]
+                assert sorted(head for _, head, _, _ in arcs) == list(range(start, end))
+                for _, head, label, p in arcs:
+                    assert label == new.deprels[word]
+                    trusted = 1.0 if end - start == 1 else 1 - share
+                    even = share / max(1, end - start - 1)
+                    part = trusted if head == new.heads[word] else even
+                    assert p == pytest.approx(part * masses(new)[word])
+
+
+def test_the_share_of_wrong_arcs_of_a_text():
+    rng = Random(7)
+    text = []
+    for number in range(400):
+        n = rng.randint(8, 14)
+        tree = controls.random_tree(n, rng)
+        text.append(ParsedLine(["w"] * n, tree, ["d"] * n, ["_"] * n, ["_"] * n, [], None, [(0, n)], number))
+    for share in (0.1, 0.3, 0.6):
+        damage = Control(("damaged",), 1, wrong_arcs=share)
+        made = list(damage(text))
+        wrong = sum(a != b for old, new in zip(text, made) for a, b in zip(old.heads, new.heads))
+        report = damage.report
+        assert wrong == report.wrong_arcs and report.words == sum(len(line.words) for line in text)
+        assert wrong / report.words == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / report.words))
+
+
+@pytest.mark.parametrize(
+    "names, share", [(("damaged",), None), (("linear",), 0.1), (("damaged",), 0.0), (("damaged",), 1.1)]
+)
+def test_damaged_needs_a_share_of_wrong_arcs(names, share):
+    with pytest.raises(SyntaxDataError):
+        Control(names, wrong_arcs=share)
 
 
 @given(text=lines(distributions=True), seed=st.integers(0, 3))
