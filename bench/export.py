@@ -13,8 +13,8 @@ import torch
 from bench import corpus
 from bench.harness import compare, measure
 from fairseq_syntax.inference.alignment_head import default_head
-from fairseq_syntax.inference.export import Loaded, export
-from fairseq_syntax.inference.translator import Translator
+from fairseq_syntax.use.export import Loaded, export
+from fairseq_syntax.use.translator import Translator
 
 SENTENCES, BATCH, BEAM, STEPS = 32, 16, 4, 20
 

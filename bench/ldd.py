@@ -15,13 +15,13 @@ from torch.autograd.profiler import profile
 from bench import corpus
 from bench.harness import compare, device, measure, record
 from bench.pascal import train_epoch
+from fairseq_syntax.corpus.store import SyntaxStore, SyntaxStoreWriter
+from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.data.batch import PackedSyntax, SyntaxBatch, pack
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.model.attention import SyntaxSelfAttention
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
-from fairseq_syntax.store import SyntaxStore, SyntaxStoreWriter
-from fairseq_syntax.store.memory import MemoryStore
 from fairseq_syntax.systems.ldd import Ldd, LddTerm
 from fairseq_syntax.systems.pascal import ParentTerm, gaussian, one_hot
 

@@ -44,7 +44,7 @@ def _models() -> tuple[str, str]:
 
 
 def _parser(**changes):
-    from fairseq_syntax.parsing.base import ParserOptions, load_parser
+    from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 
     return load_parser(ParserOptions(model_dir=_models()[0], **changes))
 
@@ -70,8 +70,8 @@ def _in_turn(ours: Callable[[], object], plain: Callable[[], object]) -> list[tu
 @measure("parse/stanza", "parse/outside")
 def against_the_pipeline() -> None:
     """The whole job, text to merged file, against Stanza's pipeline on the same tokens in memory."""
-    from fairseq_syntax.parsing import jobs
-    from fairseq_syntax.text.files import make_folder
+    from fairseq_syntax.corpus.parsing import jobs
+    from fairseq_syntax.runtime.files import make_folder
 
     folder, texts = _folder(), _texts()
     parser = _parser()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from bench import corpus
 from bench.harness import compare, device, measure, record
-from fairseq_syntax.store import SyntaxStore
+from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.systems.pascal import ParentTerm, gaussian
 
 SIZE = ["--encoder-embed-dim", "256", "--encoder-ffn-embed-dim", "1024", "--encoder-layers", "3"]
@@ -64,7 +64,7 @@ def store_size() -> None:
     """Bytes of a store without arcs over its tokens."""
     import random
 
-    from fairseq_syntax.store import SyntaxStoreWriter
+    from fairseq_syntax.corpus.store import SyntaxStoreWriter
 
     path = os.path.join(corpus.corpus(), "no-arcs.syntax.arrow")
     rng = random.Random(1)

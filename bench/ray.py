@@ -23,8 +23,8 @@ def two_against_one() -> None:
     """The speed of two workers over twice that of one."""
     from parse_models import sentences
 
-    from fairseq_syntax.parsing import jobs
-    from fairseq_syntax.text.ray_workers import RayWorkers
+    from fairseq_syntax.corpus.parsing import jobs
+    from fairseq_syntax.runtime.ray_workers import RayWorkers
 
     options = _parser().options
     texts = {count: _folder() / f"text.{count}" for count in (1, 2)}
@@ -64,7 +64,7 @@ def two_against_one() -> None:
 
 def _work(task: tuple[tuple[int, int], list[str]]) -> int:
     """Parses and commits a part, and says who did."""
-    from fairseq_syntax.parsing import jobs
+    from fairseq_syntax.corpus.parsing import jobs
 
     jobs._work(task)
     return os.getpid()

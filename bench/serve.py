@@ -27,8 +27,8 @@ import torch
 
 from bench.corpus import LABELS, model, task
 from bench.harness import measure, record, temporary_folder
-from fairseq_syntax.inference.translator import Translator
-from fairseq_syntax.text.conllu import ParsedLine, Token, format_conllu
+from fairseq_syntax.corpus.conllu import ParsedLine, Token, format_conllu
+from fairseq_syntax.use.translator import Translator
 
 PAIRS = 3
 
@@ -150,7 +150,7 @@ def _sentences(count: int) -> list[str]:
 
 def _requests(path: str, parser: str | None, text: list[str] | None) -> list[tuple[bytes, str]]:
     """Bodies, and what the model says of them offline."""
-    from fairseq_syntax.text.conllu import parse_conllu_block
+    from fairseq_syntax.corpus.conllu import parse_conllu_block
 
     translator = Translator.load(path, parser_dir=parser, parser_lang="en" if parser else "")
     if text is None:

@@ -14,12 +14,12 @@ from fairseq.tokenizer import tokenize_line
 
 from bench import corpus
 from bench.harness import measure, record, temporary_folder
+from fairseq_syntax.corpus.conllu import ParsedLine, Token, write_conllu
+from fairseq_syntax.corpus.segmentation_training import train_segmenter
+from fairseq_syntax.corpus.store import SyntaxStore, store_path
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.tokens import binarize_tokens
-from fairseq_syntax.store import SyntaxStore, store_path
-from fairseq_syntax.text.conllu import ParsedLine, Token, write_conllu
-from fairseq_syntax.text.segmentation_training import train_segmenter
 
 LINES = 65_536  # so many that starting two processes takes little of the time
 ROUNDS = 3

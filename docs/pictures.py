@@ -13,7 +13,6 @@ can be read in grey.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import re
 import sys
@@ -27,9 +26,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parent))
 
 import terms
 
-from fairseq_syntax.figures.fonts import any_script
-from fairseq_syntax.figures.heatmap import arc_levels
-from fairseq_syntax.figures.plot import COLORS, save
+from fairseq_syntax.lab.figures.heatmap import arc_levels
+from fairseq_syntax.lab.figures.plot import COLORS, save
+from fairseq_syntax.use.pages.fonts import any_script
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,8 +97,8 @@ def read_models(data: Path, models: dict[str, Path]) -> list[Reading]:
     Raises:
         SyntaxDataError: no such model
     """
-    from fairseq_syntax.inference.translator import Translator
-    from fairseq_syntax.text.conllu import parse_conllu_block
+    from fairseq_syntax.corpus.conllu import parse_conllu_block
+    from fairseq_syntax.use.translator import Translator
 
     lines = [parse_conllu_block(conllu(head, label)) for head, (label, _) in READINGS.items()]
     said = {
@@ -362,7 +361,7 @@ CURVES = DATA / "multi30k-curves.json"
 
 def by_dependency() -> Figure:
     """BLEU on Multi30k by the mean length of a sentence's dependencies, from the report that `score --by` wrote."""
-    from fairseq_syntax.figures.plot import score_by_property
+    from fairseq_syntax.lab.figures.plot import score_by_property
 
     return score_by_property(
         {"property": "dependency-length", "intervals": by_property("dependency-length", 2016)}, "BLEU"
@@ -378,15 +377,15 @@ def by_property(name: str, year: int) -> list[dict[str, Any]]:
 
 def reliability() -> Figure:
     """A parser's probabilities against a treebank, from the report that `calibrate` wrote."""
-    from fairseq_syntax.figures.plot import reliability_diagram
+    from fairseq_syntax.lab.figures.plot import reliability_diagram
 
     return reliability_diagram(json.loads((DATA / "reliability.json").read_text("utf-8"))["curves"])
 
 
 def keep_curves(logs: Sequence[str], out: Path) -> None:
     """Keep the translation losses of runs: name -> ``train`` and ``valid`` -> metric -> (updates, value)."""
-    from fairseq_syntax.scoring.logs import read_curves
-    from fairseq_syntax.text.files import write_json
+    from fairseq_syntax.lab.scoring.logs import read_curves
+    from fairseq_syntax.runtime.files import write_json
 
     kept = {}
     for text in logs:
@@ -402,7 +401,7 @@ def keep_curves(logs: Sequence[str], out: Path) -> None:
 
 def curves() -> Figure:
     """Training curves of Multi30k, from what :func:`keep_curves` kept."""
-    from fairseq_syntax.figures.plot import training_curves
+    from fairseq_syntax.lab.figures.plot import training_curves
 
     return training_curves(json.loads(CURVES.read_text("utf-8")), ["nll_loss"], since=1500)
 
@@ -412,62 +411,17 @@ def curves() -> Figure:
 
 def attention(data: Path, checkpoint: Path, sentence: int, out: Path) -> None:
     """Draw two heads of PASCAL's first layer on a test sentence of the toy corpus (from 1)."""
-    from fairseq_syntax.figures.heatmap import heat_maps
-    from fairseq_syntax.figures.sentences import collect
+    from fairseq_syntax.lab.figures.heatmap import heat_maps
+    from fairseq_syntax.lab.figures.sentences import collect
 
     exhibits, src, _ = collect(str(data), "test", [sentence], {"PASCAL": str(checkpoint)}, beam=1)
     save(heat_maps(exhibits[0], "PASCAL", layers=[0], heads=[0, 1], src=src), out)
 
 
-# --- the house ---
-
-
-def floors() -> list[tuple[str, ...]]:
-    """The packages, from the bottom up, as tests/project/test_layers.py has them."""
-    tree = ast.parse((ROOT / "tests/project/test_layers.py").read_text("utf-8"))
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FLOORS":
-            return list(ast.literal_eval(node.value))
-    raise SystemExit("tests/project/test_layers.py has no FLOORS")
-
-
-def package_imports() -> set[tuple[str, str]]:
-    """(importing, imported) for all pairs of packages, from the files themselves."""
-    found = set()
-    known = {name for names in floors() for name in names}
-    for path in (ROOT / "fairseq_syntax").rglob("*.py"):
-        package = path.relative_to(ROOT / "fairseq_syntax").parts[0].removesuffix(".py")
-        for name in re.findall(r"^\s*(?:from|import) fairseq_syntax\.(\w+)", path.read_text("utf-8"), re.M):
-            if package in known and name in known and name != package:
-                found.add((package, name))
-    return found
-
-
-@any_script()
-def house() -> Figure:
-    """A square for each package that imports (row) another (column): all below the diagonal: nothing goes up."""
-    names = [name for names in floors() for name in names]
-    place = {name: i for i, name in enumerate(names)}
-    figure, axes = one_panel(6.4, 5.6)
-    axes.grid(visible=False)
-    count = len(names)
-    for i in range(count):
-        axes.axhspan(i - 0.5, i + 0.5, color="#f3f6f9" if i % 2 else "white", zorder=0)
-        axes.plot([i], [i], "s", color="#c9d1d9", markersize=13)
-    pairs = sorted(package_imports())
-    axes.plot([place[b] for _, b in pairs], [place[a] for a, _ in pairs], "s", color=BLUE, markersize=13)
-    axes.set_xticks(range(count), names, rotation=60, ha="right")
-    axes.set_yticks(range(count), names)
-    axes.set_xlim(-0.5, count - 0.5)
-    axes.set_ylim(-0.5, count - 0.5)
-    axes.set_xlabel("is imported by the package of the row")
-    return figure
-
-
 def site(out: Path) -> None:
     """Draw the site's pictures into a directory."""
     out.mkdir(parents=True, exist_ok=True)
-    for draw in (speed, toy, multi30k, shares, by_dependency, reliability, curves, house):
+    for draw in (speed, toy, multi30k, shares, by_dependency, reliability, curves):
         save(draw(), out / f"{draw.__name__}.svg")
     terms.save_all(out / "terms")
     save(terms.bench_bars(lasyn_ratios()), out / "terms" / "lasyn.svg")

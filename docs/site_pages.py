@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairseq_syntax.text.linearize import linearize
+from fairseq_syntax.corpus.linearize import linearize
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -25,8 +25,8 @@ OUT = DOCS / "generated"
 FIXED = {
     "docs/ways.md": "results/ways.md",
     "fairseq_syntax/README.md": "house.md",
-    "fairseq_syntax/store/README.md": "store.md",
-    "fairseq_syntax/parsing/README.md": "parsing.md",
+    "fairseq_syntax/corpus/store/README.md": "store.md",
+    "fairseq_syntax/corpus/parsing/README.md": "parsing.md",
     "preprocess/README.md": "corpora.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",

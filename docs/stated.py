@@ -212,7 +212,7 @@ def _cluster() -> list[str]:
     speed = parser["words_per_second"]
     hours = [f"{sentences * 25 / speed / 3600:,.0f}" for sentences in (10**7, 10**8, 10**9)]
     assert 65 < 10**7 * 25 / speed / 60 / 32 < 75, "docs/cluster.md: 32 cores parse 10^7 sentences in 70 minutes"
-    about_parses = (ROOT / "fairseq_syntax/parsing/README.md").read_text("utf-8")
+    about_parses = (ROOT / "fairseq_syntax/corpus/parsing/README.md").read_text("utf-8")
     (alone,) = re.findall(r"; (\d+) bytes per word without distributions", about_parses)
     (with_arcs,) = re.findall(r"^\| \*\*0\.01\*\* \|.*\| (\d+) \|$", about_parses, re.M)
     terabytes = [f"{int(size) * 25 * 10**9 / 10**12:.1f}" for size in (alone, with_arcs)]

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_syntax.corpus.parsed_line import ParsedLine
+from fairseq_syntax.corpus.store.memory import MemoryStore
+from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch, pack
-from fairseq_syntax.figures.fonts import any_script
-from fairseq_syntax.figures.heatmap import arc_levels
-from fairseq_syntax.figures.plot import COLORS, save
-from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.store.schema import StoredSentence
-from fairseq_syntax.text.parsed_line import ParsedLine
+from fairseq_syntax.lab.figures.heatmap import arc_levels
+from fairseq_syntax.lab.figures.plot import COLORS, save
+from fairseq_syntax.use.pages.fonts import any_script
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,18 +1,19 @@
-"""Syntax-aware neural machine translation for fairseq: give this package to ``--user-dir``."""
+"""Syntax-aware neural machine translation for fairseq: give this package to ``--user-dir``.
 
-import os
+The import defines, and does nothing else, unless fairseq is there already: fairseq's commands import this package to
+have its task, models and criteria registered. Whoever loads models without those commands calls :func:`register`.
+"""
+
 import sys
-from pathlib import Path
 
 __version__ = "0.2.0"
 __all__ = ["__version__", "register"]
 
 
 def register() -> None:
-    """Make this package known to fairseq: checkpoint types, task, models, criteria, the step of fairseq-preprocess.
+    """Register the task, models, criteria and checkpoint types with fairseq, and extend fairseq-preprocess.
 
-    Importing the package does it. Only the ``fairseq-syntax`` command waits until a verb needs fairseq, whose import
-    takes seconds. Doing it again changes nothing.
+    A second call changes nothing.
     """
     from fairseq_syntax import compat
 
@@ -27,15 +28,5 @@ def register() -> None:
         preprocess.install()
 
 
-def _is_command() -> bool:
-    """Whether this process is ``fairseq-syntax`` or ``python -m fairseq_syntax``, or was started by one."""
-    if os.environ.get("FAIRSEQ_SYNTAX_WORKER"):  # of a cluster, started by one elsewhere
-        return True
-    if sys.argv[:1] == ["-m"]:  # its path is not known yet
-        return sys.orig_argv[sys.orig_argv.index("-m") :][1:2] == [__name__]
-    program = Path(sys.argv[0]) if sys.argv else Path()
-    return program.stem == "fairseq-syntax" or program == Path(__file__).with_name("__main__.py")
-
-
-if not _is_command():
+if "fairseq" in sys.modules:
     register()

@@ -1,6 +1,6 @@
 """Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, logging left as it was, its own
 models in an ensemble with ours, our dropout under its names, several processes where there is no GPU, checkpoints that
-a kill leaves whole, and what a run may go on from. And whether PyTorch has a device.
+a kill leaves whole, and what a run may go on from.
 """
 
 from __future__ import annotations
@@ -245,14 +245,3 @@ def _start_processes(options: typing.Any, tpu: bool) -> bool:
             options.distributed_init_method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
         return True
     return False
-
-
-def check_device(name: str | None) -> None:
-    """Raises SyntaxDataError where PyTorch has no such device; None, which leaves the choice, is fine."""
-    if name is None:
-        return
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # no such name, no driver, no CUDA in PyTorch
-        reason = str(error).strip().partition("\n")[0]
-        raise SyntaxDataError(f"the device {name} cannot be used: {reason}"[:300], hint="--device cpu") from error

@@ -23,8 +23,8 @@ if str(ROOT) not in sys.path:  # a checkout that is not installed
 from sources import Pair  # noqa: E402
 
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
-from fairseq_syntax.text.files import file_sha256, fingerprint, make_folder, whole_file  # noqa: E402
-from fairseq_syntax.text.jobs import Step  # noqa: E402
+from fairseq_syntax.runtime.files import file_sha256, fingerprint, make_folder, whole_file  # noqa: E402
+from fairseq_syntax.runtime.jobs import Step  # noqa: E402
 
 # Name (train, valid, test, test1, …) and pairs of each split.
 Splits = Iterable[tuple[str, Iterable[Pair]]]

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import file_sha256, locked, make_folder, read_lines, unwritable
+from fairseq_syntax.runtime.files import file_sha256, locked, make_folder, read_lines, unwritable
 
 Pair = tuple[str, str]
 

@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 import toy_data
 
+import fairseq_syntax
+
+fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
+
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory) -> toy_data.Toy:

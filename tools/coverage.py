@@ -14,8 +14,8 @@ import math
 
 import numpy as np
 
-from fairseq_syntax.scoring.significance import Resampled
-from fairseq_syntax.scoring.tables import Table
+from fairseq_syntax.lab.scoring.significance import Resampled
+from fairseq_syntax.lab.scoring.tables import Table
 
 SENTENCES, SEEDS = 100, (1, 2, 3, 5)
 OWN = {"none": 0.0, "half": 0.5, "as much": 1.0, "thrice": 3.0}

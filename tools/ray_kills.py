@@ -22,9 +22,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 import ray_cluster  # noqa: E402
 
-from fairseq_syntax.parsing.base import ParserOptions  # noqa: E402
-from fairseq_syntax.parsing.jobs import Job, parse_corpus  # noqa: E402
-from fairseq_syntax.text.ray_workers import RayWorkers  # noqa: E402
+from fairseq_syntax.corpus.parsing.base import ParserOptions  # noqa: E402
+from fairseq_syntax.corpus.parsing.jobs import Job, parse_corpus  # noqa: E402
+from fairseq_syntax.runtime.ray_workers import RayWorkers  # noqa: E402
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fairseq_syntax.text.files import whole_file  # noqa: E402
+from fairseq_syntax.runtime.files import whole_file  # noqa: E402
 
 LANGS = ("en", "de")
 VALID = 500

@@ -11,8 +11,8 @@ import logging
 from pathlib import Path
 
 from fairseq_syntax import register
-from fairseq_syntax.text.conllu import read_conllu
-from fairseq_syntax.text.files import read_lines
+from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.runtime.files import read_lines
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     from fairseq_syntax.inference.alignment import agreement, read_gold
     from fairseq_syntax.inference.alignment_head import AlignmentHead
-    from fairseq_syntax.inference.translator import Translator
+    from fairseq_syntax.use.translator import Translator
 
     def split(name: str) -> tuple:
         gold = read_gold(list(read_lines(args.corpus / f"{name}.align")))

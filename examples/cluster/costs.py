@@ -48,10 +48,10 @@ def corpus(folder: Path, lines: int, words: int, seed: int = 1) -> None:
 def rates(lines: int, words: int) -> dict[str, float]:
     """Sentences a second and core of each step but parsing."""
     from fairseq_syntax.cli import main as command
-    from fairseq_syntax.parsing.base import ParserOptions
-    from fairseq_syntax.parsing.jobs import Job, Plan, merge
-    from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import make_folder
+    from fairseq_syntax.corpus.conllu import read_conllu
+    from fairseq_syntax.corpus.parsing.base import ParserOptions
+    from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge
+    from fairseq_syntax.runtime.files import make_folder
 
     found: dict[str, float] = {}
 

@@ -70,7 +70,7 @@ def main() -> None:
     from sacrebleu import corpus_bleu
 
     from fairseq_syntax import register
-    from fairseq_syntax.inference import export
+    from fairseq_syntax.use import export
 
     register()
     logging.getLogger("fairseq").setLevel(logging.WARNING)

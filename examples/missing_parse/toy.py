@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from fairseq_syntax import register
-from fairseq_syntax.text.conllu import read_conllu, text_of
-from fairseq_syntax.text.files import whole_file, write_json
+from fairseq_syntax.corpus.conllu import read_conllu, text_of
+from fairseq_syntax.runtime.files import whole_file, write_json
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "distillation"))
 
@@ -33,7 +33,7 @@ def main() -> None:
     args = parser.parse_args()
     register()
     logging.disable(logging.WARNING)  # that there is no parser is what is measured
-    from fairseq_syntax.inference.translator import Translator
+    from fairseq_syntax.use.translator import Translator
 
     translator = Translator.load(
         args.checkpoint, args.data, parser_name="none", missing_parse="neutral", device="cpu", beam=args.beam

@@ -27,7 +27,7 @@ from random import Random
 
 from grammar import Pair, Sentence, alignment_of, attachment, best_accuracy, best_on_pairs, homograph, pairs, parse_of
 
-from fairseq_syntax.text.conllu import text_of, write_conllu
+from fairseq_syntax.corpus.conllu import text_of, write_conllu
 
 # The decisions of each sentence of a line, and how often such a line comes. Of the lines with a decision, 3 in 10
 # have one (1/2), 6 in 10 have two (1/2 · 1/3) and 1 in 10 is two sentences with one each (1/2 · 1/2), so that the best

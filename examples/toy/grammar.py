@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from fairseq_syntax.text.conllu import ParsedLine, Token
-from fairseq_syntax.text.tree_drawing import depths as depths_of
+from fairseq_syntax.corpus.conllu import ParsedLine, Token
+from fairseq_syntax.corpus.tree_drawing import depths as depths_of
 
 CLASSES = 4
 ONE_IN_THREE = (True, False, False)

@@ -34,9 +34,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # from a checkout 
 from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEMS, TRAINING, System
 from table import Table, over_seeds, table
 
-from fairseq_syntax.console import progress, say, when_told_to_end
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import file_sha256, fingerprint, locked, write_json
+from fairseq_syntax.runtime.console import progress, say, when_told_to_end
+from fairseq_syntax.runtime.files import file_sha256, fingerprint, locked, write_json
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "valid", "test")
@@ -240,8 +240,8 @@ def train_and_translate(runner: Runner, system: System, corpus: Path, seed: int)
 
 def attachment_score(runner: Runner, out: Path, corpus: Path) -> float:
     """UAS of the trees that the model's parent head predicts for the test set, in %."""
-    from fairseq_syntax.scoring.trees import collect_words, evaluate
-    from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.corpus.conllu import read_conllu
+    from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
 
     gold, predicted = corpus / "test.src.conllu", out / "tree.conllu"
     options = ["--path", out / "checkpoint_last.pt", "--input", gold, "--output", predicted]
@@ -266,7 +266,7 @@ def score(output: Path, corpus: Path, system: System) -> dict:
     """Exact match on the ambiguous sentences, in %, what was possible, and BLEU on all."""
     from sacrebleu import corpus_bleu
 
-    from fairseq_syntax.scoring.outputs import read_translations
+    from fairseq_syntax.lab.scoring.outputs import read_translations
 
     hypotheses = read_translations(output).lines
     references = (corpus / "test.tgt").read_text(encoding="utf-8").splitlines()

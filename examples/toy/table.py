@@ -11,7 +11,7 @@ import numpy as np
 from systems import SYSTEMS
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import check_output, locked, read_lines, whole_file
+from fairseq_syntax.runtime.files import check_output, locked, read_lines, whole_file
 
 # Of a row of several seeds, what is the mean of theirs.
 MEANS = ("exact", "unambiguous", "bleu", "train_s", "translate_s")
@@ -91,8 +91,8 @@ def over_seeds(seeds: list[dict]) -> dict:
     """One row of the table from what its seeds gave: means, and the standard error of the exact match.
 
     The test sentences are a sample, and so are the seeds. The variance of the mean is the one of two crossed random
-    effects, as in ``fairseq_syntax/scoring/significance.py``: how much easier one sentence is than another, how much
-    better one seed is on any sentences, and what is left, how each seed fares with each sentence.
+    effects, as in ``lab/scoring/significance.py``: how much easier one sentence is than another, how
+    much better one seed is on any sentences, and what is left, how each seed fares with each sentence.
     """
     right = np.array([[int(one) for one in line["right"]] for line in seeds], dtype=float)
     runs, sentences = right.shape

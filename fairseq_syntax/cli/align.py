@@ -43,13 +43,13 @@ def main(args: argparse.Namespace) -> None:
     import sys
     from contextlib import nullcontext
 
-    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.inference.alignment import agreement, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
-    from fairseq_syntax.inference.exported import CHECKPOINT
-    from fairseq_syntax.inference.translator import Translator
-    from fairseq_syntax.text.files import check_output, read_lines, whole_file
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import check_output, read_lines, whole_file
+    from fairseq_syntax.use.exported import CHECKPOINT
+    from fairseq_syntax.use.translator import Translator
 
     if args.choose and args.output != "-":
         raise SyntaxDataError("--choose writes no links: align once more without it", hint="leave --output out")

@@ -7,7 +7,7 @@ import logging
 import sys
 
 from fairseq_syntax.cli.options import positive
-from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
+from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -35,8 +35,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def main(args: argparse.Namespace) -> None:
     """Binarize."""
-    from fairseq_syntax.console import finished
     from fairseq_syntax.data.preprocess import binarize_syntax, check_dataset, train_command
+    from fairseq_syntax.runtime.console import finished
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     with chosen_workers(args, count=args.workers) as workers:

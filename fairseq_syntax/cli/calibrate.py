@@ -18,8 +18,8 @@ from fairseq_syntax.cli.parse import (
 )
 
 if TYPE_CHECKING:
-    from fairseq_syntax.parsing.base import Parser, SentenceParse
-    from fairseq_syntax.text.conllu import ParsedLine
+    from fairseq_syntax.corpus.conllu import ParsedLine
+    from fairseq_syntax.corpus.parsing.base import Parser, SentenceParse
 
 # Small enough to leave the distributions as they are, large enough to keep their lists short.
 _MIN_PROB = 1e-5
@@ -51,13 +51,13 @@ def main(args: argparse.Namespace) -> int:
     import json
 
     from fairseq_syntax.cli.parse import parser_options
-    from fairseq_syntax.console import finished
+    from fairseq_syntax.corpus.conllu import read_conllu
+    from fairseq_syntax.corpus.parsing.base import load_parser
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.figures.plot import check_ending, reliability_diagram, save
-    from fairseq_syntax.parsing import calibration
-    from fairseq_syntax.parsing.base import load_parser
-    from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import check_output, whole_file
+    from fairseq_syntax.lab import calibration
+    from fairseq_syntax.lab.figures.plot import check_ending, reliability_diagram, save
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import check_output, whole_file
 
     check_output(args.output, args.gold, args.parsed, args.picture)
     check_output(args.picture, args.gold, args.parsed)
@@ -96,9 +96,9 @@ def main(args: argparse.Namespace) -> int:
 
 def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
     """The gold lines' words parsed, sentence by sentence, in lines of the same sentences."""
-    from fairseq_syntax.console import progress
-    from fairseq_syntax.parsing.base import assemble
-    from fairseq_syntax.parsing.tokenizers import Surface
+    from fairseq_syntax.corpus.parsing.base import assemble
+    from fairseq_syntax.corpus.parsing.tokenizers import Surface
+    from fairseq_syntax.runtime.console import progress
 
     sentences = [line.words[start:end] for line in gold for start, end in line.sentences]
     numbers = [line.line_number for line in gold for _ in line.sentences]
@@ -126,8 +126,8 @@ def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
     """
     from dataclasses import replace
 
-    from fairseq_syntax.parsing.base import ParserOptions
-    from fairseq_syntax.text.title import controls, parsed_with
+    from fairseq_syntax.corpus.parsing.base import ParserOptions
+    from fairseq_syntax.corpus.title import controls, parsed_with
 
     made_by, used = vars(args) if args.parsed is None else parsed_with(args.parsed) or {}, ParserOptions()
     known = {name: made_by[name] for name in OF_DISTRIBUTIONS if type(made_by.get(name)) is type(getattr(used, name))}
@@ -137,7 +137,7 @@ def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
 
 def _report(sample, bins: int, temperatures: tuple[float, float] | None) -> tuple[dict, dict]:
     """The report and its curves; with a fit, where the temperatures are known that the probabilities were made at."""
-    from fairseq_syntax.parsing import calibration as c
+    from fairseq_syntax.lab import calibration as c
 
     confidence, correct = sample.heads.best()
     joint, both = sample.arcs.best()

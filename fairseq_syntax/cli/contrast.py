@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, given, positive
 
 if TYPE_CHECKING:
-    from fairseq_syntax.inference.forced_decoding import ForcedDecoder
-    from fairseq_syntax.scoring.contrast_sets import ContrastSet
-    from fairseq_syntax.text.conllu import ParsedLine
+    from fairseq_syntax.corpus.conllu import ParsedLine
+    from fairseq_syntax.lab.scoring.contrast_sets import ContrastSet
+    from fairseq_syntax.use.forced_decoding import ForcedDecoder
 
 _MAX_TOKENS = 4000
 # Options of how models score, and their defaults.
@@ -84,11 +84,11 @@ def main(args: argparse.Namespace) -> int:
     import os
     from itertools import chain
 
-    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.scoring.contrast import decisions, evaluate, tables, ties
-    from fairseq_syntax.scoring.contrast_sets import files_of, joined, read_set
-    from fairseq_syntax.text.files import check_apart, check_output, make_folder, whole_file
+    from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
+    from fairseq_syntax.lab.scoring.contrast_sets import files_of, joined, read_set
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import check_apart, check_output, make_folder, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     systems = [_named(text) for text in args.model or ()] + [_named(text) for text in args.scores or ()]
@@ -168,7 +168,7 @@ def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
     import math
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.text.files import read_lines
+    from fairseq_syntax.runtime.files import read_lines
 
     found = []
     for number, line in enumerate(read_lines(path), 1):
@@ -188,10 +188,10 @@ def _force(
     args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, str]
 ) -> Iterator[tuple[str, list[float]]]:
     """Each model's name and its scores of the rows, as soon as it has them; all are loaded before the first scores."""
-    from fairseq_syntax.console import progress
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.inference.forced_decoding import ForcedDecoder
-    from fairseq_syntax.inference.translator import Translator
+    from fairseq_syntax.runtime.console import progress
+    from fairseq_syntax.use.forced_decoding import ForcedDecoder
+    from fairseq_syntax.use.translator import Translator
 
     # before models are loaded: a parse that does not fit is found out at once
     parses = _read_parses(args.conllu, sets) if args.conllu else None
@@ -238,9 +238,9 @@ def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequen
 
 
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
+    from fairseq_syntax.corpus.conllu import read_conllu, text_of
+    from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.text.conllu import read_conllu, text_of
-    from fairseq_syntax.text.parsed_line import is_parse_of, why_other
 
     found: list[ParsedLine] = []
     for path, one in zip(paths, sets):

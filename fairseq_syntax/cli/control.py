@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.options import then_segment
-from fairseq_syntax.text.controls import CONTROLS
+from fairseq_syntax.lab.controls import CONTROLS
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -16,7 +16,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
         help="make control parses: the same form, without the syntax",
         description="Make a control parse out of a parse: the same words in the same format, with trees, labels and "
         "distributions that tell less. Several controls are applied one after the other. What each of them keeps of "
-        "the parse is said in fairseq_syntax/text/controls.py.",
+        "the parse is said in fairseq_syntax/lab/controls.py.",
     )
     parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
     parser.add_argument("--input", required=True, metavar="FILE", help="a parse: CoNLL-U, .gz too")
@@ -36,12 +36,12 @@ def main(args: argparse.Namespace) -> int:
     """Make the control parse."""
     import sys
 
-    from fairseq_syntax.console import finished, progress
+    from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
+    from fairseq_syntax.corpus.title import controls, parsed_with, title
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.text.conllu import read_conllu, write_conllu
-    from fairseq_syntax.text.controls import Control
-    from fairseq_syntax.text.files import check_apart, check_rereadable, make_folder, whole_file
-    from fairseq_syntax.text.title import controls, parsed_with, title
+    from fairseq_syntax.lab.controls import Control
+    from fairseq_syntax.runtime.console import finished, progress
+    from fairseq_syntax.runtime.files import check_apart, check_rereadable, make_folder, whole_file
 
     if args.block < 2:
         raise SyntaxDataError("--block is 2 lines or more")

@@ -43,17 +43,17 @@ def main(args: argparse.Namespace) -> None:
     import logging
     import random
 
-    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.experiments.diversity import Diversifier, training_bigrams
-    from fairseq_syntax.experiments.diversity_measures import diversity_curves, measure, table
-    from fairseq_syntax.figures.plot import save
-    from fairseq_syntax.inference.loading import load_models
-    from fairseq_syntax.scoring.metrics import Scorer
+    from fairseq_syntax.lab.experiments.diversity import Diversifier, training_bigrams
+    from fairseq_syntax.lab.experiments.diversity_measures import diversity_curves, measure, table
+    from fairseq_syntax.lab.figures.plot import save
+    from fairseq_syntax.lab.scoring.metrics import Scorer
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import make_folder, whole_file
     from fairseq_syntax.systems.lasyn.ensemble import is_latent
     from fairseq_syntax.systems.lasyn.model import check_tags
     from fairseq_syntax.systems.lasyn.search import tag_string
-    from fairseq_syntax.text.files import make_folder, whole_file
+    from fairseq_syntax.use.loading import load_models
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)

@@ -20,8 +20,8 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.scoring.trees import collect_words, evaluate
-    from fairseq_syntax.text.conllu import read_conllu
+    from fairseq_syntax.corpus.conllu import read_conllu
+    from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
 
     scores = evaluate(*(collect_words(read_conllu(path), path) for path in (args.gold, args.system)))
     if args.json:

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq_syntax.text.ray_workers import RayWorkers, add_ray_options, chosen_workers
+from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
 
 class _Keys(argparse.Action):
     """Print what an experiment's YAML file may say, and end."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
-        from fairseq_syntax.experiments import plan_file
+        from fairseq_syntax.lab.experiments import plan_file
 
         print((plan_file.__doc__ or "").replace(".. code-block:: yaml\n\n", "").replace("``", "`"), end="")
         parser.exit()
@@ -46,14 +46,14 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     import logging
 
-    from fairseq_syntax.console import finished, say
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.experiments.grid import Grid
-    from fairseq_syntax.experiments.plan_file import load
-    from fairseq_syntax.experiments.record import current, read, write_whole
-    from fairseq_syntax.experiments.results_table import results_table
-    from fairseq_syntax.experiments.scores import collect
-    from fairseq_syntax.experiments.verdict import verdict_page
+    from fairseq_syntax.lab.experiments.grid import Grid
+    from fairseq_syntax.lab.experiments.plan_file import load
+    from fairseq_syntax.lab.experiments.record import current, read, write_whole
+    from fairseq_syntax.lab.experiments.results_table import results_table
+    from fairseq_syntax.lab.experiments.scores import collect
+    from fairseq_syntax.lab.experiments.verdict import verdict_page
+    from fairseq_syntax.runtime.console import finished, say
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     overrides = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.options import add_data
-from fairseq_syntax.inference.exported import KINDS, QUANTIZATIONS
+from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -39,9 +39,9 @@ def main(args: argparse.Namespace) -> None:
     """Export."""
     import logging
 
-    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.inference import export
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.use import export
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     if not args.distil and not (args.to and args.output):

@@ -59,10 +59,10 @@ def _ratio(text: str) -> float:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.console import finished
+    from fairseq_syntax.corpus.conllu import check_text
+    from fairseq_syntax.corpus.filters import Limits, filter_files
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.text.conllu import check_text
-    from fairseq_syntax.text.filters import Limits, filter_files
+    from fairseq_syntax.runtime.console import finished
 
     for path in args.input:
         check_text(path, "a parse of the text is given as --conllu")

@@ -22,9 +22,9 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.corpus.store import SyntaxStore
     from fairseq_syntax.data.report import Tokens, check, describe, example, find_stores, report
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.store import SyntaxStore
 
     failed = False
     for path in find_stores(args.path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.options import add_file_language, positive
-from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
+from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -51,11 +51,11 @@ def main(args: argparse.Namespace) -> int:
     import os
     from pathlib import Path
 
-    from fairseq_syntax.console import finished
     from fairseq_syntax.data.inventory import dictionary, label_inventory, parses_of
     from fairseq_syntax.data.labels import labels_path
-    from fairseq_syntax.text.files import check_rereadable, file_sha256, fingerprint, remove_folder
-    from fairseq_syntax.text.jobs import Step
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import check_rereadable, file_sha256, fingerprint, remove_folder
+    from fairseq_syntax.runtime.jobs import Step
 
     parses = parses_of(args.input)
     texts = [*args.input, *args.joined]

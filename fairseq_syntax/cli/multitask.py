@@ -48,7 +48,7 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.text.files import check_apart, make_folder
+    from fairseq_syntax.runtime.files import check_apart, make_folder
 
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")
@@ -76,9 +76,9 @@ def main(args: argparse.Namespace) -> int:
 
 def unless_done(args: argparse.Namespace, prefix: Path, outdir: Path, doubled: bool) -> str:
     """Write a corpus unless it was made from the same files with the same options; returns a line of report."""
-    from fairseq_syntax.text.files import file_sha256, fingerprint
-    from fairseq_syntax.text.jobs import Step
-    from fairseq_syntax.text.multitask import Doubling, write_doubled, write_tagged
+    from fairseq_syntax.corpus.multitask import Doubling, write_doubled, write_tagged
+    from fairseq_syntax.runtime.files import file_sha256, fingerprint
+    from fairseq_syntax.runtime.jobs import Step
 
     endings = [args.src, args.tgt] + ([f"{args.src}.conllu"] if doubled else [])
     write = "write_doubled" if doubled else "write_tagged"

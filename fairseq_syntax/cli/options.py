@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairseq_syntax.text.conllu import ParsedLine
+    from fairseq_syntax.corpus.conllu import ParsedLine
 
 
 def positive(text: str) -> int:
@@ -91,7 +91,7 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "--train sentencepiece") -> str:
     """The command that cuts a parse into pieces, for a command's last line; empty where its name is not .conllu."""
-    from fairseq_syntax.text.conllu import is_conllu
+    from fairseq_syntax.corpus.conllu import is_conllu
 
     command = f"fairseq-syntax segment --lang {lang} --input {os.fspath(parse)} --outdir DIR {how}"
     return command if is_conllu(parse) else ""
@@ -99,15 +99,15 @@ def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "
 
 def is_stream(path: str) -> bool:
     """Whether an input can be read once only, and so not counted before: ``-`` (stdin), a pipe or a device."""
-    from fairseq_syntax.text.files import is_read_once
+    from fairseq_syntax.runtime.files import is_read_once
 
     return path == "-" or is_read_once(path)
 
 
 def read_sentences(path: str) -> Iterable[str | ParsedLine]:
     """The lines of a text, or the parses of a ``.conllu`` file, either with ``.gz``; ``-`` is text on stdin."""
-    from fairseq_syntax.text.conllu import is_conllu, read_conllu
-    from fairseq_syntax.text.files import read_lines, read_stdin
+    from fairseq_syntax.corpus.conllu import is_conllu, read_conllu
+    from fairseq_syntax.runtime.files import read_lines, read_stdin
 
     if path == "-":
         return read_stdin()

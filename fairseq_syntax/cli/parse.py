@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from fairseq_syntax.cli.options import given, positive, probability, then_segment
-from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
-from fairseq_syntax.text.uris import location
+from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
+from fairseq_syntax.runtime.uris import location
 
 OF_THE_PARSER = ("parser", "lang", "model_dir", "device", "batch_size")
 OF_RAW_TEXT = ("tokenizer", "split_sentences", "max_words", "long_lines")
@@ -127,7 +127,7 @@ def given_options(args: argparse.Namespace, names: Sequence[str], others: Mappin
         names: of ParserOptions, which has their defaults
         others: those that it does not have, with theirs; they win
     """
-    from fairseq_syntax.parsing.base import ParserOptions
+    from fairseq_syntax.corpus.parsing.base import ParserOptions
 
     defaults = ParserOptions()
     return given(args, {**{name: getattr(defaults, name) for name in names}, **(others or {})})
@@ -137,8 +137,8 @@ def parser_options(args: argparse.Namespace, **more):
     """The ParserOptions of parsed arguments; those that a subcommand does not have keep their defaults."""
     from dataclasses import fields
 
+    from fairseq_syntax.corpus.parsing.base import ParserOptions
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.parsing.base import ParserOptions
 
     known = {field.name for field in fields(ParserOptions)}
     values = {name: value for name, value in vars(args).items() if name in known} | more
@@ -154,11 +154,11 @@ def parser_options(args: argparse.Namespace, **more):
 def main(args: argparse.Namespace) -> int:
     import logging
 
-    from fairseq_syntax.console import finished
+    from fairseq_syntax.corpus.parsing.conllu_file import pass_on
+    from fairseq_syntax.corpus.parsing.jobs import Job, Plan, carry_out, merge
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.parsing.conllu_file import pass_on
-    from fairseq_syntax.parsing.jobs import Job, Plan, carry_out, merge
-    from fairseq_syntax.text.files import check_apart
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import check_apart
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     lang = "LANG" if args.parser == "conllu" else args.lang

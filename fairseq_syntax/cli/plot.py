@@ -58,9 +58,9 @@ def _translations(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.console import finished
-    from fairseq_syntax.figures import plot
-    from fairseq_syntax.text.files import check_output
+    from fairseq_syntax.lab.figures import plot
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import check_output
 
     check_output(args.out, *getattr(args, "ref", ()), getattr(args, "src", None), getattr(args, "conllu", None))
     plot.check_ending(args.out)
@@ -73,8 +73,8 @@ def main(args: argparse.Namespace) -> int:
 def _box(args):
     import numpy as np
 
-    from fairseq_syntax.figures.plot import box_plot
-    from fairseq_syntax.scoring.metrics import Scorer
+    from fairseq_syntax.lab.figures.plot import box_plot
+    from fairseq_syntax.lab.scoring.metrics import Scorer
 
     systems, references, _ = _read(args)
     scorer = Scorer(args.metric, references, args.tokenize)
@@ -83,18 +83,18 @@ def _box(args):
 
 
 def _length(args):
-    from fairseq_syntax.figures.plot import bleu_by_length
-    from fairseq_syntax.scoring.report import Options, by_length
+    from fairseq_syntax.lab.figures.plot import bleu_by_length
+    from fairseq_syntax.lab.scoring.report import Options, by_length
 
     systems, references, sources = _read(args)
     return bleu_by_length(by_length(systems, references, Options(tokenize=args.tokenize, by_length=args.step), sources))
 
 
 def _by(args):
-    from fairseq_syntax.figures.plot import score_by_property
-    from fairseq_syntax.scoring.metrics import METRICS
-    from fairseq_syntax.scoring.properties import Property
-    from fairseq_syntax.scoring.report import Options, evaluate, read_parses
+    from fairseq_syntax.lab.figures.plot import score_by_property
+    from fairseq_syntax.lab.scoring.metrics import METRICS
+    from fairseq_syntax.lab.scoring.properties import Property
+    from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses
 
     wanted = [Property.of(args.by)]
     systems, references, sources = _read(args)
@@ -105,8 +105,8 @@ def _by(args):
 
 
 def _curves(args):
-    from fairseq_syntax.figures.plot import training_curves
-    from fairseq_syntax.scoring.logs import read_curves
+    from fairseq_syntax.lab.figures.plot import training_curves
+    from fairseq_syntax.lab.scoring.logs import read_curves
 
     runs = {name: read_curves(path) for name, path in _of_names(args, args.logs)}
     return training_curves(runs, args.metrics or ["loss"], args.since)
@@ -116,7 +116,7 @@ def _reliability(args):
     import json
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.figures.plot import reliability_diagram
+    from fairseq_syntax.lab.figures.plot import reliability_diagram
 
     curves = {}
     for name, path in _of_names(args, args.files):
@@ -137,9 +137,9 @@ def _reliability(args):
 
 
 def _read(args):
-    from fairseq_syntax.scoring.outputs import check_parallel, read_text
-    from fairseq_syntax.scoring.report import check_names, read_system
-    from fairseq_syntax.text.files import check_output
+    from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
+    from fairseq_syntax.lab.scoring.report import check_names, read_system
+    from fairseq_syntax.runtime.files import check_output
 
     systems = [read_system(text) for text in args.sys]
     references = [read_text(path) for path in args.ref]
@@ -154,8 +154,8 @@ def _read(args):
 
 def _of_names(args: argparse.Namespace, texts: list[str]) -> list[tuple[str, str]]:
     """Files by their names, of which no two may be alike."""
-    from fairseq_syntax.scoring.report import check_names
-    from fairseq_syntax.text.files import check_output
+    from fairseq_syntax.lab.scoring.report import check_names
+    from fairseq_syntax.runtime.files import check_output
 
     named = [_named(text) for text in texts]
     check_names([name for name, _ in named], "NAME=FILE")

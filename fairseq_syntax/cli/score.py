@@ -56,12 +56,12 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     import logging
 
-    from fairseq_syntax.console import finished
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.scoring.outputs import check_parallel, read_text
-    from fairseq_syntax.scoring.properties import Property
-    from fairseq_syntax.scoring.report import Options, evaluate, read_parses, read_system, tables
-    from fairseq_syntax.text.files import check_output, whole_file
+    from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
+    from fairseq_syntax.lab.scoring.properties import Property
+    from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, read_system, tables
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import check_output, whole_file
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     options = Options(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.options import add_file_language, given, positive, probability
-from fairseq_syntax.text.ray_workers import add_ray_options, chosen_workers
+from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 OF_SENTENCEPIECE: dict[str, object] = {"model_type": "unigram", "character_coverage": 1.0}
 OF_TRAINING = {"train_on": None, "vocab_size": 8000, **OF_SENTENCEPIECE, "train_lines": 0, "seed": 1}
@@ -56,10 +56,10 @@ def main(args: argparse.Namespace) -> int:
     import sys
     from pathlib import Path
 
+    from fairseq_syntax.corpus.conllu import is_conllu
+    from fairseq_syntax.corpus.segmentation_files import output_paths, prepare_model, segment_file
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.text.conllu import is_conllu
-    from fairseq_syntax.text.files import make_folder
-    from fairseq_syntax.text.segmentation_files import output_paths, prepare_model, segment_file
+    from fairseq_syntax.runtime.files import make_folder
 
     if args.model and (unused := given(args, OF_TRAINING)):
         raise SyntaxDataError(f"{unused} with --model: nothing is trained", hint="drop it")

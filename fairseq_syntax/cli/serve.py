@@ -85,15 +85,15 @@ def main(args: argparse.Namespace) -> None:
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
-        from fairseq_syntax.serving.app import create_app
-        from fairseq_syntax.serving.guard import names_of
-        from fairseq_syntax.serving.server import serve
+        from fairseq_syntax.use.serving.app import create_app
+        from fairseq_syntax.use.serving.guard import names_of
+        from fairseq_syntax.use.serving.server import serve
     except ImportError as error:
         raise SyntaxDataError(
             f"a package is missing: {error.name}", hint="pip install 'fairseq-syntax[serve]'"
         ) from error
-    from fairseq_syntax.serving.models import load_models, load_source
-    from fairseq_syntax.serving.service import Service
+    from fairseq_syntax.use.serving.models import load_models, load_source
+    from fairseq_syntax.use.serving.service import Service
 
     if args.parse_timeout is not None and args.missing_parse == "error":
         raise SyntaxDataError("--parse-timeout is for --missing-parse neutral")

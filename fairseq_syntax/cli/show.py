@@ -60,12 +60,12 @@ def _numbers(text: str) -> list[int]:
 def main(args: argparse.Namespace) -> int:
     import logging
 
-    from fairseq_syntax.console import finished
+    from fairseq_syntax.corpus.conllu import read_conllu
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.figures.plot import FORMATS, save
-    from fairseq_syntax.figures.sentences import collect
-    from fairseq_syntax.text.conllu import read_conllu
-    from fairseq_syntax.text.files import check_output, whole_file
+    from fairseq_syntax.lab.figures.plot import FORMATS, save
+    from fairseq_syntax.lab.figures.sentences import collect
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import check_output, whole_file
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     page_wanted = args.out.lower().endswith((".html", ".htm"))
@@ -89,13 +89,13 @@ def main(args: argparse.Namespace) -> int:
         args.data, args.split, numbers, models, files=files, gold=gold, beam=args.beam, tokenize=args.tokenize
     )
     if page_wanted:
-        from fairseq_syntax.figures.page import page
+        from fairseq_syntax.use.pages.page import page
 
         with whole_file(args.out) as file:
             file.write(page(exhibits, src, tgt, f"{args.split}: {src} → {tgt}"))
         finished(args.out, f"{len(exhibits)} sentences", "open it in a browser")
         return 0
-    from fairseq_syntax.figures.heatmap import heat_maps
+    from fairseq_syntax.lab.figures.heatmap import heat_maps
 
     options = {
         "kind": args.kind or "encoder",

@@ -46,11 +46,11 @@ def main(args: argparse.Namespace) -> int:
     from contextlib import nullcontext
     from itertools import islice
 
-    from fairseq_syntax.console import finished, progress
+    from fairseq_syntax.corpus.conllu_parts import count_lines
     from fairseq_syntax.inference.alignment import written
-    from fairseq_syntax.inference.translator import Translator, cut_short
-    from fairseq_syntax.text.conllu_parts import count_lines
-    from fairseq_syntax.text.files import check_output, whole_file
+    from fairseq_syntax.runtime.console import finished, progress
+    from fairseq_syntax.runtime.files import check_output, whole_file
+    from fairseq_syntax.use.translator import Translator, cut_short
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     check_output(args.output, args.input)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_syntax.cli.options import add_device, given, is_stream, positive, probability, read_sentences
 
 if TYPE_CHECKING:
-    from fairseq_syntax.text.conllu import ParsedLine
+    from fairseq_syntax.corpus.conllu import ParsedLine
 
 
 def add_parser(subparsers) -> argparse.ArgumentParser:
@@ -61,13 +61,13 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
-    from fairseq_syntax.console import finished, progress
+    from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
+    from fairseq_syntax.corpus.parsing.base import ParserOptions
+    from fairseq_syntax.corpus.title import title
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.inference.parent_head import ParentHeadParser, load_model
-    from fairseq_syntax.parsing.base import ParserOptions
-    from fairseq_syntax.text.conllu import is_conllu, write_conllu
-    from fairseq_syntax.text.files import check_output, whole_file
-    from fairseq_syntax.text.title import title
+    from fairseq_syntax.runtime.console import finished, progress
+    from fairseq_syntax.runtime.files import check_output, whole_file
+    from fairseq_syntax.use.parent_head import ParentHeadParser, load_model
 
     check_output(args.output, args.input)
     if is_conllu(args.input):

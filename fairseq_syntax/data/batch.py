@@ -1,8 +1,8 @@
 """The syntax of one batch: a few flat tensors from the host, expanded on the device.
 
 The loader ships word-level facts only, concatenated over the sentences of the batch
-(:class:`~fairseq_syntax.store.flat.FlatSyntax`), packed into one tensor (:func:`pack`), which goes to a device in one
-copy. :class:`SyntaxBatch` takes them packed or not.
+(:class:`~fairseq_syntax.corpus.store.flat.FlatSyntax`), packed into one tensor (:func:`pack`), which goes to a device
+in one copy. :class:`SyntaxBatch` takes them packed or not.
 
 Each model takes its own view from :class:`SyntaxBatch`. Views are made by gathers over padded [B, T] grids, where T
 counts columns of ``src_tokens`` (pieces, ``</s>`` and padding, on either side), so that no view depends on the padding
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_syntax.store.flat import ARC_FIELDS, LABEL_FIELDS, WORD_FIELDS, FlatArcs, FlatSyntax, Lengths
+from fairseq_syntax.corpus.store.flat import ARC_FIELDS, LABEL_FIELDS, WORD_FIELDS, FlatArcs, FlatSyntax, Lengths
 
 __all__ = ["PieceArcs", "SyntaxBatch", "pack"]
 

@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fairseq_syntax.console import progress as progress_bar
+from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
+from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
+from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter, spaces_before
+from fairseq_syntax.corpus.store import SyntaxStore
+from fairseq_syntax.corpus.store import schema as layout
+from fairseq_syntax.corpus.store.chunk import Buffers, list_numbers, pack, relabelled
+from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
+from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.store import SyntaxStore
-from fairseq_syntax.store import schema as layout
-from fairseq_syntax.store.chunk import Buffers, list_numbers, pack, relabelled
-from fairseq_syntax.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
-from fairseq_syntax.store.writer import write_store
-from fairseq_syntax.text.conllu import ParsedLine, read_conllu
-from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
-from fairseq_syntax.text.files import decode_line, file_sha256, fingerprint, locked, of_file, read_raw_lines
-from fairseq_syntax.text.jobs import Parts, Workers, in_workers, read_record
-from fairseq_syntax.text.segmentation import Segmenter, load_segmenter, spaces_before
+from fairseq_syntax.runtime.console import progress as progress_bar
+from fairseq_syntax.runtime.files import decode_line, file_sha256, fingerprint, locked, of_file, read_raw_lines
+from fairseq_syntax.runtime.jobs import Parts, Workers, in_workers, read_record
 
 logger = logging.getLogger(__name__)
 PARSE_SUFFIX = ".conllu"

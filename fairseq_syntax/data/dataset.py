@@ -8,12 +8,12 @@ import numpy as np
 from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
+from fairseq_syntax.corpus.store import SyntaxStore
+from fairseq_syntax.corpus.store.flat import FlatSyntax, concatenate
+from fairseq_syntax.corpus.store.memory import MemoryStore
+from fairseq_syntax.corpus.store.schema import sizes_fingerprint
 from fairseq_syntax.data.batch import PackedSyntax, pack
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.store import SyntaxStore
-from fairseq_syntax.store.flat import FlatSyntax, concatenate
-from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.store.schema import sizes_fingerprint
 
 
 class SideSyntax:

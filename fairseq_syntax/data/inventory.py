@@ -10,13 +10,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
+from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, to_stored
 from fairseq_syntax.data.labels import COLUMNS, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.store.schema import SENTENCES_PER_CHUNK
-from fairseq_syntax.text.conllu_parts import ConlluPart, conllu_parts
-from fairseq_syntax.text.files import whole_file
-from fairseq_syntax.text.jobs import Workers, in_workers
+from fairseq_syntax.runtime.files import whole_file
+from fairseq_syntax.runtime.jobs import Workers, in_workers
 
 _Labels = dict[str, list[str]]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from fairseq_syntax.data.labels import ROOT_LABEL
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import read_lines
+from fairseq_syntax.runtime.files import read_lines
 
 BUILT_IN = ("ud", "stanford")
 NO_GROUP = -1

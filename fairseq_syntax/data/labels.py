@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import whole_file
-from fairseq_syntax.text.title import parsed_with
+from fairseq_syntax.runtime.files import whole_file
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_syntax.corpus.store import store_path
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.store import store_path
-from fairseq_syntax.text.files import (
+from fairseq_syntax.runtime.files import (
     file_sha256,
     fingerprint,
     locked,
@@ -31,7 +31,7 @@ from fairseq_syntax.text.files import (
     unwritable,
     whole_file,
 )
-from fairseq_syntax.text.jobs import Step, Workers, read_record
+from fairseq_syntax.runtime.jobs import Step, Workers, read_record
 
 TASK = "syntax_translation"
 logger = logging.getLogger(__name__)

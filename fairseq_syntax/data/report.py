@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_syntax.console import progress
+from fairseq_syntax.corpus.conllu import MASS_TOLERANCE
+from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter, unescape
+from fairseq_syntax.corpus.store import SyntaxStore
+from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatArcs, FlatSyntax
+from fairseq_syntax.corpus.store.reader import release_pages
+from fairseq_syntax.corpus.tree_drawing import draw_tree
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.store import SyntaxStore
-from fairseq_syntax.store.flat import LABEL_FIELDS, FlatArcs, FlatSyntax
-from fairseq_syntax.store.reader import release_pages
-from fairseq_syntax.text.conllu import MASS_TOLERANCE
-from fairseq_syntax.text.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter, unescape
-from fairseq_syntax.text.tree_drawing import draw_tree
+from fairseq_syntax.runtime.console import progress
 
 SUFFIX = ".syntax.arrow"
 KEPT_BOUNDS = (0.5, 0.8, 0.9, 0.95, 0.99)

@@ -31,9 +31,9 @@ from fairseq.data.indexed_dataset import (
 )
 from fairseq.tokenizer import tokenize_line
 
-from fairseq_syntax.console import progress
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import (
+from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.runtime.files import (
     decode_line,
     file_sha256,
     fingerprint,
@@ -42,7 +42,7 @@ from fairseq_syntax.text.files import (
     whole_binary,
     whole_path,
 )
-from fairseq_syntax.text.jobs import Parts, Workers, in_workers, part_spans
+from fairseq_syntax.runtime.jobs import Parts, Workers, in_workers, part_spans
 
 PART_LINES = 50_000
 _HEAD = struct.Struct("<9sQBQ")  # of an index: a mark, a version, the type of the tokens, the number of sentences

@@ -1,9 +1,9 @@
 """Which words of a translation stand for which words of its source.
 
 A *word* here is a surface token of the parse where the sentence came with one, and otherwise what white space
-separates, with punctuation at either end split off (:func:`~fairseq_syntax.text.words.words_of`). Attention is between
-pieces: a source word has the sum of its pieces' weights, a target word the mean of its pieces' rows, and each target
-word is linked to the source word with the largest weight. The weight on ``</s>`` counts for nothing.
+separates, with punctuation at either end split off (:func:`~fairseq_syntax.corpus.words.words_of`). Attention is
+between pieces: a source word has the sum of its pieces' weights, a target word the mean of its pieces' rows, and each
+target word is linked to the source word with the largest weight. The weight on ``</s>`` counts for nothing.
 
 Whose attention that is says :mod:`fairseq_syntax.inference.alignment_head`.
 """
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_syntax.corpus.words import Span, words_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.words import Span, words_of
 
 __all__ = ["Agreement", "WordAlignment", "agreement", "read_gold"]
 

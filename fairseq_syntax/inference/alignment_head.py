@@ -2,7 +2,7 @@
 
 Which head of which layer aligns best differs from model to model (Garg et al. 2019; Chen et al. 2020, who also read the
 row of the step that *reads* a piece and not of the one that writes it). So one is chosen on sentence pairs
-(:mod:`fairseq_syntax.inference.alignment_choice`) and kept beside the checkpoint. Without that it is what fairseq
+(:mod:`fairseq_syntax.use.alignment_choice`) and kept beside the checkpoint. Without that it is what fairseq
 takes: the mean of the heads of the last layer, or of the heads that the model was trained to align by.
 """
 
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Weights, align, spell
-from fairseq_syntax.inference.attention import recorded
+from fairseq_syntax.inference.recorded_attention import recorded
 from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
-from fairseq_syntax.text.files import file_sha256, write_json
+from fairseq_syntax.runtime.files import file_sha256, write_json
 
 __all__ = ["AlignmentHead"]
 logger = logging.getLogger(__name__)

@@ -16,16 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fairseq_syntax.data.batch import PackedSyntax
-from fairseq_syntax.data.binarize import to_stored
-from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
-from fairseq_syntax.data.labels import LabelInventory
-from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import PieceText, locate, spell
-from fairseq_syntax.inference.spelling import decoder
-from fairseq_syntax.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
-from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.text.conllu import (
+from fairseq_syntax.corpus.conllu import (
     ParsedLine,
     Token,
     begins_sentence,
@@ -35,13 +26,22 @@ from fairseq_syntax.text.conllu import (
     text_of,
     unflatten,
 )
-from fairseq_syntax.text.conllu_reader import COLUMNS
-from fairseq_syntax.text.files import check_rereadable, read_stdin
-from fairseq_syntax.text.line_numbers import is_line_comment
-from fairseq_syntax.text.parsed_line import check_parse
-from fairseq_syntax.text.segmentation import spaces_before
-from fairseq_syntax.text.title import controls, parsed_with
-from fairseq_syntax.text.words import Span, words_of
+from fairseq_syntax.corpus.conllu_reader import COLUMNS
+from fairseq_syntax.corpus.line_numbers import is_line_comment
+from fairseq_syntax.corpus.parsed_line import check_parse
+from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
+from fairseq_syntax.corpus.segmentation import spaces_before
+from fairseq_syntax.corpus.store.memory import MemoryStore
+from fairseq_syntax.corpus.title import controls, parsed_with
+from fairseq_syntax.corpus.words import Span, words_of
+from fairseq_syntax.data.batch import PackedSyntax
+from fairseq_syntax.data.binarize import to_stored
+from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import PieceText, locate, spell
+from fairseq_syntax.inference.spelling import decoder
+from fairseq_syntax.runtime.files import check_rereadable, read_stdin
 
 logger = logging.getLogger(__name__)
 _ID = re.compile(r"[0-9]+([-.][0-9]+)?")  # of a word, a range or an empty node
@@ -79,7 +79,7 @@ def is_empty(line: Sentence) -> bool:
 
 
 def unparsed(line: str) -> ParsedLine:
-    """A line without a parse, in words of its text (:func:`~fairseq_syntax.text.words.words_of`)."""
+    """A line without a parse, in words of its text (:func:`~fairseq_syntax.corpus.words.words_of`)."""
     spans = words_of(line)
     forms = [line[start:end] for start, end in spans]
     n = len(forms)

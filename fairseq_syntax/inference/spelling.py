@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_syntax.text.segmentation import SEPARATOR, Segmenter
+from fairseq_syntax.corpus.segmentation import SEPARATOR, Segmenter
 
 
 def places_of_pieces(tokens: Tensor, dictionary: Any) -> list[int]:

@@ -9,7 +9,7 @@ and at inference, where no parse is given:
 - ``predicted_ldd``: LDD's unlabelled factor, ``P[i, w]`` itself at every piece of w.
 
 All pieces of a word have the row of its first piece. ``</s>`` is its own parent, as in PASCAL; in LDD its row and its
-column are 0. Words begin where the segmentation's marks say (:func:`~fairseq_syntax.text.segmentation.word_marks`).
+column are 0. Words begin where the segmentation's marks say (:func:`~fairseq_syntax.corpus.segmentation.word_marks`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_syntax.corpus.segmentation import word_marks
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
@@ -29,7 +30,6 @@ from fairseq_syntax.model.heads import HeadClaims, HeadSystem, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.pascal import gaussian
-from fairseq_syntax.text.segmentation import word_marks
 
 
 class Words(NamedTuple):

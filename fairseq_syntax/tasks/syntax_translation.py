@@ -23,22 +23,20 @@ from torch import Tensor
 
 from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
 from fairseq_syntax.compat import ignore_syntax, name_dropouts
+from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter
+from fairseq_syntax.corpus.store import SyntaxStore, store_path
+from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
+from fairseq_syntax.corpus.title import check_controls, controls, without_control
 from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset, check_against_tokens
 from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.data.parse_dropout import drop_parses
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment_head import PrintedAlignment
-from fairseq_syntax.inference.interactive import InteractiveInput, read_blocks_in_interactive
 from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS
 from fairseq_syntax.model.search import SEARCHES
-from fairseq_syntax.store import SyntaxStore, store_path
-from fairseq_syntax.store.schema import STORE_SUFFIX
+from fairseq_syntax.runtime.files import fingerprint
 from fairseq_syntax.tasks.refusals import ModelTraits, check_criterion, check_model, check_task, check_training
-from fairseq_syntax.text.files import fingerprint
-from fairseq_syntax.text.segmentation import Segmenter, load_segmenter
-from fairseq_syntax.text.title import check_controls, controls, without_control
 
 
 @dataclass
@@ -121,10 +119,16 @@ class SyntaxTranslationTask(TranslationTask):
         # reads a parse.
         self._last_parsed_with: Mapping[str, Any] | None = None
         self._models_parsed_with: list[Mapping[str, Any] | None] = []
-        self._input = InteractiveInput(self)
-        self._printed_alignment: PrintedAlignment | None = None
+        self._printed_alignment: Any = None
         self._searches = [search(self) for search in SEARCHES]
         self._epoch_iterator: Callable[[TrainingBatches], TrainingBatches] | None = None
+
+    @cached_property
+    def _input(self) -> Any:
+        """The reader of raw and parsed sentences, imported with parsers and alignments when the first one comes."""
+        from fairseq_syntax.inference.interactive import InteractiveInput
+
+        return InteractiveInput(self)
 
     # -- what a checkpoint remembers -------------------------------------------------------------------------------
 
@@ -464,6 +468,8 @@ class SyntaxTranslationTask(TranslationTask):
         """fairseq's; with ``--syntax-input conllu``, fairseq-interactive reads blocks in place of lines."""
         task = super().setup_task(cfg, **kwargs)
         if cfg.syntax_input == "conllu":
+            from fairseq_syntax.inference.interactive import read_blocks_in_interactive
+
             read_blocks_in_interactive(task._input.check_parses)
         return task
 
@@ -491,6 +497,8 @@ class SyntaxTranslationTask(TranslationTask):
         if not kind or seq_gen_cls is not None or getattr(args, "score_reference", False):
             self._printed_alignment = None
         else:
+            from fairseq_syntax.inference.alignment_head import PrintedAlignment
+
             args = copy.copy(args)
             args.print_alignment = None
             self._printed_alignment = PrintedAlignment(models, self, str(kind), self.cfg.alignment_head)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import EOS, PAD, Line, numbers, pad, random_line
 
+from fairseq_syntax.corpus.store.memory import MemoryStore
+from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch, pack, places_of, unpack
-from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.store.schema import StoredSentence
 
 EMPTY = Line([], [], [], [EOS])
 VIEWS = ("real", "word_of_piece", "parent_middle", "parent_first", "first_piece", "deprel", "upos", "xpos")

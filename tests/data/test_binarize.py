@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import numbers, random_tree
 
+from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
+from fairseq_syntax.corpus.segmentation import load_segmenter
+from fairseq_syntax.corpus.store import SyntaxStore, store_path
+from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.data.binarize import Summary, binarize, to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.store import SyntaxStore, store_path
-from fairseq_syntax.store.flat import WORD_FIELDS
-from fairseq_syntax.text.conllu import ParsedLine, read_conllu, text_of, write_conllu
-from fairseq_syntax.text.segmentation import load_segmenter
 
 SPLITS = ("train", "valid", "test")
 

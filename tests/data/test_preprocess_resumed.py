@@ -14,12 +14,12 @@ from random_parses import numbers
 
 import fairseq_syntax.data.binarize as binarizing
 import fairseq_syntax.data.preprocess as preprocessing
+from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
+from fairseq_syntax.corpus.conllu_parts import conllu_parts, declared_lines
+from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.store import SyntaxStore
-from fairseq_syntax.text import jobs
-from fairseq_syntax.text.conllu import read_conllu, write_conllu
-from fairseq_syntax.text.conllu_parts import conllu_parts, declared_lines
+from fairseq_syntax.runtime import jobs
 
 
 class Killed(BaseException):

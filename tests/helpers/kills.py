@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from fairseq_syntax.text import files
+from fairseq_syntax.runtime import files
 
 _KILLED, _FAILED = 9, 3
 

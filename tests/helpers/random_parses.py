@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatSyntax
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.store.flat import LABEL_FIELDS, FlatSyntax
 
 PAD, EOS = 1, 2
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import uvicorn
 
-from fairseq_syntax.inference.translator import Translation
-from fairseq_syntax.serving.app import create_app
-from fairseq_syntax.serving.models import Source
-from fairseq_syntax.serving.server import prepared
-from fairseq_syntax.serving.service import Service
+from fairseq_syntax.use.serving.app import create_app
+from fairseq_syntax.use.serving.models import Source
+from fairseq_syntax.use.serving.server import prepared
+from fairseq_syntax.use.serving.service import Service
+from fairseq_syntax.use.translator import Translation
 
 
 @dataclass

@@ -23,7 +23,7 @@ from random_parses import random_tree
 
 import fairseq_syntax
 from fairseq_syntax import cli
-from fairseq_syntax.text.conllu import ParsedLine, Token, owner, text_of, write_conllu
+from fairseq_syntax.corpus.conllu import ParsedLine, Token, owner, text_of, write_conllu
 
 USER_DIR = str(Path(fairseq_syntax.__file__).parent)
 SIZES = {"train": 60, "valid": 12, "test": 12}

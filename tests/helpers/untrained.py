@@ -8,7 +8,7 @@ import torch
 from fairseq import options, tasks
 
 from fairseq_syntax.inference.alignment_head import default_head
-from fairseq_syntax.inference.export import Loaded
+from fairseq_syntax.use.export import Loaded
 
 SIZES = {
     "_transformer": {

@@ -33,8 +33,8 @@ import torch
 from toy_data import USER_DIR, fairseq, random_parsed_line, syntax_command, write_raw
 from two_processes import Failed, Pair
 
+from fairseq_syntax.corpus.conllu import write_conllu
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.conllu import write_conllu
 
 TRANSFORMER = (
     "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32 "

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import EOS, PAD, Line, batch, pad, random_line
 
+from fairseq_syntax.corpus.store.flat import FlatSyntax
 from fairseq_syntax.data.batch import SyntaxBatch, pack
 from fairseq_syntax.model.trees import Forest
-from fairseq_syntax.store.flat import FlatSyntax
 
 
 def children(heads: list[int], word: int) -> list[int]:

@@ -1,6 +1,8 @@
-"""The packages are floors of a house: none imports one above it, at the top of a file or inside a function."""
+"""The package has floors: no module imports one of a floor above, at the top of a file or inside a function."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,60 +10,66 @@ import pytest
 import fairseq_syntax
 
 ROOT = Path(fairseq_syntax.__file__).parent
-FLOORS = (
-    ("errors",),
-    ("compat", "console"),
-    ("text",),
-    ("parsing",),
-    ("store",),
-    ("data",),
-    ("model",),
-    ("systems",),
-    ("criterions",),
-    ("inference",),
-    ("scoring",),
-    ("figures",),
-    ("experiments", "serving"),
-    ("tasks",),
-    ("cli",),
-)
-FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+# From the ground up. A floor is a product; the packages of one line do not import each other.
+FLOORS = {
+    "ground": [("errors",)],
+    "runtime": [("runtime",)],
+    "corpus": [("corpus",), ("corpus.parsing", "corpus.store")],
+    "plugin": [("compat",), ("data",), ("model",), ("systems",), ("criterions",), ("inference",), ("tasks",)],
+    "use": [("use",), ("use.pages",), ("use.serving",)],
+    "lab": [("lab",), ("lab.scoring",), ("lab.figures",), ("lab.experiments",)],
+    "command line": [("cli",)],
+}
+LEVEL = {
+    package: level
+    for level, packages in enumerate(line for floor in FLOORS.values() for line in floor)
+    for package in packages
+}
 ENTRANCES = {"__init__", "__main__"}  # they put the house together, and nothing imports from them but its name
+
+
+def package_of(module: str) -> str:
+    """The longest package or module of :data:`LEVEL` that a dotted name lies in; empty for an entrance."""
+    parts = module.split(".")
+    names = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((name for name in names if name in LEVEL), "")
 
 
 def imports(source: str) -> set[str]:
     """The modules of this package that a file imports, wherever in it, without the package's name."""
-    found = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
-            modules = [node.module or ""]
-            if node.module == "fairseq_syntax":
-                modules = [f"fairseq_syntax.{alias.name}" for alias in node.names]
-            found |= set(modules)
-    return {m.removeprefix("fairseq_syntax.") for m in found if m.startswith("fairseq_syntax.")}
+            base = node.module or ""
+            modules.add(base)
+            if base.startswith("fairseq_syntax"):
+                modules |= {f"{base}.{alias.name}" for alias in node.names}
+    return {m.removeprefix("fairseq_syntax.") for m in modules if m.startswith("fairseq_syntax.")}
 
 
 def upward(package: str, source: str) -> list[str]:
-    """The imports of a file of a package that it must not have."""
-    packages = {module.split(".")[0] for module in imports(source)} & FLOOR.keys()
-    return sorted(other for other in packages - {package} if FLOOR[other] >= FLOOR[package])
+    """The packages that a file of a package imports and must not."""
+    packages = {package_of(module) for module in imports(source)} - {"", package}
+    return sorted(other for other in packages if LEVEL[other] >= LEVEL[package])
 
 
 def test_every_package_has_its_floor():
     there = {p.stem for p in ROOT.iterdir() if (p.is_dir() and (p / "__init__.py").exists()) or p.suffix == ".py"}
-    assert there - ENTRANCES == FLOOR.keys()
+    assert there - ENTRANCES == {name.split(".")[0] for name in LEVEL}
 
 
-@pytest.mark.parametrize("package", FLOOR)
+@pytest.mark.parametrize("package", LEVEL)
 def test_no_import_upward_and_none_in_a_circle(package):
-    path = ROOT / package
+    path = ROOT / package.replace(".", "/")
     files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
-    wrong = {
-        str(file.relative_to(ROOT)): found for file in files if (found := upward(package, file.read_text("utf-8")))
-    }
+    wrong = {}
+    for file in files:
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if package_of(module) == package and (above := upward(package, file.read_text("utf-8"))):
+            wrong[module] = above
     assert not wrong
 
 
@@ -70,6 +78,7 @@ def test_an_import_upward_is_seen_wherever_it_is():
     assert upward("data", inside) == ["model"]
     assert upward("data", "import fairseq_syntax.tasks.x") == ["tasks"]
     assert upward("errors", "from fairseq_syntax import compat") == ["compat"]
+    assert upward("corpus", "from fairseq_syntax.corpus import store") == ["corpus.store"]
     assert upward("model", inside) == [] and upward("systems", inside) == []
 
 
@@ -77,3 +86,32 @@ def test_the_task_knows_no_system_by_name():
     """What a system or a criterion adds to the task goes through hooks that any may have."""
     for path in (ROOT / "tasks").rglob("*.py"):
         assert not [m for m in imports(path.read_text(encoding="utf-8")) if m.startswith(("systems.", "criterions."))]
+
+
+def loaded_by(statements: str) -> set[str]:
+    """The modules of this package that are loaded after some statements in a new process, without its name."""
+    report = "import sys; print(*(m for m in sys.modules if m.startswith('fairseq_syntax')))"
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"{statements}\n{report}"], check=True, capture_output=True, text=True
+    )
+    return {m.removeprefix("fairseq_syntax.") for m in run.stdout.split()} - {"fairseq_syntax"}
+
+
+def test_importing_the_package_only_defines():
+    assert loaded_by("import fairseq_syntax") == set()
+
+
+def test_user_dir_loads_the_plugin_alone():
+    """Parsers, alignment and everything above the plugin wait until they are used."""
+    user_dir = f"import argparse, fairseq.utils as u; u.import_user_module(argparse.Namespace(user_dir={str(ROOT)!r}))"
+    modules = loaded_by(user_dir)
+    assert "tasks.syntax_translation" in modules and "systems.pascal" in modules
+    later = ("corpus.parsing", "corpus.filters", "inference.alignment", "inference.interactive", "use", "lab", "cli")
+    assert not [m for m in modules if m.startswith(later)]
+
+
+def test_what_registration_reaches_is_small():
+    modules = loaded_by("import fairseq_syntax; fairseq_syntax.register()")
+    files = [ROOT / m.replace(".", "/") for m in modules]
+    files = [f / "__init__.py" if f.is_dir() else f.with_suffix(".py") for f in files]
+    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 14_500

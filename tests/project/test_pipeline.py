@@ -23,17 +23,17 @@ from fairseq import checkpoint_utils
 from random_parses import numbers
 from toy_data import USER_DIR, fairseq
 
+from fairseq_syntax.corpus.conllu import flatten, format_conllu, owner, parse_conllu_block, text_of
+from fairseq_syntax.corpus.parsing.base import ParserOptions
+from fairseq_syntax.corpus.store import SyntaxStore
+from fairseq_syntax.corpus.store.writer import write_store
+from fairseq_syntax.corpus.title import title
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput, is_parsed, read_blocks_in_interactive
-from fairseq_syntax.inference.translator import Translator
-from fairseq_syntax.parsing.base import ParserOptions
-from fairseq_syntax.serving.models import ServedModel, load_source
-from fairseq_syntax.store import SyntaxStore
-from fairseq_syntax.store.writer import write_store
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
-from fairseq_syntax.text.conllu import flatten, format_conllu, owner, parse_conllu_block, text_of
-from fairseq_syntax.text.title import title
+from fairseq_syntax.use.serving.models import ServedModel, load_source
+from fairseq_syntax.use.translator import Translator
 
 pytestmark = pytest.mark.slow
 TASK = ["--task", "syntax_translation"]
@@ -277,7 +277,7 @@ def test_a_checkpoint_remembers_the_control_that_it_was_trained_on(toy, trained,
     with pytest.raises(SyntaxDataError, match=these_are_real):
         interactive(toy.data, checkpoint, real, *blocks)
     assert len(interactive(toy.data, checkpoint, tmp_path / "raw/test.en.conllu", *blocks)) == len(toy.lines["test"])
-    with toy_data.logged("fairseq_syntax.text.title") as said:  # the other way about it is said
+    with toy_data.logged("fairseq_syntax.corpus.title") as said:  # the other way about it is said
         generate(controlled, trained, tmp_path)
     assert "control parses (linear), for a model that knows real ones" in said.getvalue()
     # The server has one parser for all its models, in whatever order.

@@ -18,10 +18,10 @@ from typing import ClassVar
 import pytest
 import toy_data
 
+from fairseq_syntax.corpus.conllu import read_conllu, text_of
+from fairseq_syntax.corpus.parsing.base import Parser, SentenceParse
+from fairseq_syntax.corpus.store import SyntaxStore, store_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.parsing.base import Parser, SentenceParse
-from fairseq_syntax.store import SyntaxStore, store_path
-from fairseq_syntax.text.conllu import read_conllu, text_of
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "preprocess"
 sys.path.insert(0, str(SCRIPTS))

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from toy_scripts import TOY, generate, grammar
 
-from fairseq_syntax.text.conllu import read_conllu, text_of
+from fairseq_syntax.corpus.conllu import read_conllu, text_of
 
 SMALL = grammar.Lexicon(
     nouns=grammar.entries("man/Mann/m woman/Frau/f girl/Mädchen/n dog/Hund/m cat/Katze/f"),

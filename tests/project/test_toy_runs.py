@@ -15,9 +15,9 @@ import pytest
 import toy_data
 from toy_scripts import TOY, generate, run, systems, table
 
-from fairseq_syntax import console
-from fairseq_syntax.text.conllu import read_conllu, text_of
-from fairseq_syntax.text.files import locked
+from fairseq_syntax.corpus.conllu import read_conllu, text_of
+from fairseq_syntax.runtime import console
+from fairseq_syntax.runtime.files import locked
 
 
 @pytest.fixture

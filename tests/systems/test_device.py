@@ -16,13 +16,13 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.sequence_generator import SequenceGenerator
 from random_parses import EOS, PAD, Line, pad, random_line
 
+from fairseq_syntax.corpus.store.memory import MemoryStore
+from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.data.batch import pack
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.model.loop_gradients import DeferredRows
-from fairseq_syntax.store.memory import MemoryStore
-from fairseq_syntax.store.schema import StoredSentence
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
 from fairseq_syntax.systems.lasyn.templates import OPEN
 

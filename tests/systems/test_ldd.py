@@ -11,12 +11,12 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from ldd_models import GROUPS, LABELS, PAD, Task, build, flat_of, some_sentences, tokens_of
 
 import fairseq_syntax  # noqa: F401  registers the model
+from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.store.schema import StoredSentence
 from fairseq_syntax.systems.ldd import VARIANTS, Ldd, LddTerm, UniformTerm
 
 

@@ -7,8 +7,8 @@ import pytest
 import toy_data
 from toy_data import fairseq
 
+from fairseq_syntax.corpus.conllu import flatten
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.conllu import flatten
 
 pytestmark = pytest.mark.slow
 LSTM = {

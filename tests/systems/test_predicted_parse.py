@@ -9,6 +9,7 @@ import torch
 from random_parses import EOS, PAD, Line, pad, random_line
 from tiny_syntax import sample, tiny_model
 
+from fairseq_syntax.corpus.segmentation import word_marks
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems import predicted_parse
 from fairseq_syntax.systems.predicted_parse import (
@@ -19,7 +20,6 @@ from fairseq_syntax.systems.predicted_parse import (
     pascal_factor,
     predicted_parents,
 )
-from fairseq_syntax.text.segmentation import word_marks
 
 LINES = [random_line(random.Random(seed), max_words=7) for seed in range(5)]
 NAMES = ("predicted_pascal", "predicted_ldd")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.text.files import read_lines
+from fairseq_syntax.runtime.files import read_lines
 
 OPEN = -1  # a place of a template that has no tag: the tags are summed out there
 OPEN_TAG = "_"

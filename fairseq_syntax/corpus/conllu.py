@@ -1,0 +1,185 @@
+"""CoNLL-U: the parse of a text, one record per text line.
+
+The ten standard columns, with four conventions that every CoNLL-U reader survives:
+
+- ``# line = N`` above a sentence says which line of the text it stands in, counted from 1. A line may hold several
+  sentences, and lines without any are the empty ones. A file without such comments has one sentence per line.
+- ``# lines = N`` above the first sentence gives the number of lines, so that a cut-off file is found out.
+- ``Pieces=K`` in MISC: the subword pieces of a surface token (on the range row of a multi-word token).
+- ``Arcs=HEAD:LABEL:P,…`` in MISC: the arcs of ``p(head, label | word)``, most probable first; HEAD is an id of the
+  same sentence, 0 the root. Escapes are those of UD (``\\s \\t \\n \\r \\p \\\\``), and ``\\c`` for a comma in a label.
+
+FORM, UPOS, XPOS, HEAD, DEPREL and ``SpaceAfter=No`` are kept; empty nodes, other columns and other comments are
+passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+from fairseq_syntax.corpus.conllu_reader import COLUMNS, ESCAPES, MASS_TOLERANCE, ConlluReader
+from fairseq_syntax.corpus.line_numbers import is_line_comment
+from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, append, owner, text_of
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import is_read_once, read_raw_lines
+
+__all__ = [
+    "MASS_TOLERANCE",
+    "ParsedLine",
+    "Token",
+    "begins_sentence",
+    "check_text",
+    "flatten",
+    "format_conllu",
+    "is_conllu",
+    "owner",
+    "parse_conllu_block",
+    "read_conllu",
+    "text_of",
+    "unflatten",
+    "write_conllu",
+]
+
+_TO_ESCAPE = re.compile(r"[ \t\n\r|\\,]")
+
+
+def is_conllu(path: str | os.PathLike[str]) -> bool:
+    """Whether a file counts as CoNLL-U, by its name: ``.conllu`` or ``.conllu.gz``."""
+    return os.fspath(path).removesuffix(".gz").endswith(".conllu")
+
+
+def begins_sentence(row: str) -> bool:
+    """Whether a row has the ten columns, and is word 1, a range from 1 or an empty node before it."""
+    return row.startswith(("1\t", "1-", "0.1\t")) and row.count("\t") == COLUMNS - 1
+
+
+def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
+    """Raises SyntaxDataError where a file is text by its name, and CoNLL-U by how it begins. A pipe is left alone.
+
+    Args:
+        only_text: the hint of who takes no parse, and so refuses what is one by its name too
+    """
+    if only_text and is_conllu(path):
+        raise SyntaxDataError("is a parse by its name, and text is wanted", path=path, hint=only_text)
+    if is_conllu(path) or is_read_once(path):
+        return
+    hint = only_text or "name it *.conllu"
+    for raw in read_raw_lines(path):
+        row = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+        if is_line_comment(row) or begins_sentence(row):
+            raise SyntaxDataError("looks like CoNLL-U, and would be taken for text", path=path, hint=hint)
+        if row.strip() and not row.startswith("#"):
+            return
+
+
+def read_conllu(
+    source: str | os.PathLike[str] | IO[Any] | Iterable[str],
+    *,
+    n_lines: int | None = None,
+    first_line: int = 0,
+    empty: bool = True,
+) -> Iterator[ParsedLine]:
+    """Yields the parse of each text line, empty ones included, in order.
+
+    Args:
+        source: a path or a URI (``.gz`` is unpacked), an open file (text or bytes) or an iterable of lines
+        n_lines: how many lines the text has; another number is an error. Without it (and without ``# lines``) empty
+            lines at the end of the text are unknown, and are not yielded.
+        first_line: the line to begin with, counted from 0, where the source holds the end of a text only
+        empty: whether lines without a sentence are yielded
+
+    Raises:
+        SyntaxDataError: anything wrong with the file, naming the line
+    """
+    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
+    path = path if isinstance(path, str) else None
+    if not isinstance(source, (str, os.PathLike)):
+        yield from ConlluReader(path, n_lines, first_line, empty=empty).read(source)
+        return
+    yield from ConlluReader(path, n_lines, first_line, empty=empty).read(read_raw_lines(source))
+
+
+def parse_conllu_block(text: str) -> ParsedLine:
+    """One text line from its CoNLL-U rows, as they are or flattened by :func:`flatten`; all its sentences together.
+
+    Raises:
+        SyntaxDataError: as :func:`read_conllu`, lines counted within the block
+    """
+    rows = (unflatten(text) if "\n" not in text else text).split("\n")
+    merged = ParsedLine(file_line=1)
+    for line in ConlluReader(None, None).read("#" if row.startswith("#") else row for row in rows):
+        append(merged, line)
+    return merged
+
+
+def escape(text: str) -> str:
+    """A value as it may stand in MISC."""
+    return _TO_ESCAPE.sub(lambda match: ESCAPES[match[0]], text)
+
+
+def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
+    """The rows of a line, each sentence followed by a blank one; empty for an empty line.
+
+    Probabilities are written with four significant digits.
+
+    Raises:
+        SyntaxDataError: a word or label that cannot stand in a column (empty, or with a tab or line break in it)
+    """
+    for value in (*line.words, *line.deprels, *line.upos, *line.xpos, *(token.form for token in line.tokens)):
+        if not value or "\t" in value or "\n" in value:
+            raise SyntaxDataError(f"{value!r} cannot stand in a column of CoNLL-U", line=line.line_number + 1)
+    arcs: dict[int, list[str]] = {}
+    if line.arcs == [] and line.words:
+        arcs[0] = []  # says that there are distributions, all of it below the threshold
+    for dependent, head, label, p in line.arcs or ():
+        start = next(start for start, end in line.sentences if start <= dependent < end) if line.sentences else 0
+        head_id = 0 if head == dependent else head - start + 1
+        arcs.setdefault(dependent, []).append(f"{head_id}:{escape(label)}:{p:.4g}")
+    rows: list[str] = []
+    tokens = iter(line.tokens)
+    token = next(tokens, None)
+    for start, end in line.sentences:
+        if comments:
+            rows.append(f"# line = {line.line_number + 1}")
+        for index in range(start, end):
+            misc = [f"Arcs={','.join(arcs[index])}"] if index in arcs else []
+            if token is not None and token.first == index:
+                surface = [] if token.pieces is None else [f"Pieces={token.pieces}"]
+                if not token.space_after:
+                    surface.append("SpaceAfter=No")
+                if token.last > index or token.form != line.words[index]:
+                    span = f"{index - start + 1}-{token.last - start + 1}"
+                    rows.append(f"{span}\t{token.form}" + "\t_" * 7 + f"\t{'|'.join(surface) or '_'}")
+                else:
+                    misc += surface
+                token = next(tokens, None)
+            head = line.heads[index]
+            rows.append(
+                f"{index - start + 1}\t{line.words[index]}\t_\t{line.upos[index]}\t{line.xpos[index]}\t_\t"
+                f"{0 if head == index else head - start + 1}\t{line.deprels[index]}\t_\t{'|'.join(misc) or '_'}"
+            )
+        rows.append("")
+    return "\n".join(rows) + "\n" if rows else ""
+
+
+def write_conllu(file: IO[str], line: ParsedLine) -> None:
+    """Writes a line's sentences with their ``# line = N``; nothing for an empty line. Raises as format_conllu."""
+    file.write(format_conllu(line))
+
+
+def flatten(line: ParsedLine) -> str:
+    r"""The rows in one line, joined by a backslash and an n; backslashes in them are doubled. Tabs stay."""
+    return format_conllu(line, comments=False).rstrip("\n").replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def unflatten(text: str) -> str:
+    r"""The rows of a flattened line, as :func:`flatten` joined them; other backslashes stay.
+
+    A tab may be written as a backslash and a t, for readers that split a line at its tabs, as fairseq-interactive does
+    with ``--constraints``.
+    """
+    written = {r"\n": "\n", r"\t": "\t", "\\\\": "\\"}
+    return re.sub(r"\\[\\nt]", lambda match: written[match[0]], text)

@@ -1,0 +1,360 @@
+"""The reading side of :mod:`fairseq_syntax.corpus.conllu`: rows to parsed lines, and an error for all else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain, repeat
+from operator import eq
+from typing import Any, NoReturn
+
+from fairseq_syntax.corpus.line_numbers import LineNumbers, natural, shown
+from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, cycle_through, owner
+from fairseq_syntax.errors import SyntaxDataError
+
+COLUMNS = 10
+MASS_TOLERANCE = 1e-3
+LONGEST_KNOWN = 100  # characters of a MISC column that is remembered: few are longer, and a server reads anything
+ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": r"\\", ",": r"\c"}
+
+_UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
+_TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
+_RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
+_NUMBERS = {str(number): number for number in range(1000)}
+_HEADS = {f",{number}": number for number in range(1000)}
+_DIGITS = frozenset("123456789")
+_EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
+_NUMERALS = re.compile(r"[0-9.e+-]+", re.ASCII)
+
+
+class ConlluReader:
+    """Reads one file, or a part of it; holds what its error messages need.
+
+    Args:
+        path: for messages
+        n_lines: of the text, where they are known
+        first_line: the line of the text to begin with, counted from 0
+        before: lines of the file before those that are read
+    """
+
+    def __init__(
+        self, path: str | None, n_lines: int | None, first_line: int = 0, before: int = 0, *, empty: bool = True
+    ) -> None:
+        self.path = path
+        self.before = before
+        self.first_line = first_line
+        self.empty = empty
+        self.line_numbers = LineNumbers(self.fail, n_lines, first_line)
+
+    def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
+        raise SyntaxDataError(message, path=self.path or "<CoNLL-U>", line=line, hint=hint)
+
+    def read(self, lines: Iterable[Any]) -> Iterator[ParsedLine]:
+        current: ParsedLine | None = None
+        position = self.first_line  # the next text line to be yielded
+        for number, start, rows, places in self.sentences(lines):
+            index = self.line_numbers.place(number, start)
+            if current is not None and index != current.line_number:
+                yield current
+                current = None
+            if current is None:
+                for empty in range(position, index if self.empty else position):
+                    yield ParsedLine(line_number=empty, file_line=start)
+                current = ParsedLine(line_number=index, file_line=start)
+                position = index + 1
+            self.add_sentence(current, rows, places)
+            if number is None:  # there is no more of it, which someone at a terminal waits for
+                yield current
+                current = None
+        if current is not None:
+            yield current
+        total = self.line_numbers.total()
+        for empty in range(position, total if self.empty else position):
+            yield ParsedLine(line_number=empty, file_line=self.last_line + 1)
+
+    def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[str], list[int]]]:
+        """Yields ``# line`` or None, the file line where a sentence begins, its rows, and the file line of each."""
+        rows: list[str] = []
+        places: list[int] = []
+        number: int | None = None
+        start = 0
+        at = self.before
+        try:
+            for line in lines:
+                at += 1
+                raw: str = line.decode("utf-8") if isinstance(line, bytes) else line
+                if at == 1:
+                    raw = raw.removeprefix("\ufeff")
+                if raw[:1] in _DIGITS and "\t" in raw:  # nearly every row, so it comes first
+                    rows.append(raw)
+                    places.append(at)
+                    continue
+                raw = raw.rstrip("\r\n")
+                if not raw or (raw.isspace() and "\t" not in raw):
+                    if rows:
+                        yield number, start or places[0], rows, places
+                    elif number is not None:
+                        self.fail(f"'# line = {number}' has no sentence", start)
+                    rows, places, number, start = [], [], None, 0
+                    continue
+                if raw[0] == "#":
+                    start = start or (places[0] if places else at)
+                    number = self.line_numbers.comment(raw, at, number, bool(rows))
+                    continue
+                rows.append(raw + "\n")
+                places.append(at)
+                if raw.count("\t") != COLUMNS - 1:  # so a file of anything else is not read to its end
+                    for row, place in zip(rows, places):
+                        self.columns(row, place)
+        except UnicodeDecodeError as error:
+            self.fail(f"not UTF-8: {error.reason} at byte {error.start + 1} of the line", at, "convert it with iconv")
+        self.last_line = at
+        if rows:
+            yield number, start or places[0], rows, places
+        elif number is not None:
+            self.fail(f"'# line = {number}' has no sentence", start)
+
+    def columns(self, row: str, at: int) -> list[str]:
+        """The columns of one row."""
+        row = row.rstrip("\r\n")
+        columns = row.split("\t")
+        if len(columns) != COLUMNS:
+            self.fail(f"{len(columns)} columns where ten are due, split by tabs: {shown(row)}", at)
+        if "" in columns:
+            self.fail(f"an empty column where ten are due, split by tabs: {shown(row)}", at)
+        return columns
+
+    def add_sentence(self, line: ParsedLine, rows: list[str], places: list[int]) -> None:
+        offset = len(line.words)
+        table = _table(rows)
+        if table is not None:  # words only: nearly every sentence of nearly every language
+            self.add_words(line, table, places, offset)
+            return
+        ranges: list[tuple[int, int, int, list[str]]] = []  # first, last, file line, columns; counted over the line
+        words: list[tuple[int, list[str]]] = []
+        for row, at in zip(rows, places):
+            columns = self.columns(row, at)
+            if columns[0] == str(len(words) + 1):
+                words.append((at, columns))
+            elif (match := _RANGE.match(columns[0])) and len(columns[0]) < 20:
+                first, last = int(match[1]), int(match[2])
+                if first != len(words) + 1 or last < first or (ranges and ranges[-1][1] >= offset + first - 1):
+                    self.fail(f"the range {columns[0]} does not begin with the next word, {len(words) + 1}", at)
+                ranges.append((offset + first - 1, offset + last - 1, at, columns))
+            elif not _EMPTY_NODE.match(columns[0]):
+                self.fail(f"id {shown(columns[0])} where {len(words) + 1} is due", at)
+        if not words:
+            self.fail("a sentence without words", places[0])
+        if ranges and ranges[-1][1] >= offset + len(words):
+            self.fail(f"the range {ranges[-1][3][0]} ends after the sentence", ranges[-1][2])
+
+        self.add_heads(line, [columns[6] for _, columns in words], [at for at, _ in words], offset)
+        arcs: list[tuple[int, int, str, float]] = []
+        has_arcs = False
+        within = iter([*ranges, None])
+        span = next(within)
+        for index, (at, columns) in enumerate(words, start=offset):
+            _, form, _, upos, xpos, _, _, deprel, _, misc = columns
+            line.words.append(form)
+            line.upos.append(upos)
+            line.xpos.append(xpos)
+            line.deprels.append(deprel)
+            if "Arcs=" in misc:
+                has_arcs = self.add_arcs(arcs, misc, index, offset, len(words), at) or has_arcs
+            if span is not None and index == span[0]:
+                first, last, token_at, token_columns = span
+                word = owner(first, last, line.heads)
+            elif span is not None and span[0] < index <= span[1]:
+                span = next(within) if index == span[1] else span
+                continue
+            else:
+                first, last, word, token_at, token_columns = index, index, index, at, columns
+            line.tokens.append(self.token(token_columns[1], token_columns[9], token_at, first, last, word))
+            if span is not None and index == span[1]:
+                span = next(within)
+        if has_arcs:
+            line.arcs = arcs if line.arcs is None else line.arcs + arcs
+        line.sentences.append((offset, offset + len(words)))
+
+    def add_words(self, line: ParsedLine, table: list[list[str]], places: list[int], offset: int) -> None:
+        """A sentence in which every token is a word: what :meth:`add_sentence` does, a column at a time."""
+        _, forms, _, upos, xpos, _, heads, deprels, _, miscs = table
+        n_words = len(forms)
+        self.add_heads(line, heads, places, offset)
+        line.words += forms
+        line.upos += upos
+        line.xpos += xpos
+        line.deprels += deprels
+        arcs: list[tuple[int, int, str, float]] | None
+        cut = [misc.partition("|") if misc[:5] == "Arcs=" else ("", "", misc) for misc in miscs]
+        surfaces = [_surface(misc) if len(misc) <= LONGEST_KNOWN else _read_surface(misc) for _, _, misc in cut]
+        # What is wrong, or not as plain as most, goes word by word, where a fault has its line.
+        plain = not any(wrong or "Arcs=" in misc for (_, _, wrong), (_, _, misc) in zip(surfaces, cut))
+        arcs = _plain_arcs([arcs for arcs, _, _ in cut], offset) if plain else None
+        if arcs is not None:
+            indices = range(offset, offset + n_words)
+            line.tokens += [
+                Token(form, space, index, index, index, pieces)
+                for index, form, (space, pieces, _) in zip(indices, forms, surfaces)
+            ]
+            has_arcs = any(text for text, _, _ in cut)
+        else:
+            arcs, has_arcs = [], False
+            for index, (form, misc, at) in enumerate(zip(forms, miscs, places), start=offset):
+                if "Arcs=" in misc:
+                    has_arcs = self.add_arcs(arcs, misc, index, offset, n_words, at) or has_arcs
+                line.tokens.append(self.token(form, misc, at, index, index, index))
+        if has_arcs:
+            line.arcs = arcs if line.arcs is None else line.arcs + arcs
+        line.sentences.append((offset, offset + n_words))
+
+    def add_heads(self, line: ParsedLine, texts: list[str], places: list[int], offset: int) -> None:
+        """Heads of one sentence, checked to be a tree with one root."""
+        n_words = len(texts)
+        numbers = list(map(_NUMBERS.get, texts))
+        if None in numbers:  # above 999, or none
+            numbers = list(map(natural, texts))
+        heads: list[int] = []
+        root = None
+        for index, head in enumerate(numbers):
+            if head is None or head > n_words:
+                self.fail(
+                    f"head {shown(texts[index])} of word {index + 1} is not a number between 0 and {n_words}",
+                    places[index],
+                    "the sentence is not parsed" if texts[index] == "_" else None,
+                )
+            if head == 0:
+                if root is not None:
+                    self.fail(f"words {root + 1} and {index + 1} are both roots; a sentence has one", places[index])
+                root = index
+            elif head == index + 1:  # from here on a word that is its own head is a root
+                self.fail(f"the heads form a cycle through word {head}", places[index])
+            heads.append(head - 1 if head else index)
+        if (cycle := cycle_through(heads)) is not None:
+            self.fail(f"the heads form a cycle through word {cycle + 1}", places[cycle])
+        line.heads += [head + offset for head in heads] if offset else heads
+
+    def add_arcs(
+        self, arcs: list[tuple[int, int, str, float]], misc: str, index: int, offset: int, n_words: int, at: int
+    ) -> bool:
+        found = False
+        mass = 0.0
+        for value in misc.split("|"):
+            if not value.startswith("Arcs="):
+                continue
+            found = True
+            for arc in value[5:].split(",") if len(value) > 5 else ():
+                head_text, _, rest = arc.partition(":")
+                label, _, p_text = rest.rpartition(":")
+                head = _NUMBERS.get(head_text)
+                if head is None:
+                    head = natural(head_text)
+                if head is None or not label:
+                    self.fail(f"not an arc HEAD:LABEL:P: {shown(arc)}", at)
+                parent = head - 1 + offset if head else index
+                if head > n_words or (parent == index and head):
+                    self.fail(f"the arc {shown(arc)} of word {index - offset + 1} leaves the sentence or is a loop", at)
+                try:
+                    p = float(p_text)
+                except ValueError:
+                    p = -1.0
+                if not 0.0 <= p <= 1.0:
+                    self.fail(f"the probability of the arc {shown(arc)} is not in [0, 1]", at)
+                mass += p
+                if "\\" in label:
+                    label = unescape(label)
+                arcs.append((index, parent, label, p))
+        if mass > 1.0 + MASS_TOLERANCE:
+            self.fail(f"the arcs of word {index - offset + 1} have a mass of {mass:.4f}, above 1", at)
+        return found
+
+    def token(self, form: str, misc: str, at: int, first: int, last: int, word: int) -> Token:
+        space_after, pieces, wrong = _read_surface(misc)
+        if wrong:
+            self.fail(f"not a number of pieces: {shown(wrong)}", at)
+        return Token(form, space_after, first, last, word, pieces)
+
+
+def _table(rows: list[str]) -> list[list[str]] | None:
+    """The columns of a sentence of plain words, split all at once; None where there is anything else in its rows.
+
+    The line breaks stay, each at the front of the next row's id: so a row with a column too few and one with a column
+    too many cannot make up for each other.
+    """
+    text = "".join(rows) if rows[-1].endswith("\n") else "\n".join(rows) + "\n"
+    if text.count("\n") != len(rows) or "\r" in text:
+        return None
+    cells = text.replace("\n", "\t\n").split("\t")
+    if len(cells) != COLUMNS * len(rows) + 1 or cells[:-1:COLUMNS] != _ids(len(rows)) or "" in cells:
+        return None
+    return [cells[column:-1:COLUMNS] for column in range(COLUMNS)]
+
+
+@lru_cache(maxsize=1024)
+def _ids(count: int) -> list[str]:
+    """The ids of a sentence of plain words, each behind the line break of the row before it."""
+    return ["1", *(f"\n{number}" for number in range(2, count + 1))]
+
+
+def _read_surface(misc: str) -> tuple[bool, int | None, str]:
+    """Whether a space follows, the number of pieces where there is one, and the entry that is not such a number."""
+    space_after, pieces, wrong = True, None, ""
+    for entry in misc.split("|"):
+        if entry == "SpaceAfter=No":
+            space_after = False
+        elif entry.startswith("Pieces="):
+            pieces = natural(entry[7:])
+            wrong = wrong or ("" if pieces else entry)
+    return space_after, pieces, wrong
+
+
+_surface = lru_cache(maxsize=4096)(_read_surface)
+
+
+def _plain_arcs(texts: list[str], offset: int) -> list[tuple[int, int, str, float]] | None:
+    """The arcs of a sentence's words, all of them at once; None where one is wrong or not as plain as most.
+
+    Args:
+        texts: ``Arcs=HEAD:LABEL:P,…`` of each word, or nothing
+        offset: words of the line before the sentence
+    """
+    counts = [text.count(",") + 1 if len(text) > 5 else 0 for text in texts]
+    if not any(counts):
+        return []
+    joined = "".join([f",{text[5:]}" for text in texts if len(text) > 5])
+    if "\\" in joined:
+        return None
+    # The commas stay, each at the front of a head: so an arc with a part too few and one with a part too many cannot
+    # make up for each other.
+    cells = joined.replace(",", ":,").split(":")[1:]
+    if len(cells) != 3 * sum(counts):  # a label has a colon in it
+        cells = []
+        for arc in joined[1:].split(","):
+            head_text, _, rest = arc.partition(":")
+            label, _, p_text = rest.rpartition(":")
+            cells += f",{head_text}", label, p_text
+    labels, p_texts = cells[1::3], cells[2::3]
+    heads: list[Any] = list(map(_HEADS.get, cells[::3]))
+    dependents = list(chain.from_iterable(map(repeat, range(1, len(counts) + 1), counts)))
+    if None in heads or max(heads) > len(texts) or any(map(eq, heads, dependents)) or "" in labels:
+        return None
+    try:
+        ps = list(map(float, p_texts))
+    except ValueError:
+        return None
+    if _NUMERALS.fullmatch("".join(p_texts)) is None or max(ps) > 1.0 or min(ps) < 0.0:
+        return None
+    start = 0
+    for count in counts:
+        if sum(ps[start : start + count]) > 1.0 + MASS_TOLERANCE:
+            return None
+        start += count
+    before = offset - 1
+    parents = [(head or dependent) + before for head, dependent in zip(heads, dependents)]
+    return list(zip([dependent + before for dependent in dependents], parents, labels, ps))
+
+
+def unescape(text: str) -> str:
+    """A value of MISC with its escapes undone."""
+    return _TO_UNESCAPE.sub(lambda match: _UNESCAPES[match[0]], text)

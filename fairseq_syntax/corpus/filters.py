@@ -1,0 +1,322 @@
+"""Filters of parallel corpora: empty, too short or long, of unequal length, unparsable, or in another language.
+
+The papers' own: PASCAL drops sentences over 80 tokens and, by a language identifier, those in a wrong language; LDD
+drops source sentences that its parser cannot parse or that have more than 256 tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+
+from fairseq_syntax.corpus.conllu import parse_conllu_block
+from fairseq_syntax.corpus.conllu_parts import conllu_parts
+from fairseq_syntax.corpus.line_numbers import is_line_comment
+from fairseq_syntax.corpus.parsed_line import is_parse_of, text_of, why_other
+from fairseq_syntax.corpus.title import is_of_title, parsed_with, title
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.runtime.files import (
+    check_apart,
+    check_rereadable,
+    decode_line,
+    read_lines,
+    read_raw_lines,
+    whole_file,
+)
+from fairseq_syntax.runtime.jobs import in_workers
+
+REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
+_CHUNK = 2000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a line has to meet in every file; None asks nothing.
+
+    Attributes:
+        min_length, max_length: tokens between spaces, or characters (without spaces) if ``characters``
+        max_ratio: of the longest side to the shortest
+        languages: ISO 639-1 code of each file
+        min_probability: a line goes when another language is at least this probable; 0: whenever another one is best
+        candidates: the only languages that are considered; None: all that the identifier knows
+    """
+
+    min_length: int = 1
+    max_length: int | None = None
+    max_ratio: float | None = None
+    characters: bool = False
+    languages: tuple[str, ...] | None = None
+    min_probability: float = 0.0
+    candidates: tuple[str, ...] | None = None
+
+
+@dataclass
+class Report:
+    """What a filter did: lines read, kept, and removed by the first reason that each fell to."""
+
+    lines: int = 0
+    kept: int = 0
+    removed: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, tuple[int, str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        rows = [f"{self.lines} lines, {self.kept} kept, {self.lines - self.kept} removed"]
+        for reason in REASONS:
+            if self.removed[reason]:
+                number, detail, texts = self.examples[reason]
+                rows.append(f"  {self.removed[reason]:>8}  {reason}; the first is line {number}: {detail}")
+                rows += [f"            {text if len(text) <= 80 else text[:77] + '...'}" for text in texts]
+        return "\n".join(rows)
+
+
+class LanguageIdentifier:
+    """py3langid (Lui and Baldwin 2012), which carries its model with it.
+
+    Raises:
+        SyntaxDataError: it is not installed, or does not know one of the languages
+    """
+
+    def __init__(self, candidates: Sequence[str] | None = None, needed: Sequence[str] = ()) -> None:
+        try:
+            from py3langid.langid import MODEL_FILE
+            from py3langid.langid import LanguageIdentifier as Identifier
+        except ImportError as error:
+            raise SyntaxDataError(
+                "languages are identified by py3langid, which is not installed", hint="pip install 'py3langid>=0.4'"
+            ) from error
+        self._identifier = Identifier.from_model_file(MODEL_FILE, norm_probs=True)
+        for language in (*needed, *(candidates or ())):
+            if language not in self._identifier.labels:
+                raise SyntaxDataError(
+                    f"py3langid does not know the language {language}", hint="ISO 639-1 codes: en, de"
+                )
+        if candidates:
+            self._identifier.set_languages(sorted({*candidates, *needed}))
+
+    def __call__(self, text: str) -> tuple[str, float]:
+        """The most probable language and its probability."""
+        language, probability = self._identifier.classify(text)
+        return str(language), float(probability)
+
+
+class Judge:
+    """Says of one line of all files why it has to go, or None.
+
+    Args:
+        limits: see :class:`Limits`
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._identify = None
+        if limits.languages:
+            self._identify = LanguageIdentifier(limits.candidates, limits.languages)
+
+    def __call__(self, texts: Sequence[str], parse: str | None = None) -> tuple[str, str] | None:
+        """The reason, one of :data:`REASONS`, and its detail.
+
+        Args:
+            texts: the line in each file
+            parse: its CoNLL-U, empty where there is none; None where no parse is asked for
+
+        Raises:
+            SyntaxDataError: the parse is of none of the texts
+        """
+        limits = self.limits
+        if not all(text.strip() for text in texts):
+            return "empty", "file " + ", ".join(str(i + 1) for i, text in enumerate(texts) if not text.strip())
+        lengths = [len("".join(text.split())) if limits.characters else len(text.split()) for text in texts]
+        if min(lengths) < limits.min_length:
+            return "too short", f"{min(lengths)} < {limits.min_length}"
+        if limits.max_length is not None and max(lengths) > limits.max_length:
+            return "too long", f"{max(lengths)} > {limits.max_length}"
+        if limits.max_ratio is not None and max(lengths) > limits.max_ratio * min(lengths):
+            return "ratio", f"{max(lengths)}:{min(lengths)}"
+        if parse is not None:
+            if not parse:
+                return "no parse", "the parser gave no sentence"
+            try:
+                parsed = parse_conllu_block(parse + "\n")  # its rows as they are, even if it is one
+            except SyntaxDataError as error:
+                return "bad parse", error.message
+            if not any(is_parse_of(parsed, text) for text in texts):
+                others = ", ".join(repr(text[:60]) for text in texts)
+                raise SyntaxDataError(
+                    f"the parse says {text_of(parsed)[:60]!r}, the text {others}",
+                    hint=why_other(parsed, *texts),
+                )
+        if self._identify is not None and limits.languages:
+            for text, wanted in zip(texts, limits.languages):
+                found, probability = self._identify(text)
+                if found != wanted and probability >= limits.min_probability:
+                    return "language", f"{found} ({probability:.2f}) where {wanted} is due"
+        return None
+
+
+def filter_files(
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    limits: Limits,
+    *,
+    conllu: tuple[str, str] | None = None,
+    removed: str | None = None,
+    jobs: int = 1,
+) -> Report:
+    """Write the lines of parallel files that meet the limits in all of them.
+
+    The files are read several times: nothing is written before all of them have been checked.
+
+    Args:
+        inputs, outputs: parallel UTF-8 files, ``.gz`` allowed for input
+        conllu: the parse of one of the inputs and where to write what is kept of it; its ``# line`` comments are
+            renumbered and all its columns stay as they are. Without it no line is unparsable.
+        removed: a file for the removed lines: number, reason, detail and the texts, separated by tabs
+        jobs: processes
+
+    Raises:
+        SyntaxDataError: the files have other numbers of lines, are not UTF-8, are pipes, change meanwhile, or an output
+            is also an input; or a line's parse is that of another text
+    """
+    if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
+        raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
+    targets = [*outputs, *(conllu[1:] if conllu else ()), *([removed] if removed else [])]
+    for path in targets:
+        check_apart(path, *inputs, *(conllu[:1] if conllu else ()))
+    if len({os.path.realpath(path) for path in targets}) < len(targets):
+        raise SyntaxDataError("two outputs have one name", path=targets[0], hint="name them apart")
+    check_rereadable("it is read several times", *inputs, *(conllu[:1] if conllu else ()))
+    report, kept = Report(), bytearray()
+    with ExitStack() as stack:
+        note = stack.enter_context(whole_file(removed)) if removed else None
+        judged = _judged(inputs, conllu[0] if conllu else None, limits, jobs)
+        total = sum(1 for _ in read_raw_lines(inputs[0]))
+        for texts, verdict in progress(judged, total=total, of="filtering"):
+            report.lines += 1
+            kept.append(verdict is None)
+            if verdict is not None:
+                reason, detail = verdict
+                report.removed[reason] += 1
+                report.examples.setdefault(reason, (report.lines, detail, texts))
+                if note is not None:
+                    cells = [str(report.lines), reason, detail, *texts]
+                    note.write("\t".join(cell.replace("\t", " ") for cell in cells) + "\n")
+        report.kept = sum(kept)
+        # all outputs take their names together, at the end
+        for source, target in zip(inputs, outputs):
+            file = stack.enter_context(whole_file(target))
+            for keep, text in _again(kept, read_lines(source), source):
+                if keep:
+                    file.write(text + "\n")
+        if conllu:
+            file = stack.enter_context(whole_file(conllu[1]))
+            number = 0
+            blocks = (block for _, block in conllu_blocks(conllu[0], len(kept)))
+            for keep, block in _again(kept, blocks, conllu[0]):
+                if keep and not block:  # it had a sentence
+                    raise _changed(conllu[0])
+                if keep:
+                    number += 1
+                    file.write(title(report.kept, parsed_with=parsed_with(conllu[0])) if number == 1 else "")
+                    for sentence in block.split("\n\n"):
+                        file.write(f"# line = {number}\n{sentence}\n\n")
+    return report
+
+
+def _again(kept: bytearray, lines: Iterable[str], path: str) -> Iterator[tuple[int, str]]:
+    """Whether to keep each line, and the line, in a later reading of a file, which must have as many as before."""
+    for keep, line in zip_longest(kept, lines):
+        if keep is None or line is None:
+            raise _changed(path)
+        yield keep, line
+
+
+def _changed(path: str) -> SyntaxDataError:
+    return SyntaxDataError("changed while it was being filtered", path=path, hint="run the command again")
+
+
+def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, str]]:
+    """The CoNLL-U of each text line as it stands, without its title and ``# line`` comments, and unchecked.
+
+    Args:
+        n_lines: of the text, where they are known
+
+    Yields:
+        the 0-based line and its sentences, separated by a blank line, without one at the end; empty lines included
+
+    Raises:
+        SyntaxDataError: sentences out of order, or beyond ``n_lines``
+    """
+    for part in conllu_parts(path, 1, n_lines=n_lines):
+        sentences: list[list[str]] = [[]]
+        for number, raw in enumerate(part.rows, part.before + 1):
+            row = decode_line(raw, path, number)
+            if not row.strip():
+                sentences.append([])
+            elif row != "#" and not is_line_comment(row) and not is_of_title(row):
+                sentences[-1].append(row)
+        kept = ["\n".join(rows) for rows in sentences if any(not row.startswith("#") for row in rows)]
+        yield part.start, "\n\n".join(kept)
+
+
+def _judged(
+    inputs: Sequence[str], conllu: str | None, limits: Limits, jobs: int
+) -> Iterator[tuple[tuple[str, ...], tuple[str, str] | None]]:
+    """Every line's texts and what is held against it."""
+    chunks = _chunks(_parallel(inputs, conllu))
+    hint = "run the command again with fewer --jobs"
+    given = (limits, conllu)
+    for texts, verdicts in in_workers(_work, chunks, workers=jobs, start=_start_worker, arguments=given, hint=hint):
+        yield from zip(texts, verdicts)
+
+
+def _chunks(lines: Iterator) -> Iterator[list]:
+    while chunk := list(islice(lines, _CHUNK)):
+        yield chunk
+
+
+_worker: tuple[Judge, str | None] | None = None
+
+
+def _start_worker(limits: Limits, conllu: str | None) -> None:
+    global _worker
+    _worker = Judge(limits), conllu
+
+
+def _work(chunk: list[tuple[int, tuple[str, ...], str | None]]) -> tuple[list, list]:
+    assert _worker is not None
+    judge, conllu = _worker
+    verdicts = []
+    for number, texts, parse in chunk:
+        try:
+            verdicts.append(judge(texts, parse))
+        except SyntaxDataError as error:
+            raise SyntaxDataError(f"line {number}: {error.message}", path=conllu, hint=error.hint) from error
+    return [texts for _, texts, _ in chunk], verdicts
+
+
+def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[tuple[int, tuple[str, ...], str | None]]:
+    """The number and the texts of each line in all files, with its parse; the files must end together."""
+    blocks = conllu_blocks(conllu) if conllu else iter(())
+    count = 0
+    for texts in zip_longest(*(read_lines(path) for path in inputs)):
+        for path, text in zip(inputs, texts):
+            if text is None:
+                longer = next(other for other, line in zip(inputs, texts) if line is not None)
+                raise SyntaxDataError(f"ends after {count} lines, but {longer} goes on", path=path)
+        count += 1
+        # after the last sentence of the parse there may be lines without one
+        yield count, texts, next(blocks, (count, ""))[1] if conllu else None
+    if count == 0:
+        raise SyntaxDataError("the file is empty", path=inputs[0])
+    for index, block in blocks:
+        if block:
+            raise SyntaxDataError(
+                f"a sentence of line {index + 1}, but {inputs[0]} has {count} lines",
+                path=conllu,
+                hint="is it the parse of another file?",
+            )

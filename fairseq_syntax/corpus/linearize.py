@@ -1,0 +1,106 @@
+"""A dependency tree as a sequence of symbols, for a translation model to learn as a second target.
+
+Currey and Heafield (2019), Incorporating Source Syntax into Transformer-Based Neural Machine Translation, do so with
+constituency trees.  Two forms for dependency trees:
+
+``brackets``
+    Each word's subtree between ``(label`` and ``)label``, the word's own symbol among those of its dependents in the
+    order of the text: ``(root (nsubj (det DET )det NOUN )nsubj VERB (obj NOUN )obj )root``.  Where arcs cross, the
+    order of words is lost.
+``relations``
+    For every word its label and how far its head is, in words: ``det +1 nsubj +1 root 0 obj -1``.
+
+Several sentences of a line follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.errors import SyntaxDataError
+
+FORMS = ("brackets", "relations")
+NO_TAG = "*"
+
+
+def linearize(line: ParsedLine, form: str = "brackets", symbols: Sequence[Sequence[str]] | None = None) -> list[str]:
+    """The symbols of a line's trees.
+
+    Args:
+        line: the parse
+        form: one of :data:`FORMS`
+        symbols: what stands for each word in ``brackets`` (default: its UPOS, ``*`` without one)
+    """
+    if form == "relations":
+        return relations(line)
+    if symbols is None:
+        symbols = [[tag if tag != "_" else NO_TAG] for tag in line.upos]
+    return brackets(line, symbols)
+
+
+def relations(line: ParsedLine) -> list[str]:
+    """Label and signed distance of the head for each word; 0 for a root."""
+    return [
+        part for w, head in enumerate(line.heads) for part in (line.deprels[w], f"{head - w:+d}" if head - w else "0")
+    ]
+
+
+def brackets(line: ParsedLine, symbols: Sequence[Sequence[str]]) -> list[str]:
+    """Labelled brackets around each subtree."""
+    dependents: list[list[int]] = [[] for _ in line.words]
+    roots: list[int] = []
+    for word, head in enumerate(line.heads):
+        (roots if head == word else dependents[head]).append(word)
+    out: list[str] = []
+    # a stack and not recursion: a chain of a thousand words is deeper than Python allows
+    stack: list[int | list[str]] = list(reversed(roots))
+    while stack:
+        top = stack.pop()
+        if isinstance(top, list):
+            out += top
+            continue
+        before = [d for d in dependents[top] if d < top]
+        after = [d for d in dependents[top] if d > top]
+        steps: list[int | list[str]] = [
+            [f"({line.deprels[top]}"], *before, list(symbols[top]), *after, [f"){line.deprels[top]}"]
+        ]  # fmt: skip
+        stack += reversed(steps)
+    return out
+
+
+def is_projective(line: ParsedLine) -> bool:
+    """Whether no two arcs cross, so that ``brackets`` keeps the order of the words."""
+    arcs = sorted(((min(w, h), max(w, h)) for w, h in enumerate(line.heads) if w != h), key=lambda a: (a[0], -a[1]))
+    # an artificial root to the left: nothing may span a root
+    open_ends: list[int] = []
+    for start, end in arcs:
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and open_ends[-1] < end:
+            return False
+        open_ends.append(end)
+    return not any(start < w < end for w, h in enumerate(line.heads) if w == h for start, end in arcs)
+
+
+def piece_symbols(line: ParsedLine, pieces: Sequence[str]) -> list[list[str]]:
+    """Each word's own pieces, for ``brackets`` with words; a word whose token another word owns gets ``*``.
+
+    Raises:
+        SyntaxDataError: the parse is not that of the pieces
+    """
+    counts = [token.pieces for token in line.tokens]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts) or sum(known) != len(pieces):
+        have = f"{sum(known)}" if len(known) == len(counts) else "no number of"
+        raise SyntaxDataError(
+            f"the parse has {have} pieces, the text of this line {len(pieces)}",
+            line=line.file_line,
+            hint="make both by one run of `fairseq-syntax segment`",
+        )
+    symbols: list[list[str]] = [[NO_TAG] for _ in line.words]
+    at = 0
+    for token, count in zip(line.tokens, known):
+        symbols[token.word] = list(pieces[at : at + count])
+        at += count
+    return symbols

@@ -1,0 +1,172 @@
+"""The parse of one line of text, as everything after the parser takes it."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from fairseq_syntax.corpus.tree_drawing import draw_tree
+from fairseq_syntax.errors import SyntaxDataError
+
+
+@dataclass(slots=True)
+class Token:
+    """A surface token: what stands in the text.
+
+    ``first`` and ``last`` (inclusive) are the indices of its syntactic words in the line, and ``word`` the one that
+    owns its pieces: the first whose head lies outside the token. ``pieces`` is None until the text is segmented.
+    """
+
+    form: str
+    space_after: bool
+    first: int
+    last: int
+    word: int
+    pieces: int | None = None
+
+
+@dataclass(slots=True)
+class ParsedLine:
+    """The parse of one line of text; no words where the line is empty.
+
+    ``heads`` counts from 0 through the whole line, and a root is its own head. ``arcs`` holds
+    ``(dependent, head, label, p)``, head = dependent for the artificial root, in the order of the dependents;
+    None where the line has no distributions. ``sentences`` are word spans ``[start, end)``. ``line_number`` counts
+    lines of text from 0, ``file_line`` lines of the CoNLL-U file from 1. ``parsed`` is
+    False where there is no parse, and only the tokens mean anything.
+    """
+
+    words: list[str] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    deprels: list[str] = field(default_factory=list)
+    upos: list[str] = field(default_factory=list)
+    xpos: list[str] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+    arcs: list[tuple[int, int, str, float]] | None = None
+    sentences: list[tuple[int, int]] = field(default_factory=list)
+    line_number: int = 0
+    file_line: int = 0
+    parsed: bool = True
+
+    def _repr_html_(self) -> str:
+        """The trees of the line, a word a row, as a notebook shows them."""
+        rows = [f"{word}  {label}" for word, label in zip(self.words, self.deprels)]
+        return f"<pre>{html.escape(draw_tree(rows, self.heads))}</pre>"
+
+
+def owner(first: int, last: int, heads: list[int]) -> int:
+    """The word of ``first..last`` that owns the token's pieces: the first whose head lies outside, or a root."""
+    for word in range(first, last + 1):
+        if not first <= heads[word] <= last or heads[word] == word:
+            return word
+    raise ValueError(f"words {first} to {last} attach to each other only")
+
+
+def cycle_through(heads: Sequence[int]) -> int | None:
+    """A word from which the walk upwards comes back to itself; None: there is no cycle.
+
+    Args:
+        heads: 0-based; a root is its own head
+    """
+    # Nearly all are trees, which is seen in a few steps; the walks below say where a cycle is.
+    ancestors = list(heads)  # the parents, then those two, four, eight … steps up
+    for _ in range(len(heads).bit_length()):
+        further = [ancestors[ancestor] for ancestor in ancestors]
+        if further == ancestors:
+            break
+        ancestors = further
+    if all(heads[ancestor] == ancestor for ancestor in ancestors):
+        return None
+    seen = [0] * len(heads)  # -1: leads to a root; k: seen on the k-th walk
+    for walk in range(len(heads)):
+        word = walk
+        while seen[word] == 0:
+            seen[word] = walk + 1
+            if heads[word] == word:
+                break
+            word = heads[word]
+        if seen[word] == walk + 1 and heads[word] != word:
+            return word
+        word = walk
+        while seen[word] == walk + 1:
+            seen[word] = -1
+            word = heads[word]
+    return None
+
+
+def check_parse(line: ParsedLine) -> ParsedLine:
+    """The line, made sure to be what a CoNLL-U file could hold.
+
+    Raises:
+        SyntaxDataError: lists of other lengths, heads that are no trees, or arcs that leave their sentence
+    """
+
+    def wrong(message: str) -> NoReturn:
+        raise SyntaxDataError(f"the parse of {text_of(line)[:60]!r}: {message}")
+
+    n = len(line.words)
+    for name in ("heads", "deprels", "upos", "xpos"):
+        if len(getattr(line, name)) != n:
+            wrong(f"{n} words, but {len(getattr(line, name))} {name}")
+    spans = [(token.first, token.last + 1) for token in line.tokens]
+    for name, parts in (("sentences", line.sentences), ("tokens", spans)):
+        ends = [0, *(end for _, end in parts)]
+        if ends[-1] != n or any(start != end or stop <= start for (start, stop), end in zip(parts, ends)):
+            wrong(f"its {name} are not all of its words in turn")
+    start_of = [start for start, end in line.sentences for _ in range(start, end)]
+    for word, (head, start) in enumerate(zip(line.heads, start_of)):
+        if not 0 <= head < n or start_of[head] != start:
+            wrong(f"the head of word {word + 1} is not in its sentence")
+    roots = sum(word == head for word, head in enumerate(line.heads))
+    if line.parsed and roots != len(line.sentences):
+        wrong(f"{roots} roots in {len(line.sentences)} sentences")
+    if (cycle := cycle_through(line.heads)) is not None:
+        wrong(f"the heads form a cycle through word {cycle + 1}")
+    for dependent, head, _, p in line.arcs or ():
+        if not (0 <= dependent < n and 0 <= head < n and start_of[dependent] == start_of[head] and 0 <= p <= 1):
+            wrong(f"an arc of word {dependent + 1} leaves the sentence, or is no probability")
+    return line
+
+
+def text_of(line: ParsedLine) -> str:
+    """The text of the line: its surface tokens with single spaces, and none where SpaceAfter=No."""
+    text = "".join(token.form + " " if token.space_after else token.form for token in line.tokens)
+    return text[:-1] if line.tokens and line.tokens[-1].space_after else text
+
+
+def is_parse_of(line: ParsedLine, text: str) -> bool:
+    """Whether a parse is of a text, white space aside."""
+    return "".join(text_of(line).split()) == "".join(text.split())
+
+
+def why_other(line: ParsedLine, *texts: str) -> str:
+    """What to do about a parse that is of none of some texts, for the hint of an error."""
+    said = unicodedata.normalize("NFC", "".join(text_of(line).split()))
+    if any(unicodedata.normalize("NFC", "".join(text.split())) == said for text in texts):
+        return "they differ in Unicode normalization (NFC or NFD): normalize one of them"
+    return "the parse is of another text, or lines were lost: parse the text again"
+
+
+def append(line: ParsedLine, other: ParsedLine) -> None:
+    """Puts the sentences of ``other`` after those of ``line``."""
+    offset = len(line.words)
+    for name in ("words", "deprels", "upos", "xpos"):
+        getattr(line, name).extend(getattr(other, name))
+    line.heads.extend(head + offset for head in other.heads)
+    for token in other.tokens:
+        line.tokens.append(
+            Token(
+                token.form,
+                token.space_after,
+                token.first + offset,
+                token.last + offset,
+                token.word + offset,
+                token.pieces,
+            )
+        )
+    line.sentences.extend((start + offset, end + offset) for start, end in other.sentences)
+    if other.arcs is not None:
+        line.arcs = (line.arcs or []) + [(dep + offset, head + offset, label, p) for dep, head, label, p in other.arcs]

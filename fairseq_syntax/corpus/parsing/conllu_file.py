@@ -1,0 +1,89 @@
+"""``--parser conllu``: a parse that exists already is checked, compared with its text, and copied."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import nullcontext
+from itertools import zip_longest
+from pathlib import Path
+
+from fairseq_syntax.corpus.conllu import read_conllu, text_of, write_conllu
+from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
+from fairseq_syntax.corpus.title import parsed_with, title
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.runtime.files import check_rereadable, file_sha256, fingerprint, is_replaced, read_lines, whole_file
+from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.uris import Uri
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1  # to be raised where the same parse is written otherwise
+
+
+def pass_on(parse: Path | Uri, output: Path | Uri, *, text: Path | Uri | None = None, overwrite: bool = False) -> int:
+    """Writes ``parse`` to ``output`` in this package's form, with ``# line`` comments.
+
+    Columns and comments that the package does not use (lemmas, features, enhanced dependencies) are dropped.
+
+    Args:
+        parse: a CoNLL-U file, with ``# line = N`` comments or one sentence per line of the text
+        output: the file to write
+        text: the text it is the parse of; line by line, the words must be its characters, spaces aside
+        overwrite: replace what is there and was not made from the same
+
+    Returns:
+        the number of lines
+
+    Raises:
+        SyntaxDataError: the parse is not valid, is empty, or is not the parse of the text; one of them is a pipe; or
+            something else is there
+    """
+    check_rereadable("it is read several times", parse, text)
+    step = None
+    if isinstance(output, Path) and is_replaced(output):
+        content = [None if path is None else file_sha256(path) for path in (parse, text)]
+        step = Step((output,), fingerprint("conllu", VERSION, *content))
+    with nullcontext() if step is None else step.making() as done:
+        if done is not None:
+            logger.info("%s is up to date", output)
+            return int(done["note"]["lines"])
+        if output.is_file() and not overwrite:
+            raise SyntaxDataError("exists", path=output, hint="give another --output, or --overwrite")
+        n_lines = _count(parse, text)
+        _write(parse, output, text, n_lines, step)
+        if step is not None:
+            step.finish({"lines": n_lines})
+    return n_lines
+
+
+def _count(parse: Path | Uri, text: Path | Uri | None) -> int:
+    """The lines of the text. Without it the parse is read whole, so that a fault near its end is found before a write.
+
+    Raises:
+        SyntaxDataError: there are none, or the parse is not valid
+    """
+    n_lines = sum(1 for _ in (read_conllu(parse) if text is None else read_lines(text)))
+    if n_lines == 0:
+        raise SyntaxDataError("is empty", path=parse if text is None else text)
+    return n_lines
+
+
+def _write(parse: Path | Uri, output: Path | Uri, text: Path | Uri | None, n_lines: int, step: Step | None) -> None:
+    texts = read_lines(text) if text is not None else ()
+    lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
+    with whole_file(output) as file:
+        file.write(title(n_lines, parsed_with=parsed_with(parse)))
+        for line, expected in zip_longest(lines, texts):
+            if expected is not None and not is_parse_of(line, expected):
+                raise SyntaxDataError(
+                    f"the parse says {text_of(line)[:60]!r}, line {line.line_number + 1} of {text} {expected[:60]!r}",
+                    path=parse,
+                    line=line.file_line,
+                    hint=why_other(line, expected),
+                )
+            if not line.words and line.line_number == 0:
+                file.write("\n")  # keeps the title apart from nothing at all
+            write_conllu(file, line)
+        if step is not None:
+            step.begin()  # here, so that a parse that is refused leaves the record of what is there

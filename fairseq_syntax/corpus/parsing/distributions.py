@@ -1,0 +1,104 @@
+"""From a parser's scores to a sparse list of labelled arcs: p(head, label | word) = p(head | word) p(label | arc)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairseq_syntax.corpus.parsing.marginals import arc_marginals
+
+if TYPE_CHECKING:
+    from fairseq_syntax.corpus.parsing.base import ParserOptions
+
+Arc = tuple[int, int, str, float]
+
+
+def head_probabilities(
+    scores: Tensor, lengths: Tensor, *, temperature: float = 1.0, structured: bool = False
+) -> Tensor:
+    """p(head | word) for a batch of sentences.
+
+    Args:
+        scores: [B, N+1, N+1] float, [b, dependent, head], index 0 the artificial root; padding anywhere beyond
+            ``lengths`` has arbitrary scores
+        lengths: [B] long, words of each sentence without the root, 1 to N
+        temperature: divides the scores
+        structured: marginals of the distribution over trees in place of a softmax per word
+
+    Returns:
+        [B, N+1, N+1], rows of real words sum to 1; the root's row, the diagonal, and all padding are 0
+    """
+    batch, size, _ = scores.shape
+    index = torch.arange(size, device=scores.device)
+    real = index <= lengths.view(batch, 1)  # the root and the words
+    dependent = real & (index > 0)
+    allowed = dependent.unsqueeze(2) & real.unsqueeze(1) & ~torch.eye(size, dtype=torch.bool, device=scores.device)
+    masked = (scores / temperature).masked_fill(~allowed, -torch.inf)
+    if structured:
+        return arc_marginals(masked, lengths).to(scores.dtype)
+    return torch.softmax(masked, dim=2).masked_fill(~allowed, 0.0)
+
+
+def sparse_arcs(
+    heads: Tensor,
+    label_scores: Tensor,
+    labels: Sequence[str],
+    *,
+    min_prob: float,
+    label_temperature: float = 1.0,
+) -> list[list[Arc]]:
+    """The arcs of each sentence with p(head, label | word) >= min_prob.
+
+    Label softmaxes are taken only where p(head | word) reaches ``min_prob``, without which no label can.
+
+    Args:
+        heads: [B, N+1, N+1] from :func:`head_probabilities`
+        label_scores: [B, N+1, N+1, L] float, [b, dependent, head, label]
+        labels: the L names
+        min_prob: above 0
+
+    Returns:
+        per sentence (dependent, head, label, p), ids from 1 with 0 the root, by dependent and most probable first
+    """
+    sentence, dependent, head = (heads >= min_prob).nonzero(as_tuple=True)
+    given = torch.softmax(label_scores[sentence, dependent, head] / label_temperature, dim=-1)
+    joint = heads[sentence, dependent, head].unsqueeze(1) * given
+    arc, label = (joint >= min_prob).nonzero(as_tuple=True)
+    p = joint[arc, label]
+    # Stable sorts, last key first: by probability, then by word; equal probabilities stay in the order of heads.
+    order = torch.argsort(p, descending=True, stable=True)
+    word = sentence[arc] * heads.shape[1] + dependent[arc]
+    order = order[torch.argsort(word[order], stable=True)]
+    columns = (sentence[arc], dependent[arc], head[arc], label, p)
+    result: list[list[Arc]] = [[] for _ in range(heads.shape[0])]
+    for b, d, h, l, value in zip(*(column[order].tolist() for column in columns)):
+        result[b].append((d, h, labels[l], value))
+    return result
+
+
+def arcs_of_scores(
+    heads: Tensor, label_scores: Tensor, lengths: Tensor, labels: Sequence[str], options: ParserOptions
+) -> list[list[Arc]]:
+    """The arcs that a parser's options ask for, from its scores.
+
+    Args:
+        heads: [B, N+1, N+1] float, scores [b, dependent, head], index 0 the artificial root
+        label_scores: [B, N+1, N+1, L] float, [b, dependent, head, label]
+        lengths: [B] long, words of each sentence without the root, 1 to N
+        labels: the L names
+        options: ``min_prob``, ``structured`` and the temperatures
+
+    Returns:
+        as :func:`sparse_arcs`
+    """
+    probabilities = head_probabilities(heads, lengths, temperature=options.temperature, structured=options.structured)
+    return sparse_arcs(
+        probabilities,
+        label_scores,
+        labels,
+        min_prob=options.min_prob,
+        label_temperature=options.label_temperature,
+    )

@@ -1,0 +1,293 @@
+"""Stanza's tagger and graph parser, and the distributions behind its trees.
+
+Models come from a folder with ``pos.pt`` and ``depparse.pt`` (and, where the models were trained with them,
+``tokenize.pt``, ``mwt.pt``, ``lemma.pt``, ``pretrain.pt``, ``forward_charlm.pt`` and ``backward_charlm.pt``), or from
+Stanza's own resources folder. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import stanza
+import torch
+import torch.nn.functional as F
+from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root
+from stanza.models.common.utils import unsort
+from stanza.models.common.vocab import VOCAB_PREFIX_SIZE
+from stanza.models.depparse.data import DataLoader
+from stanza.models.depparse.head_constraints import (
+    find_head_constraint_violations,
+    resolve_head_constraint_violations,
+)
+from stanza.models.depparse.model import EnsembleGraphParser, GraphParser
+from stanza.models.depparse.trainer import unpack_batch
+
+from fairseq_syntax.corpus.parsed_line import cycle_through
+from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
+from fairseq_syntax.corpus.parsing.distributions import Arc, arcs_of_scores
+from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import file_sha256
+
+_PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
+_EXTRAS = {
+    "pretrain.pt": "pretrain_path",
+    "forward_charlm.pt": "forward_charlm_path",
+    "backward_charlm.pt": "backward_charlm_path",
+}
+# Stanza takes them for white space, and would lose them; to Python, and so to all else here, they are characters.
+_CONTROLS = re.compile(r"[\x80-\x84\x86-\x9f]")
+_PLACEHOLDER = "\ufffd"  # one character for one, so that offsets stay
+
+
+def load(options: ParserOptions) -> Parser:
+    """The Stanza parser that the options describe. Raises SyntaxDataError where models are missing."""
+    folder = _model_folder(options)
+    own_tokenizer = folder is None or (folder / "tokenize.pt").exists()
+    tokenizer: Tokenizer
+    if options.tokenizer == "stanza" or (options.tokenizer == "auto" and own_tokenizer):
+        tokenizer = StanzaTokenizer(options)
+    else:
+        tokenizer = default_tokenizer(options)
+    return StanzaParser(options, tokenizer)
+
+
+def fingerprint(options: ParserOptions) -> str:
+    """A digest of the model files and Stanza's version, wherever the files lie."""
+    folder = _model_folder(options)
+    if folder is None:
+        files = sorted((_resources(options) / options.lang).rglob("*.pt"))
+    else:
+        names = [f"{processor}.pt" for processor in _PROCESSORS] + list(_EXTRAS)
+        files = [folder / name for name in names if (folder / name).exists()]
+    digest = hashlib.sha256(stanza.__version__.encode())
+    for file in files:
+        digest.update(file.name.encode() + bytes.fromhex(file_sha256(file)))
+    return digest.hexdigest()
+
+
+def _resources(options: ParserOptions) -> Path:
+    """Stanza's own folder of models."""
+    if options.model_dir is not None:
+        return Path(options.model_dir)
+    return Path(os.environ.get("STANZA_RESOURCES_DIR", Path.home() / "stanza_resources"))
+
+
+def _model_folder(options: ParserOptions) -> Path | None:
+    """The folder with depparse.pt, or None where the models are those of a resources folder."""
+    if options.model_dir is not None:
+        folder = Path(options.model_dir)
+        if (folder / "depparse.pt").exists() and (folder / "pos.pt").exists():
+            return folder
+    resources = _resources(options)
+    if (resources / options.lang / "depparse").is_dir():
+        return None
+    raise SyntaxDataError(
+        f"no Stanza models for {options.lang!r}: neither pos.pt and depparse.pt nor {options.lang}/depparse/",
+        path=resources,
+        hint=f"give --model-dir, or run: python -c \"import stanza; stanza.download('{options.lang}')\"",
+    )
+
+
+def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any) -> stanza.Pipeline:
+    """A pipeline of those processors that have models here."""
+    folder = _model_folder(options)
+    common = {"lang": options.lang, "device": options.device, "download_method": None, "verbose": False, **settings}
+    try:
+        if folder is None:
+            # Not every language has multi-word tokens, and a lemmatiser may be one without a file.
+            index = json.loads((_resources(options) / "resources.json").read_text(encoding="utf-8"))
+            packages = index[options.lang]["packages"]["default"]
+            known = [processor for processor in processors if processor in packages]
+            return stanza.Pipeline(dir=str(_resources(options)), processors=",".join(known), **common)
+        known = [p for p in processors if (folder / f"{p}.pt").exists() or (p == "tokenize" and settings)]
+        for processor in known:
+            common[f"{processor}_model_path"] = str(folder / f"{processor}.pt")
+            for name, setting in _EXTRAS.items():
+                if (folder / name).exists():
+                    common[f"{processor}_{setting}"] = str(folder / name)
+        # Without a lemmatiser the parser is one that was trained without lemmas.
+        common |= {"depparse_check_requirements": False, "allow_unknown_language": True}
+        with tempfile.TemporaryDirectory() as empty:
+            (Path(empty) / "resources.json").write_text("{}")
+            return stanza.Pipeline(dir=empty, processors=",".join(known), **common)
+    except Exception as error:
+        # Stanza raises what it meets: unpickling errors of a damaged file, KeyError for a file of another processor,
+        # its own exceptions for missing resources.
+        raise SyntaxDataError(
+            f"Stanza cannot load these models: {type(error).__name__}: {error}", path=folder or _resources(options)
+        ) from error
+
+
+class StanzaTokenizer(Tokenizer):
+    """Stanza's own tokenizer, with its multi-word tokens where the language has them."""
+
+    def __init__(self, options: ParserOptions) -> None:
+        self.pipeline = _pipeline(options, ("tokenize", "mwt"), tokenize_no_ssplit=not options.split_sentences)
+
+    def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
+        filled = [index for index, line in enumerate(lines) if line.strip()]
+        shown = [_CONTROLS.sub(_PLACEHOLDER, lines[index]) for index in filled]
+        documents = self.pipeline.bulk_process(shown) if filled else []
+        result: list[TokenizedLine] = [[] for _ in lines]
+        for index, document in zip(filled, documents, strict=True):
+            tokens = [
+                (token, number) for number, sentence in enumerate(document.sentences) for token in sentence.tokens
+            ]
+            # Not token.text, which Stanza replaces where a token is very long.
+            forms = [lines[index][token.start_char : token.end_char] for token, _ in tokens]
+            spelled = spell_out(lines[index], forms, index + 1)
+            for surface, (token, number) in zip(spelled, tokens, strict=True):
+                words = [word.text for word in token.words]
+                surface.words = words if words != [token.text] else [surface.form]
+                while len(result[index]) <= number:
+                    result[index].append([])
+                result[index][number].append(surface)
+        return result
+
+
+class StanzaParser(Parser):
+    """Tags with the pipeline, and parses with the model, if it scores arcs: trees and distributions of one pass."""
+
+    def __init__(self, options: ParserOptions, tokenizer: Tokenizer) -> None:
+        super().__init__(options, tokenizer)
+        self.pipeline = _pipeline(
+            options,
+            ("tokenize", "pos", "lemma", "depparse"),
+            tokenize_pretokenized=True,
+            pos_batch_size=max(1, options.batch_size // 20),
+            depparse_batch_size=options.batch_size,
+        )
+        self.depparse = self.pipeline.processors["depparse"]
+        self.labels = [
+            self.depparse.vocab["deprel"].id2unit(index)
+            for index in range(VOCAB_PREFIX_SIZE, len(self.depparse.vocab["deprel"]))
+        ]
+        self.by_graph = isinstance(self.depparse.trainer.model, (GraphParser, EnsembleGraphParser))
+        if options.distributions and not self.by_graph:
+            raise SyntaxDataError(
+                "this Stanza model is a transition parser, which has no distributions over heads",
+                path=options.model_dir,
+                hint="use a graph-based depparse model, or parse without --distributions",
+            )
+
+    def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
+        document: Any = sentences
+        for name, processor in self.pipeline.processors.items():
+            if name != "depparse":
+                document = processor.process(document)
+        if self.by_graph:
+            parses = self._parse(document)
+        else:
+            parses = [
+                SentenceParse([word.head for word in sentence.words], [word.deprel for word in sentence.words], [], [])
+                for sentence in self.depparse.process(document).sentences
+            ]
+        for parse, sentence in zip(parses, document.sentences, strict=True):
+            parse.upos = [word.upos or "_" for word in sentence.words]
+            parse.xpos = [word.xpos or "_" for word in sentence.words]
+        return parses
+
+    @torch.inference_mode()
+    def _parse(self, document: Any) -> list[SentenceParse]:
+        """Trees as the pipeline's own processor makes them, and arcs from the same scores if they are wanted."""
+        config, trainer = self.depparse.config, self.depparse.trainer
+        loader = DataLoader(
+            document,
+            self.options.batch_size,
+            config,
+            self.depparse.pretrain,
+            vocab=self.depparse.vocab,
+            evaluation=True,
+            sort_during_eval=config.get("sort_during_eval", True),
+            min_length_to_batch_separately=config.get("min_length_to_batch_separately", 150),
+        )
+        trainer.model.eval()
+        backwards = trainer.args.get("reversed", False)
+        constrained = config.get("resolve_head_constraints", True)
+        parses: list[SentenceParse] = []
+        for batch in loader:
+            inputs, order, word_order, lengths, word_lengths, text = unpack_batch(batch, trainer.model.get_device())
+            heads, labels = _scores(trainer.model, (*inputs, word_order, lengths, word_lengths, text))
+            trees = best_trees(self.depparse.vocab["deprel"], heads, labels, lengths, constrained)
+            arcs: Sequence[list[Arc] | None] = [None] * len(lengths)
+            if self.options.distributions:
+                words = torch.tensor(lengths, device=heads.device) - 1  # without the artificial root
+                arcs = arcs_of_scores(heads, labels, words, self.labels, self.options)
+            if backwards:
+                trees = trainer.reverse_predictions(trees)
+                arcs = [found and _reversed(found, length - 1) for found, length in zip(arcs, lengths)]
+            found = [
+                SentenceParse([int(head) for head, _ in tree], [label for _, label in tree], [], [], sparse)
+                for tree, sparse in zip(trees, arcs)
+            ]
+            parses += unsort(found, order)
+        return parses if loader.data_orig_idx is None else unsort(parses, loader.data_orig_idx)
+
+
+def best_trees(
+    vocabulary: Any, heads: torch.Tensor, labels: torch.Tensor, lengths: Sequence[int], constrained: bool
+) -> list[list[list[Any]]]:
+    """Stanza's ``GraphParser.decode_graph_predictions``, which takes half of the time of parsing, where it has to.
+
+    Where the most probable heads of a sentence are a tree with one root, as most are, no tree is better, and they are
+    taken. Labels are looked at along the tree alone, all of them only where it breaks a constraint.
+
+    Args:
+        vocabulary: of the labels
+        heads: scores [B, N+1, N+1], [b, dependent, head], 0 the root; padding columns are not looked at
+        labels: scores [B, N+1, N+1, L]
+        lengths: N+1 of each sentence
+        constrained: whether no head may have two subjects or two objects
+
+    Returns:
+        of each sentence, [head, label] of each word
+    """
+    log_heads = F.log_softmax(heads, 2)
+    size = torch.tensor(lengths, device=heads.device)
+    places = torch.arange(heads.size(1), device=heads.device)
+    no_head = (places >= size[:, None])[:, None, :] | (places == places[:, None])
+    likeliest = log_heads.masked_fill(no_head, -torch.inf).argmax(dim=2)
+    found = likeliest.tolist()
+    log_probabilities = log_heads.cpu().numpy()
+    for i, length in enumerate(lengths):
+        tree = [0, *found[i][1:length]]
+        if tree.count(0) != 2 or cycle_through(tree) is not None:
+            tree = chuliu_edmonds_one_root(log_probabilities[i, :length, :length]).tolist()
+        found[i] = tree + [0] * (len(places) - length)
+    chosen = torch.tensor(found, device=heads.device)[:, :, None, None].expand(-1, -1, 1, labels.size(3))
+    best = F.log_softmax(labels.gather(2, chosen).squeeze(2), 2).argmax(dim=2).tolist()
+    parses = []
+    for i, length in enumerate(lengths):
+        tree, ids = found[i][1:length], best[i][1:length]
+        names = vocabulary.unmap([index + VOCAB_PREFIX_SIZE for index in ids])
+        if constrained and find_head_constraint_violations([0, *tree], names):
+            log_labels = F.log_softmax(labels[i, :length, :length], 2).cpu().numpy()
+            tree, ids = resolve_head_constraint_violations(
+                log_probabilities[i, :length, :length], log_labels, np.array([0, *tree]), vocabulary
+            )
+            tree, names = tree[1:], vocabulary.unmap([index + VOCAB_PREFIX_SIZE for index in ids])
+        parses.append([[head, name] for head, name in zip(tree, names, strict=True)])
+    return parses
+
+
+def _scores(model: Any, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """[B, N+1, N+1] and [B, N+1, N+1, L] scores, [b, dependent, head]; an ensemble's are summed, as in Stanza."""
+    members = model.models if isinstance(model, EnsembleGraphParser) else [model]
+    found = [member.forward_scores(*inputs)[:2] for member in members]
+    return sum(heads for heads, _ in found), sum(labels for _, labels in found)
+
+
+def _reversed(arcs: list[Arc], n: int) -> list[Arc]:
+    """The arcs of a sentence of ``n`` words that was parsed from right to left."""
+    turned = [(n + 1 - dependent, n + 1 - head if head else 0, label, p) for dependent, head, label, p in arcs]
+    return sorted(turned, key=lambda arc: (arc[0], -arc[3]))

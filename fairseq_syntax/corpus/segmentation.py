@@ -1,0 +1,396 @@
+"""Words to pieces: sentencepiece or subword-nmt, applied word by word, so that every piece knows its word.
+
+The words that are segmented are the words of the parse. A word that follows another without a space between them
+("do" + "n't", "house" + ".") is encoded as such, and :meth:`Segmenter.decode` gives the text back, character by
+character, with runs of white space made one space.
+
+==============  ===========================  =================================================================
+kind            a word after a space         a word without a space before it
+==============  ===========================  =================================================================
+sentencepiece   ``▁hou se``                  ``se`` (no ``▁``)
+subword_nmt     ``hou@@ se``                 ``￭se`` (the joiner is part of the word when pieces are learned)
+==============  ===========================  =================================================================
+
+Text that holds those marks itself is escaped with ``▂`` (which is escaped too). A piece that would read as a special
+symbol of a fairseq dictionary, such as ``</s>``, is split in two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from fairseq_syntax.corpus.words import words_of
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import whole_binary, whole_file
+
+FORMAT_VERSION = 1
+ESCAPE = "▂"
+JOINER = "￭"
+SEPARATOR = "@@"
+SPACE_MARK = "▁"
+# Pieces, and not words, lest long words that nobody writes twice fill the memory of a server. Some 60 MB; running text
+# has most of its words in the most frequent thousands.
+CACHED_PIECES = 600_000
+LONGEST_KNOWN = 100  # characters of a word that is kept: a run of characters unknown to sentencepiece is one piece
+RESERVED = frozenset({"<s>", "<pad>", "</s>", "<unk>"})
+
+_ESCAPES = {ESCAPE: "e", SPACE_MARK: "u", JOINER: "j", " ": "s"}
+_UNESCAPES = {code: character for character, code in _ESCAPES.items()} | {"a": "@"}
+_CODES_VERSION = re.compile(r"#version: 0\.[12](\.0)*\s*\Z", re.ASCII)
+_ESCAPED = re.compile(f"{ESCAPE}([{''.join(_UNESCAPES)}])")
+
+
+def single_spaced(text: str) -> str:
+    """The text with each run of white space (of any kind, line breaks included) as one space, none at the ends."""
+    return " ".join(text.split())
+
+
+def spaces_before(tokens: Sequence) -> list[bool]:
+    """Whether a space precedes each surface token of a line (``Token`` of ``corpus/conllu.py``): True for the first."""
+    return [True, *(token.space_after for token in tokens[:-1])][: len(tokens)]
+
+
+TEXT, PARSE = "text", "parse"  # where the words of a model's data are from
+
+
+class WordMarks(NamedTuple):
+    """What a piece says of words: whether it begins one, and whether the piece after it does."""
+
+    starts: bool
+    ends: bool
+
+
+def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
+    """Where words begin, by the pieces alone: the first piece of a line begins one, and so do those marked here.
+
+    subword-nmt's marks tell every word. sentencepiece's tell those after a space only; there a piece without a letter
+    or a digit counts as a word of its own, as most words without a space before them are punctuation or follow it.
+
+    Args:
+        symbols: pieces, as in a dictionary
+        kind: of the segmentation; None where each symbol is a word
+    """
+    if kind == SubwordNmtSegmenter.kind:
+        return [WordMarks(False, not symbol.endswith(SEPARATOR)) for symbol in symbols]
+    if kind is None:
+        return [WordMarks(True, True) for _ in symbols]
+    marks = []
+    for symbol in symbols:
+        text = symbol.removeprefix(SPACE_MARK)
+        punctuation = bool(text) and not any(character.isalnum() for character in text)
+        marks.append(WordMarks(symbol.startswith(SPACE_MARK) or punctuation, punctuation))
+    return marks
+
+
+class Segmenter(ABC):
+    """A trained segmentation model. Deterministic; caches the pieces of the words it has seen, up to a bound.
+
+    Attributes:
+        kind: ``sentencepiece`` or ``subword_nmt``
+        model: the model file's bytes
+        about: what ``save`` writes beside the kind and fingerprint (training options, language, ...)
+        altered: words that do not come back as they were, with what comes back: empty unless the model normalises. Of
+            words that are not very long (``LONGEST_KNOWN``).
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, model: bytes, about: dict | None = None) -> None:
+        self.model = model
+        self.about = dict(about or {})
+        self.altered: dict[str, str] = {}
+        self._cache: dict[tuple[str, bool], list[str]] = {}
+        self._cached = self._altered = 0  # pieces of the words in the cache, and of those in ``altered``
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model's bytes, in hexadecimal."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    def encode_words(self, words: Sequence[str], space_before: Sequence[bool]) -> list[list[str]]:
+        """The pieces of each word, at least one each; no piece holds white space.
+
+        Args:
+            words: surface tokens of a line, in order
+            space_before: True where a space precedes the word; the first word counts as True
+
+        Raises:
+            SyntaxDataError: a word is empty or white space only
+        """
+        if len(words) != len(space_before):
+            raise ValueError(f"{len(words)} words but {len(space_before)} marks for the space before them")
+        known = self._cache
+        spaces = [True, *space_before[1:]] if words else []
+        # Copies, lest a caller's change of a list change every later sentence with that word.
+        return [list(known.get(key) or self._pieces(*key)) for key in zip(words, spaces)]
+
+    def encode_text(self, text: str) -> list[str]:
+        """The pieces of a raw line.
+
+        Its words are what white space separates; where the model's data were cut from a parse (:attr:`cut_from`), as
+        a parser separates them, without one (:func:`~fairseq_syntax.corpus.words.words_of`).
+        """
+        known = self._cache
+        if self.cut_from == PARSE:
+            spans = words_of(text)
+            before = [False, *(a[1] < b[0] for a, b in pairwise(spans))]
+            words = self.encode_words([text[start:end] for start, end in spans], before[: len(spans)])
+            return [piece for own in words for piece in own]
+        return [piece for word in text.split() for piece in known.get((word, True)) or self._pieces(word, True)]
+
+    @property
+    def note(self) -> dict[str, str]:
+        """What is noted of the pieces that it cuts: the model, and whether words are those of a parse."""
+        return {"segmenter": self.fingerprint, "cut_from": self.cut_from}
+
+    @property
+    def cut_from(self) -> str:
+        """Whether the words of the model's data are those of a ``parse``, or of the ``text``."""
+        return self.about.get("cut_from", TEXT)
+
+    @abstractmethod
+    def decode(self, pieces: str | Iterable[str]) -> str:
+        """The text of pieces (a list, or a line of them with spaces between)."""
+
+    def save(self, dest_prefix: str | os.PathLike[str]) -> Path:
+        """Writes ``dest_prefix.json`` and ``dest_prefix.model``; returns the path of the former."""
+        path = Path(f"{os.fspath(dest_prefix)}.json")
+        model_path = Path(f"{os.fspath(dest_prefix)}.model")
+        with whole_binary(model_path) as model:
+            model.write(self.model)
+        with whole_file(path) as file:
+            head = {"format": FORMAT_VERSION, "kind": self.kind, "model": model_path.name}
+            json.dump({**self.about, **head, "fingerprint": self.fingerprint}, file, indent=1, ensure_ascii=False)
+            file.write("\n")
+        return path
+
+    def _pieces(self, word: str, space: bool) -> list[str]:
+        key = (word, space)
+        pieces = self._cache.get(key)
+        if pieces is None:
+            text = single_spaced(word)
+            if not text:
+                raise SyntaxDataError(f"a word is empty or white space only: {word!r}", hint="correct the parse")
+            pieces = self._split_reserved(self._encode(text, space))
+            if len(text) > LONGEST_KNOWN:
+                return pieces
+            if self._cached + len(pieces) > CACHED_PIECES:
+                self._cache.clear()
+                self._cached = 0
+            self._cache[key] = pieces
+            self._cached += len(pieces)
+            # The context word shows whether a space before this one survives as well.
+            decoded = self.decode([*self._encode("x", True), *pieces])
+            differs = decoded != ("x " if space else "x") + text
+            if differs and word not in self.altered and self._altered < CACHED_PIECES:
+                self.altered[word] = decoded.removeprefix("x").strip()
+                self._altered += len(pieces)
+        return pieces
+
+    @abstractmethod
+    def _encode(self, text: str, space: bool) -> list[str]:
+        """Pieces of one word (no white space in it but single spaces), which a space precedes or not."""
+
+    @abstractmethod
+    def _split_reserved(self, pieces: list[str]) -> list[str]:
+        """The same pieces, those in ``RESERVED`` cut after their first character."""
+
+
+class SentencePieceSegmenter(Segmenter):
+    """A sentencepiece model (unigram or BPE, with or without byte fallback or normalisation), applied word by word."""
+
+    kind = "sentencepiece"
+    # A serialised protocol buffer with a field appended is that buffer with the field replaced. This is
+    # ModelProto.normalizer_spec (3) with add_dummy_prefix (3) and remove_extra_whitespaces (4) off; sentencepiece 0.2.3
+    # has no method for it. Here the caller says where the spaces are.
+    _KEEP_SPACES: ClassVar[bytes] = bytes([3 << 3 | 2, 4, 3 << 3, 0, 4 << 3, 0])
+
+    def __init__(self, model: bytes, about: dict | None = None) -> None:
+        import sentencepiece
+
+        super().__init__(model, about)
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model + self._KEEP_SPACES)
+        names = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+        marked = [name for name in names if name.strip(SPACE_MARK)]
+        if sum(name.endswith(SPACE_MARK) for name in marked) > sum(name.startswith(SPACE_MARK) for name in marked):
+            raise SyntaxDataError(
+                "the sentencepiece model marks the end of words (treat_whitespace_as_suffix), not their beginning",
+                hint="train it without that option",
+            )
+        self._byte_pieces = {name: int(name[3:5], 16) for i, name in enumerate(names) if self._processor.is_byte(i)}
+
+    def _encode(self, text: str, space: bool) -> list[str]:
+        escaped = escape_sentencepiece(text)
+        pieces = self._processor.encode(" " + escaped if space else escaped, out_type=str)
+        # A normaliser may leave nothing of a word; the word then stands for itself, unknown to the model.
+        return pieces or [(SPACE_MARK if space else "") + escaped.replace(" ", SPACE_MARK)]
+
+    def _split_reserved(self, pieces: list[str]) -> list[str]:
+        return [part for piece in pieces for part in ((piece[0], piece[1:]) if piece in RESERVED else (piece,))]
+
+    def decode(self, pieces: str | Iterable[str]) -> str:
+        if isinstance(pieces, str):
+            # where there is no mark at all, fairseq's --remove-bpe sentencepiece has made text of them already
+            pieces = pieces.split() if SPACE_MARK in pieces else [pieces]
+        pieces = list(pieces)
+        if self._byte_pieces:
+            pieces = _join_bytes(pieces, self._byte_pieces)
+        return unescape("".join(pieces).replace(SPACE_MARK, " ").strip(" "))
+
+
+class SubwordNmtSegmenter(Segmenter):
+    """Byte-pair codes of subword-nmt."""
+
+    kind = "subword_nmt"
+
+    def __init__(self, model: bytes, about: dict | None = None) -> None:
+        from subword_nmt.apply_bpe import BPE
+
+        super().__init__(model, about)
+        text = model.decode("utf-8")
+        lines = text.rstrip("\n").split("\n")
+        first = 1 if lines[0].startswith("#version:") else 0
+        if first and not _CODES_VERSION.match(lines[0]):
+            raise SyntaxDataError("byte-pair codes of an unknown version: 0.1 and 0.2 can be read", line=1)
+        # subword-nmt itself ends the process at such a line.
+        for number, line in enumerate(lines[first:] or [""], start=first + 1):
+            if len(line.strip("\r\n ").split(" ")) != 2:
+                message = "not byte-pair codes of subword-nmt: two symbols a line are expected"
+                raise SyntaxDataError(message, line=number)
+        self._bpe = BPE(io.StringIO(text), separator=SEPARATOR)
+
+    def _encode(self, text: str, space: bool) -> list[str]:
+        return self._bpe.segment_tokens([escape_subword_nmt(text, space)])
+
+    def _split_reserved(self, pieces: list[str]) -> list[str]:
+        return [
+            part for piece in pieces for part in ((piece[0] + SEPARATOR, piece[1:]) if piece in RESERVED else (piece,))
+        ]
+
+    def decode(self, pieces: str | Iterable[str]) -> str:
+        words: list[str] = []
+        continued = False
+        for piece in pieces.split() if isinstance(pieces, str) else pieces:
+            inside, continued = continued, piece.endswith(SEPARATOR)
+            piece = piece.removesuffix(SEPARATOR)
+            if inside or (words and piece.startswith(JOINER)):
+                words[-1] += piece if inside else piece.removeprefix(JOINER)
+            else:
+                words.append(piece)
+        return unescape(" ".join(words))
+
+
+SEGMENTERS: dict[str, type[Segmenter]] = {cls.kind: cls for cls in (SentencePieceSegmenter, SubwordNmtSegmenter)}
+
+
+def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
+    """Loads ``segmentation.LANG.json``; or a user's own sentencepiece model or subword-nmt codes.
+
+    Raises:
+        SyntaxDataError: the file or the model beside it is missing, damaged, of another version, or not such a model
+    """
+    raw = _read_bytes(path)
+    about: dict = {}
+    model_path, model, kind = Path(path), raw, None
+    if Path(path).suffix == ".json":
+        about = _parse_about(path, raw)
+        model_path, kind = Path(path).parent / about["model"], about["kind"]
+        model = _read_bytes(model_path)
+        if hashlib.sha256(model).hexdigest() != about["fingerprint"]:
+            raise SyntaxDataError(
+                "not the model that its .json describes (fingerprints differ)",
+                path=model_path,
+                hint="put its own model back, or train again: fairseq-syntax segment --train … --overwrite",
+            )
+    else:
+        kind = SubwordNmtSegmenter.kind if _looks_like_codes(raw) else SentencePieceSegmenter.kind
+    try:
+        return SEGMENTERS[kind](model, {k: v for k, v in about.items() if k not in ("format", "kind", "fingerprint")})
+    except SyntaxDataError as error:
+        raise SyntaxDataError(error.message, path=model_path, line=error.line, hint=error.hint) from None
+    except (RuntimeError, UnicodeDecodeError) as error:
+        raise SyntaxDataError(f"not a {kind} model: {error}", path=model_path) from error
+
+
+def _read_bytes(path: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        hint = "make one with `fairseq-syntax segment --train ...`"
+        raise SyntaxDataError(f"no segmentation model: {error.strerror}", path=path, hint=hint) from error
+
+
+def _parse_about(path: str | os.PathLike[str], raw: bytes) -> dict:
+    try:
+        about = json.loads(raw)
+        version, kind = about["format"], about["kind"]
+        about["model"], about["fingerprint"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SyntaxDataError(f"not a description of a segmentation model: {error!r}", path=path) from error
+    if version != FORMAT_VERSION or kind not in SEGMENTERS:
+        raise SyntaxDataError(
+            f"segmentation of kind {kind!r}, format {version!r}: this version reads format {FORMAT_VERSION} "
+            f"of {', '.join(SEGMENTERS)}",
+            path=path,
+            hint="segment again with this version",
+        )
+    return about
+
+
+def _looks_like_codes(raw: bytes) -> bool:
+    if raw.startswith(b"#version:"):
+        return True
+    try:
+        first = raw.decode("utf-8").split("\n", 1)[0]
+    except UnicodeDecodeError:
+        return False
+    return len(first.split(" ")) == 2 and "\0" not in first
+
+
+def _escape(text: str, characters: str) -> str:
+    for character in characters:  # ESCAPE comes first: the others put new ones in
+        if character in text:
+            text = text.replace(character, ESCAPE + _ESCAPES[character])
+    return text
+
+
+def escape_sentencepiece(word: str) -> str:
+    """The word as sentencepiece sees it: no ``▁`` but its own."""
+    return _escape(word, ESCAPE + SPACE_MARK)
+
+
+def escape_subword_nmt(word: str, space: bool) -> str:
+    """The word as subword-nmt sees it: no spaces, no joiner but ours, and no ``@@`` at its end."""
+    word = _escape(word, ESCAPE + JOINER + " ")
+    if word.endswith(SEPARATOR):
+        word = word[:-1] + ESCAPE + "a"
+    return word if space else JOINER + word
+
+
+def unescape(text: str) -> str:
+    """A text whose escaped marks are again those that stood in it."""
+    return _ESCAPED.sub(lambda match: _UNESCAPES[match[1]], text) if ESCAPE in text else text
+
+
+def _join_bytes(pieces: list[str], byte_of: dict[str, int]) -> list[str]:
+    """Runs of byte pieces as the characters they spell."""
+    joined: list[str] = []
+    run = bytearray()
+    for piece in [*pieces, ""]:
+        if piece in byte_of:
+            run.append(byte_of[piece])
+            continue
+        if run:
+            joined.append(run.decode("utf-8", errors="replace"))
+            run.clear()
+        joined.append(piece)
+    return joined

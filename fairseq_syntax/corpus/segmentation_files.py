@@ -1,0 +1,275 @@
+"""Segments files: the work of ``fairseq-syntax segment``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fairseq_syntax.corpus.conllu import ParsedLine, check_text, format_conllu, is_conllu
+from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts, count_lines
+from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
+from fairseq_syntax.corpus.segmentation_training import fingerprints, train_segmenter
+from fairseq_syntax.corpus.title import parsed_with, title
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.runtime.files import (
+    check_rereadable,
+    decode_line,
+    file_sha256,
+    fingerprint,
+    read_raw_lines,
+    whole_binary,
+)
+from fairseq_syntax.runtime.jobs import Parts, Step, Workers, in_workers, read_record
+
+VERSION = 1  # to be raised where the same model and input give other pieces
+PART_LINES = 10_000
+
+
+def output_paths(path: str | os.PathLike[str], lang: str, outdir: Path) -> list[Path]:
+    """Where the pieces of an input file go, and, for a parse, the parse with the number of pieces."""
+    name = os.path.basename(os.fspath(path)).removesuffix(".gz").removesuffix(".conllu")
+    pieces = outdir / (name if name.endswith(f".{lang}") else f"{name}.{lang}")
+    return [pieces, pieces.with_name(f"{pieces.name}.conllu")] if is_conllu(path) else [pieces]
+
+
+def prepare_model(
+    prefix: Path,
+    model: str | None,
+    training: dict | None,
+    overwrite: bool = False,
+    *,
+    of_parse: bool = False,
+    remade: Collection[Path] = (),
+) -> Segmenter:
+    """The model to use, written under ``prefix`` (``OUTDIR/segmentation.LANG``).
+
+    A model that was trained with the same options on the same files is not trained again, unless what is there is
+    not whole.
+
+    Args:
+        prefix: path without ``.json``
+        model: a model to load, or None
+        training: arguments of ``train_segmenter``, where ``model`` is None
+        overwrite: train in any case
+        of_parse: whether the words of its data are those of a parse; raw text is then cut as such, too
+        remade: the pieces that it is wanted for
+
+    Raises:
+        SyntaxDataError: no model, nothing to train it on, it cannot be written, or other pieces would be left without
+            the model that they are cut by
+    """
+    outputs = tuple(prefix.with_name(f"{prefix.name}.{ending}") for ending in ("json", "model"))
+    given = load_segmenter(model) if model is not None else None
+    record: dict = {}
+    if training is not None:
+        options = {name: value for name, value in training.items() if name != "files"}
+        record = {"options": options, "files": fingerprints(training["files"])}
+    elif given is None:
+        raise ValueError("neither a model nor how to train one")
+    made_from = ["segmentation", given.fingerprint if given else None, record]
+    step = Step(outputs, fingerprint(*made_from, PARSE) if of_parse else fingerprint(*made_from))
+    with step.making() as done:
+        if done is not None and not overwrite:
+            return load_segmenter(outputs[0])
+        if given is None and not overwrite and not _trained_as(outputs[0], record):
+            _leave_none_behind(prefix, remade, None)
+        segmenter = given or train_segmenter(**(training or {}))
+        if given is None:
+            segmenter.about["training"] = record
+        language = prefix.name.removeprefix("segmentation.")
+        if of_parse:
+            segmenter.about["cut_from"] = PARSE
+        elif segmenter.about.get("language") != language:
+            segmenter.about.pop("cut_from", None)  # of a joint model: that was the other language
+        segmenter.about["language"] = language
+        if not overwrite:
+            _leave_none_behind(prefix, remade, segmenter)
+        step.begin()
+        segmenter.save(prefix)
+        step.finish()
+    return segmenter
+
+
+def _trained_as(about: Path, record: dict) -> bool:
+    """Whether the model that is there was trained so, and would be the same if it were trained again."""
+    try:
+        return json.loads(about.read_text(encoding="utf-8")).get("training") == json.loads(json.dumps(record))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _leave_none_behind(prefix: Path, remade: Collection[Path], segmenter: Segmenter | None) -> None:
+    """Raises SyntaxDataError where pieces beside the model are cut by another one, and are not made again.
+
+    Raw text would be cut otherwise than they are, in translation, and nothing would tell. With None any pieces are.
+    """
+    about = prefix.with_name(f"{prefix.name}.json")
+    if not about.exists():
+        return
+    language, others = prefix.name.removeprefix("segmentation."), {path.name for path in remade}
+    for record in sorted(prefix.parent.glob(f".*.{language}.made.json")):
+        name = record.name.removeprefix(".").removesuffix(".made.json")
+        note = (read_record(prefix.with_name(name)) or {}).get("note") or {}
+        if name in others or "segmenter" not in note or not prefix.with_name(name).exists():
+            continue
+        if segmenter is None or note != segmenter.note:
+            raise SyntaxDataError(
+                f"would be replaced, and {name} beside it is cut by it",
+                path=about,
+                hint=f"cut more files by it with --model {about}, give all files at once, or another --outdir "
+                "(--overwrite replaces it)",
+            )
+
+
+def segment_file(
+    segmenter: Segmenter,
+    path: str | os.PathLike[str],
+    outputs: list[Path],
+    *,
+    overwrite: bool = False,
+    workers: int | Workers = 1,
+) -> str:
+    """Writes the pieces of a file, and of a parse also the parse with ``Pieces=K``; returns a line of report.
+
+    It is done in parts: a run that was killed continues with those that are missing.
+
+    Args:
+        segmenter: the model
+        path: text or CoNLL-U (``.conllu``)
+        outputs: as :func:`output_paths` gives them
+        overwrite: write the outputs anew though they are made from this input by this model
+        workers: processes, or the workers of a cluster
+
+    Raises:
+        SyntaxDataError: the input cannot be read, is empty or a pipe, is CoNLL-U and not named so, or holds a word of
+            white space only
+    """
+    check_rereadable("it is read several times", path)
+    check_text(path)
+    made_from = ["segment", VERSION, segmenter.fingerprint, file_sha256(path)]
+    if segmenter.cut_from != TEXT and not is_conllu(path):  # a text is then cut otherwise
+        made_from.append(segmenter.cut_from)
+    step = Step(tuple(outputs), fingerprint(*made_from))
+    with step.making() as done:
+        parts = Parts(outputs[0].absolute(), fingerprint(step.made_from, PART_LINES), ".pieces")
+        if done is not None and not overwrite:
+            parts.remove()  # a run that was killed after its last commit left them
+            return "up to date"
+        other_parse = None if len(outputs) > 1 else _parse_of_before(outputs[0])
+        with parts.being_made():
+            spans: list[tuple[int, int]] = []
+            with progress(total=count_lines(path), of=outputs[0].name) as bar:
+                missing = _missing(parts, _source(path), spans, bar.update)
+                for lines in in_workers(
+                    _work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)
+                ):
+                    bar.update(lines)
+            if not spans:
+                raise SyntaxDataError("is empty", path=path)
+            heads = [json.loads(parts.body(span).partition(b"\n")[0]) for span in spans]
+            lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
+            for head in heads:
+                segmenter.altered.update(head["altered"])
+            if other_parse is not None:
+                other_parse.unlink(missing_ok=True)
+            step.begin()
+            with ExitStack() as stack:
+                files = [stack.enter_context(whole_binary(out)) for out in outputs]
+                if len(files) == 2:
+                    files[1].write(title(lines, parsed_with=parsed_with(path)).encode())
+                for span, head in zip(spans, heads):
+                    _, _, body = parts.body(span).partition(b"\n")
+                    files[0].write(body[: head["bytes"]])
+                    if len(files) == 2:
+                        files[1].write(body[head["bytes"] :])
+            step.finish(segmenter.note)
+    return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
+
+
+def _parse_of_before(pieces: Path) -> Path | None:
+    """The parse that was written beside pieces, which new pieces of a text do not belong to; None: there is none.
+
+    Raises:
+        SyntaxDataError: there is one that was not written here
+    """
+    parse = pieces.with_name(f"{pieces.name}.conllu")
+    if not parse.exists():
+        return None
+    if parse.name in ((read_record(pieces) or {}).get("outputs") or {}):
+        return parse
+    raise SyntaxDataError(
+        f"would be taken for the parse of {pieces.name}, and is not of its pieces",
+        path=parse,
+        hint="give it to --input, move it away, or give another --outdir",
+    )
+
+
+def _source(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:
+    """A file's parts; of a text too, whose rows are its lines."""
+    if is_conllu(path):
+        yield from conllu_parts(path, PART_LINES)
+        return
+    lines, start = read_raw_lines(path), 0
+    while rows := list(islice(lines, PART_LINES)):
+        yield ConlluPart(start, start + len(rows), start, rows)
+        start += len(rows)
+
+
+def _missing(
+    parts: Parts, source: Iterator[ConlluPart], spans: list[tuple[int, int]], skip: Callable[[int], object]
+) -> Iterator[ConlluPart]:
+    for part in source:
+        spans.append((part.start, part.end))
+        if parts.is_whole(spans[-1]):
+            skip(part.end - part.start)
+        else:
+            yield part
+
+
+_worker: tuple[Segmenter, Parts, str] | None = None
+
+
+def _start(segmenter: Segmenter, parts: Parts, path: str | os.PathLike[str]) -> None:
+    global _worker
+    parts.check_folder()
+    _worker = segmenter, parts, os.fspath(path)
+
+
+def _work(part: ConlluPart) -> int:
+    """Makes a part: a line of JSON, the pieces, and for a parse its rows; returns its lines."""
+    assert _worker is not None
+    segmenter, parts, path = _worker
+    parsed = is_conllu(path)
+    texts: list[str] = []
+    rows: list[str] = []
+    words = pieces = 0
+    source: Iterable[ParsedLine | bytes] = part.read(path) if parsed else part.rows
+    for number, line in enumerate(source, start=part.start + 1):
+        if isinstance(line, bytes):
+            text = decode_line(line, path, number)
+            encoded = [segmenter.encode_text(text)]
+            words += len(text.split())
+        else:
+            forms = [token.form for token in line.tokens]
+            try:
+                encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
+            except SyntaxDataError as error:
+                raise SyntaxDataError(error.message, path=path, line=line.file_line, hint=error.hint) from None
+            for token, own in zip(line.tokens, encoded):
+                token.pieces = len(own)
+            rows.append(format_conllu(line))
+            words += len(forms)
+        flat = [piece for own in encoded for piece in own]
+        pieces += len(flat)
+        texts.append(" ".join(flat) + "\n")
+    body = "".join(texts).encode()
+    head: dict[str, Any] = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
+    head["altered"] = dict(list(segmenter.altered.items())[:1000])
+    parts.commit((part.start, part.end), json.dumps(head).encode() + b"\n" + body + "".join(rows).encode())
+    return part.end - part.start

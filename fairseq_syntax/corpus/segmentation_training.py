@@ -1,0 +1,189 @@
+"""Trains a segmentation model on text or on parses, by sentencepiece or subword-nmt themselves."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from fairseq_syntax.corpus import segmentation
+from fairseq_syntax.corpus.conllu import ParsedLine, check_text, is_conllu, read_conllu
+from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import check_rereadable, file_sha256, read_lines
+
+# Between words that no space separates, sentencepiece is told of the boundary by this private-use character.
+_BOUNDARY = "\ue000"
+
+
+def read_words(path: str | os.PathLike[str]) -> Iterator[tuple[list[str], list[bool]]]:
+    """Yields each line's words and whether a space precedes each: of a parse, or of plain text (split at spaces)."""
+    return _words_of_parses(read_conllu(path)) if is_conllu(path) else _words_of_texts(read_lines(path))
+
+
+def _words_of_parses(lines: Iterable[ParsedLine]) -> Iterator[tuple[list[str], list[bool]]]:
+    for line in lines:
+        yield [token.form for token in line.tokens], segmentation.spaces_before(line.tokens)
+
+
+def _words_of_texts(lines: Iterable[str]) -> Iterator[tuple[list[str], list[bool]]]:
+    for text in lines:
+        words = text.split()
+        yield words, [True] * len(words)
+
+
+def train_segmenter(
+    kind: str,
+    files: Sequence[str | os.PathLike[str]],
+    vocab_size: int,
+    *,
+    model_type: str = "unigram",
+    character_coverage: float = 1.0,
+    max_lines: int = 0,
+    seed: int = 1,
+    threads: int = 2,
+) -> segmentation.Segmenter:
+    """Trains a model on the lines of all files. The same files and options give the same model.
+
+    Args:
+        kind: ``sentencepiece`` or ``subword_nmt``
+        files: text or CoNLL-U (``.conllu``), plain or gzip; several for a joint model of two languages
+        vocab_size: pieces of the model (sentencepiece: fewer where the text has not that many)
+        model_type: sentencepiece only: ``unigram`` or ``bpe``
+        character_coverage: sentencepiece only: share of the text's characters that the model knows
+        max_lines: train on that many lines drawn at random from all; 0 for all
+        seed: of that draw
+        threads: sentencepiece only; the model depends on it in the last digit of its scores
+
+    Raises:
+        SyntaxDataError: there is no word in the files, the tool refuses the options, or as :func:`fingerprints`
+    """
+    about = {"files": fingerprints(files)}
+    if kind not in segmentation.SEGMENTERS:
+        raise SyntaxDataError(f"no segmentation of kind {kind!r}", hint=f"one of {', '.join(segmentation.SEGMENTERS)}")
+    lines: Iterable = _drawn(files, max_lines, seed) if max_lines else chain.from_iterable(map(read_words, files))
+    lines = (line for line in lines if line[0])
+    options: dict = {"vocab_size": vocab_size, "max_lines": max_lines, "seed": seed}
+    if kind == "sentencepiece":
+        options |= {"model_type": model_type, "character_coverage": character_coverage, "threads": threads}
+        model = _train_sentencepiece(lines, options)
+    else:
+        model = _train_subword_nmt(lines, vocab_size)
+    return segmentation.SEGMENTERS[kind](model, {"training": {"options": options, **about}})
+
+
+def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
+    """Name and SHA-256 of each file, in order; as lists, which come back from JSON as they are.
+
+    Raises:
+        SyntaxDataError: one cannot be read, is a pipe, or is CoNLL-U and not named so
+    """
+    for path in files:
+        check_rereadable("a model is trained in two passes over it", path)
+        check_text(path)
+    return [[os.path.basename(path), file_sha256(path)] for path in files]
+
+
+def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> Iterator[tuple[list[str], list[bool]]]:
+    """So many lines with words, of all files; a parse that is not drawn is not read, which takes most of the time."""
+
+    def all_lines() -> Iterator[tuple[str, ConlluPart] | str]:
+        for path in files:
+            if is_conllu(path):
+                parts = conllu_parts(path, 1)
+                yield from ((os.fspath(path), part) for part in parts if any(row[:1].isdigit() for row in part.rows))
+            else:
+                yield from (text for text in read_lines(path) if text and not text.isspace())
+
+    for line in _sample(all_lines(), count, random.Random(seed)):
+        if isinstance(line, str):
+            yield from _words_of_texts([line])
+        else:
+            path, part = line
+            yield from _words_of_parses(part.read(path))
+
+
+def _sample(lines: Iterable[Any], count: int, rng: random.Random) -> list[Any]:
+    kept: list[Any] = []
+    for index, line in enumerate(lines):
+        if index < count:
+            kept.append(line)
+        elif (place := rng.randrange(index + 1)) < count:
+            kept[place] = line
+    return kept
+
+
+def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options: dict) -> bytes:
+    import sentencepiece
+
+    count = 0
+    wrong: SyntaxDataError | None = None
+
+    def read() -> Iterator[tuple[list[str], list[bool]]]:
+        nonlocal wrong
+        try:
+            yield from lines
+        except SyntaxDataError as error:
+            wrong = error  # sentencepiece says of it only that there was one
+            raise
+
+    def sentences() -> Iterator[str]:
+        nonlocal count
+        for words, spaces in read():
+            escaped = [segmentation.escape_sentencepiece(segmentation.single_spaced(word)) for word in words]
+            text = "".join((" " if space else _BOUNDARY) + word for word, space in zip(escaped, spaces)).lstrip(" ")
+            count += 1
+            yield text
+
+    output = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences(),
+            model_writer=output,
+            model_type=options["model_type"],
+            vocab_size=options["vocab_size"],
+            character_coverage=options["character_coverage"],
+            num_threads=options["threads"],
+            normalization_rule_name="identity",
+            pretokenization_delimiter=_BOUNDARY,
+            hard_vocab_limit=False,
+            max_sentence_length=1 << 24,  # longer lines would be left out without a word
+            minloglevel=2,
+        )
+    except (RuntimeError, SystemError, SyntaxDataError) as error:  # 0.2.0 makes a SystemError of an iterator's error
+        if wrong is not None:
+            raise wrong from None
+        if not count:
+            raise _no_words() from None
+        raise SyntaxDataError(
+            f"sentencepiece cannot train such a model: {error}", hint="try another --vocab-size"
+        ) from error
+    return output.getvalue()
+
+
+def _no_words() -> SyntaxDataError:
+    return SyntaxDataError("no words to train a segmentation model on", hint="name other text with --train-on")
+
+
+def _train_subword_nmt(lines: Iterable[tuple[list[str], list[bool]]], vocab_size: int) -> bytes:
+    from subword_nmt.learn_bpe import learn_bpe
+
+    counts: Counter[str] = Counter()
+    for words, spaces in lines:
+        for index, (word, space) in enumerate(zip(words, spaces)):
+            counts[segmentation.escape_subword_nmt(segmentation.single_spaced(word), index == 0 or space)] += 1
+    if not counts:
+        raise _no_words()
+    characters = len({(character, i == len(word)) for word in counts for i, character in enumerate(word, start=1)})
+    if vocab_size <= characters or not any(len(word) > 1 for word in counts):
+        message = f"a vocabulary of {vocab_size} leaves nothing to merge: the text has {characters} characters alone"
+        raise SyntaxDataError(message, hint="give a larger --vocab-size")
+    output = io.StringIO()
+    dictionary = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
+    # A pair seen once is still merged where the vocabulary has room, as sentencepiece would.
+    learn_bpe(dictionary, output, vocab_size, min_frequency=1, is_dict=True, total_symbols=True)
+    return output.getvalue().encode("utf-8")

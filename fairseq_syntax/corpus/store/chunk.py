@@ -1,0 +1,193 @@
+"""One chunk of a store: sentences to an Arrow record batch, and the record batch to its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fairseq_syntax.corpus.store import schema as layout
+from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.errors import SyntaxDataError
+
+
+def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0) -> pa.RecordBatch:
+    """Sentences as a record batch of the store's schema.
+
+    Args:
+        first: the number of the first sentence, for messages
+
+    Raises:
+        SyntaxDataError: a number larger than the format holds, a head outside its line, or missing arcs
+    """
+    n_words = np.fromiter(map(len, (s.pieces for s in sentences)), np.int64, len(sentences))
+    for b in np.flatnonzero(n_words > layout.LIMIT)[:1]:
+        raise SyntaxDataError(f"sentence {first + b + 1} has {n_words[b]} words; the store holds {layout.LIMIT}")
+    starts = np.cumsum(n_words) - n_words
+    total = int(n_words.sum())
+    columns = {
+        name: np.fromiter(chain.from_iterable(map(attrgetter(name), sentences)), np.int64, total)
+        for name in layout.WORD_LIMITS
+    }
+    for name, limit in layout.WORD_LIMITS.items():
+        least = 1 if name == "pieces" else 0
+        for i in np.flatnonzero((columns[name] < least) | (columns[name] > limit))[:1]:
+            what = f"{name} {columns[name][i]} of a word is too large or too small for the store ({least} to {limit})"
+            raise SyntaxDataError(f"sentence {first + _row_of(starts, i) + 1}: {what}")
+    start_of_word = np.repeat(starts, n_words)
+    for i in np.flatnonzero(columns["head"] >= np.repeat(n_words, n_words))[:1]:
+        b, head = _row_of(starts, i), columns["head"][i] + 1
+        what = f"the head of word {i - starts[b] + 1} is word {head} of {n_words[b]}"
+        raise SyntaxDataError(f"sentence {first + b + 1}: {what}")
+    flags = np.zeros(total, dtype=np.int64)
+    flags[starts[n_words > 0]] = layout.FIRST_OF_SENTENCE
+    flags[[starts[b] + w for b, s in enumerate(sentences) for w in s.sentences]] = layout.FIRST_OF_SENTENCE
+    words = np.empty((total, 4), dtype=np.uint16)
+    words[:, layout.HEAD] = columns["head"]
+    words[:, layout.PIECES] = columns["pieces"] | flags
+    words[:, layout.XPOS] = columns["xpos"]
+    words[:, layout.LABELS] = columns["deprel"] | columns["upos"] << layout.DEPREL_BITS
+
+    pieces = columns["pieces"]
+    arrays = [
+        _lists(n_words, words),
+        _per_sentence(pieces, starts, n_words, first),
+        _per_sentence(pieces * pieces[columns["head"] + start_of_word], starts, n_words, first),
+    ]
+    if with_arcs:
+        arrays += _pack_arcs(sentences, starts, n_words, pieces, first)
+    return pa.record_batch(arrays, schema=layout.schema(with_arcs))
+
+
+def _pack_arcs(
+    sentences: Sequence[StoredSentence], starts: np.ndarray, n_words: np.ndarray, pieces: np.ndarray, first: int
+) -> list[pa.Array]:
+    for b, sentence in enumerate(sentences):
+        if sentence.arcs is None:
+            raise SyntaxDataError(f"sentence {first + b + 1} has no arcs, others have")
+    runs = [sorted(s.arcs or ()) for s in sentences]
+    n_arcs = np.fromiter(map(len, runs), np.int64, len(runs))
+    total = int(n_arcs.sum())
+    every = chain.from_iterable(chain.from_iterable(runs))  # the ids are exact in float64
+    numbers = np.fromiter(every, np.float64, 4 * total).reshape(total, 4)
+    dependent, head, label = (numbers[:, i].astype(np.int64) for i in range(3))
+    prob = numbers[:, 3]
+    limit = np.repeat(n_words, n_arcs)
+    arc_starts = np.cumsum(n_arcs) - n_arcs
+    for i in np.flatnonzero((dependent >= limit) | (head >= limit) | (dependent < 0) | (head < 0))[:1]:
+        b = _row_of(arc_starts, i)
+        raise SyntaxDataError(f"sentence {first + b + 1}: an arc of word {dependent[i] + 1} leaves the sentence")
+    for i in np.flatnonzero((label < 0) | (label > layout.LIMIT))[:1]:
+        raise SyntaxDataError(f"sentence {first + _row_of(arc_starts, i) + 1}: label {label[i]} is too large")
+    arcs = np.empty((total, 4), dtype=np.uint16)
+    arcs[:, layout.ARC_DEPENDENT] = dependent
+    arcs[:, layout.ARC_HEAD] = head
+    arcs[:, layout.ARC_LABEL] = label
+    arcs[:, layout.ARC_PROB] = np.rint(prob * layout.PROB_SCALE).clip(0, layout.PROB_SCALE)
+    offset = np.repeat(starts, n_arcs)
+    expanded = pieces[dependent + offset] * pieces[head + offset] if total else np.zeros(0, dtype=np.int64)
+    return [_lists(n_arcs, arcs), _per_sentence(expanded, arc_starts, n_arcs, first)]
+
+
+def _row_of(starts: np.ndarray, item: int) -> int:
+    return int(np.searchsorted(starts, item, side="right")) - 1
+
+
+def _lists(counts: np.ndarray, numbers: np.ndarray) -> pa.ListArray:
+    kind = layout.schema(False).field("words").type
+    values = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), type=kind.value_type)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, values, type=kind)
+
+
+def _per_sentence(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, first: int) -> pa.Array:
+    until = np.concatenate([[0], np.cumsum(values)])
+    sums = until[starts + lengths] - until[starts]
+    for b in np.flatnonzero(sums >= 1 << 32)[:1]:
+        raise SyntaxDataError(f"sentence {first + b + 1} has {sums[b]} arcs between pieces, too many for the store")
+    return pa.array(sums, pa.uint32())
+
+
+def list_numbers(batch: pa.RecordBatch, column: str) -> np.ndarray:
+    """The numbers of a column of lists, words or arcs: [N, 4] uint16."""
+    return np.frombuffer(Buffers.of(batch).values[column], dtype="<u2").reshape(-1, 4)
+
+
+def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.RecordBatch:
+    """The batch with other label ids.
+
+    Args:
+        tables: the new id of each id, by column: ``deprel``, ``upos``, ``xpos``
+
+    Raises:
+        SyntaxDataError: an id larger than the format holds
+    """
+    if all((table == np.arange(len(table))).all() for table in tables.values()):
+        return batch
+    words = list_numbers(batch, "words").copy()
+    deprel = tables["deprel"][words[:, layout.LABELS] & ((1 << layout.DEPREL_BITS) - 1)]
+    upos = tables["upos"][words[:, layout.LABELS] >> layout.DEPREL_BITS]
+    xpos = tables["xpos"][words[:, layout.XPOS]]
+    for name, ids in (("deprel", deprel), ("upos", upos), ("xpos", xpos)):
+        if ids.max(initial=0) > layout.WORD_LIMITS[name]:
+            raise SyntaxDataError(f"{name} {ids.max()} is too large for the store ({layout.WORD_LIMITS[name]} at most)")
+    words[:, layout.LABELS] = deprel | upos << layout.DEPREL_BITS
+    words[:, layout.XPOS] = xpos
+    columns = dict(zip(batch.schema.names, batch.columns))
+    columns["words"] = _lists(_lengths(batch, "words"), words)
+    if "arcs" in columns:
+        arcs, n_arcs = list_numbers(batch, "arcs").copy(), _lengths(batch, "arcs")
+        arcs[:, layout.ARC_LABEL] = tables["deprel"][arcs[:, layout.ARC_LABEL]]
+        keys = [arcs[:, i] for i in (layout.ARC_LABEL, layout.ARC_HEAD, layout.ARC_DEPENDENT)]
+        columns["arcs"] = _lists(n_arcs, arcs[np.lexsort([*keys, np.arange(len(n_arcs)).repeat(n_arcs)])])
+    return pa.record_batch(list(columns.values()), schema=batch.schema)
+
+
+def _lengths(batch: pa.RecordBatch, column: str) -> np.ndarray:
+    return np.diff(np.frombuffer(Buffers.of(batch).offsets[column], dtype="<i4")).astype(np.int64)
+
+
+class Buffers(NamedTuple):
+    """The buffers of a record batch that hold numbers: one per column, and the offsets of its lists."""
+
+    offsets: dict[str, pa.Buffer]
+    values: dict[str, pa.Buffer]
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Buffers:
+        """Finds them.
+
+        Raises:
+            ValueError: they are not those of a store, or shorter than the number of rows says
+        """
+        offsets, values = {}, {}
+        for name, column in zip(batch.schema.names, batch.columns):
+            found = column.buffers()
+            if column.offset or column.null_count or any(b is not None for b in found[:1]):
+                raise ValueError(f"the column {name} is not one that a store has")
+            if pa.types.is_list(column.type):
+                wanted = 4 * (batch.num_rows + 1)
+                if found[1] is None or found[1].size < wanted:
+                    raise ValueError(f"the column {name} is cut off")
+                offsets[name] = found[1].slice(0, wanted)
+                ends = np.frombuffer(offsets[name], dtype="<i4")
+                wanted = 8 * int(ends[-1])
+                buffer = found[-1] if found[-1] is not None else pa.py_buffer(b"")
+                if ends[0] != 0 or wanted < 0 or buffer.size < wanted or any(b is not None for b in found[2:-1]):
+                    raise ValueError(f"the column {name} is cut off")
+                values[name] = buffer.slice(0, wanted)
+            else:
+                wanted = 4 * batch.num_rows
+                if found[1] is None or found[1].size < wanted:
+                    raise ValueError(f"the column {name} is cut off")
+                values[name] = found[1].slice(0, wanted)
+        return cls(offsets, values)
+
+    def checksum(self) -> str:
+        """Of all of them."""
+        every = [buffer for name in self.values for buffer in (self.offsets.get(name), self.values[name])]
+        return layout.chunk_checksum([memoryview(buffer) for buffer in every if buffer is not None])

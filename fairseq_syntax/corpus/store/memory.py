@@ -1,0 +1,73 @@
+"""A store in memory, for sentences that are not in a file, such as a user's input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fairseq_syntax.corpus.store.flat import FlatArcs, FlatSyntax
+from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.errors import SyntaxDataError
+
+
+class MemoryStore:
+    """Sentences in memory, with the part of :class:`SyntaxStore` that batching uses.
+
+    Args:
+        sentences: in the order of their numbers
+    """
+
+    path = "<memory>"
+    labels: ClassVar[dict[str, list[str]]] = {}  # none are kept: the ids are those of who made the sentences
+
+    def __init__(self, sentences: list[StoredSentence]) -> None:
+        self._sentences = sentences
+
+    def __len__(self) -> int:
+        return len(self._sentences)
+
+    def subset(self, numbers: Sequence[int]) -> MemoryStore:
+        """A store of these sentences alone, counted from 0."""
+        return MemoryStore([self._sentences[i] for i in numbers])
+
+    def spans(self, sentence: int) -> list[tuple[int, int]]:
+        """As :meth:`SyntaxStore.spans`."""
+        found = self._sentences[sentence]
+        starts = found.sentences or ([0] if found.pieces else [])
+        return list(zip(starts, [*starts[1:], len(found.pieces)]))
+
+    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
+        """As :meth:`SyntaxStore.fetch`, sentence by sentence, with ``parsed`` where a sentence has no parse."""
+        chosen = [self._sentences[i] for i in ids]
+        if arcs and any(s.arcs is None and s.parsed for s in chosen):
+            raise SyntaxDataError("the parse has no arcs", hint="parse with --distributions")
+        found = [sorted(s.arcs or ()) for s in chosen]
+        flat = FlatSyntax(
+            n_pieces=_int32([sum(s.pieces) for s in chosen]),
+            n_words=_int32([len(s.pieces) for s in chosen]),
+            pieces=_int32([n for s in chosen for n in s.pieces]),
+            head=_int32([head for s in chosen for head in s.head]),
+            deprel=_int32([label for s in chosen for label in s.deprel]),
+            upos=_int32([tag for s in chosen for tag in s.upos]),
+            xpos=_int32([tag for s in chosen for tag in s.xpos]),
+            n_tree_arcs=sum(p * s.pieces[h] for s in chosen for p, h in zip(s.pieces, s.head)),
+        )
+        if arcs:
+            every = [arc for run in found for arc in run]
+            flat.arcs = FlatArcs(
+                n_arcs=_int32([len(run) for run in found]),
+                dependent=_int32([dependent for dependent, _, _, _ in every]),
+                head=_int32([head for _, head, _, _ in every]),
+                label=_int32([label for _, _, label, _ in every]),
+                prob=np.array([prob for _, _, _, prob in every], dtype=np.float32),
+                n_piece_arcs=sum(s.pieces[a[0]] * s.pieces[a[1]] for s, run in zip(chosen, found) for a in run),
+            )
+        if not all(s.parsed for s in chosen):
+            flat.parsed = _int32([s.parsed for s in chosen])
+        return flat
+
+
+def _int32(numbers: Sequence[int]) -> np.ndarray:
+    return np.array(numbers, dtype=np.int32)

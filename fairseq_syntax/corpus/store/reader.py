@@ -1,0 +1,222 @@
+"""Reading a store: memory-mapped, by sentence number, in any process."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fairseq_syntax.corpus.store import schema as layout
+from fairseq_syntax.corpus.store.chunk import Buffers
+from fairseq_syntax.corpus.store.flat import FlatArcs, FlatSyntax
+from fairseq_syntax.errors import SyntaxDataError
+
+_AGAIN = "run the command again that made it: fairseq-syntax binarize, or fairseq-preprocess"
+
+
+class SyntaxStore:
+    """The syntax of one side of a split.
+
+    The file is one memory map, and where each column of each chunk begins in it is a number: so a batch is gathered
+    by the same few operations from one chunk and from thousands. A chunk's checksum is verified when the chunk is
+    used for the first time.
+
+    Opens lazily, so that it can be pickled to spawned workers and shared by forked ones.
+
+    Args:
+        path: the file
+
+    Raises:
+        SyntaxDataError: no such file, not a whole store, or one of another version
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._mapped, self._file, self._reader, self.metadata = _open(self.path)
+        self._sentences, self._per_chunk = self.metadata["sentences"], self.metadata["chunk"]
+        self._verified = np.zeros(self._reader.num_record_batches, dtype=bool)
+        # Where each chunk's columns begin: those of 32-bit numbers in units of 4 bytes, words and arcs in units of 8.
+        columns = ("words.offsets", "arcs.offsets", *self._reader.schema.names)
+        self._begin = {name: np.zeros(len(self._verified), dtype=np.int64) for name in columns}
+        size = self._file.size
+        self._words32 = np.frombuffer(self._file, dtype="<i4", count=size // 4)
+        self._words64 = np.frombuffer(self._file, dtype="<u8", count=size // 8)
+
+    def __getstate__(self) -> str:
+        return self.path
+
+    def __setstate__(self, path: str) -> None:
+        self.__init__(path)  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return self._sentences
+
+    @property
+    def has_arcs(self) -> bool:
+        """Whether the store holds the parser's distributions."""
+        return self.metadata["arcs"] is not None
+
+    @property
+    def labels(self) -> dict[str, list[str]]:
+        """Names of the label ids, by column: ``deprel``, ``upos``, ``xpos``."""
+        return self.metadata["labels"]
+
+    def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
+        """The syntax of a batch of sentences.
+
+        Args:
+            ids: [B] sentence numbers, 0-based, in the batch's order; they may repeat
+            arcs: whether to fetch the distributions as well
+
+        Raises:
+            SyntaxDataError: a number out of range, arcs asked of a store without, or a damaged chunk
+        """
+        if arcs and not self.has_arcs:
+            raise SyntaxDataError(
+                "the store holds no arcs", path=self.path, hint="parse with --distributions and binarize again"
+            )
+        chunk, row = self._locate(ids)
+        n_words, numbers = self._lists("words", chunk, row)
+        labels = numbers[:, layout.LABELS]
+        flat = FlatSyntax(
+            n_pieces=self._per_sentence("pieces", chunk, row).astype(np.int32),
+            n_words=n_words,
+            pieces=(numbers[:, layout.PIECES] & (layout.FIRST_OF_SENTENCE - 1)).astype(np.int32),
+            head=numbers[:, layout.HEAD].astype(np.int32),
+            deprel=(labels & ((1 << layout.DEPREL_BITS) - 1)).astype(np.int32),
+            upos=(labels >> layout.DEPREL_BITS).astype(np.int32),
+            xpos=numbers[:, layout.XPOS].astype(np.int32),
+            n_tree_arcs=int(self._per_sentence("tree_arcs", chunk, row).sum(dtype=np.int64)),
+        )
+        if arcs:
+            n_arcs, numbers = self._lists("arcs", chunk, row)
+            flat.arcs = FlatArcs(
+                n_arcs=n_arcs,
+                dependent=numbers[:, layout.ARC_DEPENDENT].astype(np.int32),
+                head=numbers[:, layout.ARC_HEAD].astype(np.int32),
+                label=numbers[:, layout.ARC_LABEL].astype(np.int32),
+                prob=numbers[:, layout.ARC_PROB] * np.float32(1 / layout.PROB_SCALE),
+                n_piece_arcs=int(self._per_sentence("piece_arcs", chunk, row).sum(dtype=np.int64)),
+            )
+        return flat
+
+    def spans(self, sentence: int) -> list[tuple[int, int]]:
+        """Word spans ``[start, end)`` of the sentences in a line, numbered as in :meth:`fetch`.
+
+        Raises:
+            SyntaxDataError: as :meth:`fetch`
+        """
+        _, numbers = self._lists("words", *self._locate(np.array([sentence])))
+        starts = np.flatnonzero(numbers[:, layout.PIECES] & layout.FIRST_OF_SENTENCE).tolist()
+        return list(zip(starts, [*starts[1:], len(numbers)]))
+
+    def verify(self) -> None:
+        """Compares every chunk with its checksum.
+
+        Raises:
+            SyntaxDataError: one is damaged
+        """
+        for number in np.flatnonzero(~self._verified):
+            self._verify(int(number))
+            self.release()
+
+    def release(self) -> None:
+        """Gives back the memory of what was read so far, so that a pass over the whole file needs little at a time."""
+        release_pages(self._mapped)
+
+    def _locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Chunk and row of sentences, [B] int64 each; the chunks are verified."""
+        ids = np.asarray(ids, dtype=np.int64)
+        if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise SyntaxDataError(f"sentence {wrong} asked of a store of {len(self)}", path=self.path)
+        chunk, row = np.divmod(ids, self._per_chunk)
+        verified = self._verified.take(chunk)
+        if not verified.all():
+            for number in np.unique(chunk[~verified]):
+                self._verify(int(number))
+        return chunk, row
+
+    def _per_sentence(self, column: str, chunk: np.ndarray, row: np.ndarray) -> np.ndarray:
+        return self._words32.take(self._begin[column].take(chunk) + row).view("<u4")
+
+    def _lists(self, column: str, chunk: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The lengths of the sentences' lists, [B] int32, and their items one after another, [N, 4] uint16."""
+        at = self._begin[f"{column}.offsets"].take(chunk) + row
+        begin = self._words32.take(at)
+        lengths = self._words32.take(at + 1) - begin
+        until = lengths.cumsum(dtype=np.int64)
+        places = np.arange(until[-1] if len(until) else 0)
+        places += (self._begin[column].take(chunk) + begin - until + lengths).repeat(lengths)
+        return lengths, self._words64.take(places).view("<u2").reshape(-1, 4)
+
+    def _verify(self, number: int) -> None:
+        """Finds the columns of a chunk, and compares it with its checksum."""
+        first = number * self._per_chunk
+        where = f"its sentences {first + 1} to {min(first + self._per_chunk, len(self))}"
+        try:
+            batch = self._reader.get_batch(number)
+            if batch.num_rows != min(self._per_chunk, len(self) - first):
+                raise ValueError("they are not as many as they should be")
+            buffers = Buffers.of(batch)
+        except (pa.ArrowException, OSError, ValueError) as e:
+            raise _damaged(self.path, f"{where}: {e}") from e
+        if buffers.checksum() != self.metadata["checksums"][number]:
+            raise _damaged(self.path, f"{where}: the checksum is another")
+        for found, ending, size in ((buffers.offsets, ".offsets", 4), (buffers.values, "", 0)):
+            for name, buffer in found.items():
+                unit = size or (8 if name in buffers.offsets else 4)
+                begin = buffer.address - self._file.address
+                if buffer.size and (begin % unit or not 0 <= begin <= self._file.size - buffer.size):
+                    raise _damaged(self.path, f"{where}: the column {name} lies outside the file")
+                self._begin[name + ending][number] = begin // unit
+        self._verified[number] = True
+
+
+def _damaged(path: str, what: object) -> SyntaxDataError:
+    return SyntaxDataError(f"not a whole syntax store: {what}", path=path, hint="run fairseq-syntax binarize again")
+
+
+def release_pages(mapped: mmap.mmap) -> None:
+    """Lets the system have the pages of a file that is mapped to be read; they are read again when they are used."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _open(path: str) -> tuple[mmap.mmap, pa.Buffer, pa.ipc.RecordBatchFileReader, dict[str, Any]]:
+    if not os.path.exists(path):
+        raise SyntaxDataError(
+            "there is no syntax beside this token dataset", path=path, hint="run fairseq-syntax binarize"
+        )
+    try:
+        with open(path, "rb") as source:
+            mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+        file = pa.py_buffer(mapped)
+        reader = pa.ipc.open_file(file)
+        raw = (reader.schema.metadata or {}).get(layout.METADATA_KEY)
+        metadata = None if raw is None else json.loads(raw)
+        batches = reader.num_record_batches
+    except (pa.ArrowException, OSError, ValueError) as e:
+        raise _damaged(path, e) from e
+    if not isinstance(metadata, dict) or "version" not in metadata:
+        raise SyntaxDataError("an Arrow file, but not a syntax store", path=path, hint=_AGAIN)
+    if metadata["version"] != layout.VERSION:
+        raise SyntaxDataError(
+            f"a store of version {metadata['version']}; this package reads version {layout.VERSION}",
+            path=path,
+            hint=_AGAIN,
+        )
+    if missing := layout.OWN_METADATA - metadata.keys():
+        raise _damaged(path, f"its metadata lack {', '.join(sorted(missing))}")
+    if layout.metadata_checksum(metadata) != metadata["checksum"]:
+        raise _damaged(path, "the checksum of its metadata is another")
+    sentences, chunk, with_arcs = metadata["sentences"], metadata["chunk"], metadata["arcs"] is not None
+    if batches != -(-sentences // chunk) or len(metadata["checksums"]) != batches:
+        raise _damaged(path, "it has lost record batches")
+    if not reader.schema.equals(layout.schema(with_arcs)):
+        raise SyntaxDataError("the store's columns are not those of its version", path=path, hint=_AGAIN)
+    return mapped, file, reader, metadata

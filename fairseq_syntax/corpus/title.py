@@ -1,0 +1,97 @@
+"""The title of a parse: the comments above its first sentence that are of the whole text.
+
+- ``# lines = N``: the number of lines.
+- ``# made_from = …``: a fingerprint of what the parse depends on, in files of ``fairseq-syntax parse``.
+- ``# parsed_with = {…}``: the parser's options, so that a model's raw text can be parsed as its training text was; and
+  under ``control`` the names of the controls that a control parse was made by, in their order, with a temperature that
+  is not the control's own (``sharpened --temperature 0.1``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import is_read_once, read_raw_lines
+
+logger = logging.getLogger(__name__)
+
+_PARSED_WITH = "# parsed_with = "
+_LONGEST = 8  # rows: a file may be comments without end
+
+
+def title(n_lines: int, *, made_from: str | None = None, parsed_with: Mapping[str, Any] | None = None) -> str:
+    """The rows of a title, each with its line end.
+
+    Args:
+        n_lines: of the text
+        made_from: the fingerprint, if there is one
+        parsed_with: the parser's options, where they are known
+    """
+    rows = f"# lines = {n_lines}\n"
+    if made_from is not None:
+        rows += f"# made_from = {made_from}\n"
+    if parsed_with is not None:
+        rows += _PARSED_WITH + json.dumps(parsed_with, ensure_ascii=False) + "\n"
+    return rows
+
+
+def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The parser's options by the title of a CoNLL-U file; None where it has none, or is read by others, and once."""
+    if is_read_once(path):
+        return None
+    for number, raw in enumerate(read_raw_lines(path)):
+        row = raw.decode("utf-8", "replace")
+        if number == _LONGEST or not row.startswith("#"):
+            return None
+        if row.startswith(_PARSED_WITH):
+            try:
+                found = json.loads(row.removeprefix(_PARSED_WITH))
+            except ValueError:
+                return None
+            return found if isinstance(found, dict) else None
+    return None
+
+
+def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
+    """The controls that a parse was made by, in their order; none if it is a real one, or nothing is known of it."""
+    found = (parsed_with or {}).get("control")
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def without_control(parsed_with: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The options of the parser from whose parses controls were made; None where nothing is known."""
+    return None if parsed_with is None else {name: own for name, own in parsed_with.items() if name != "control"}
+
+
+def check_controls(
+    trained: Mapping[str, Any] | None, given: Mapping[str, Any] | None, path: str | os.PathLike[str]
+) -> None:
+    """Make sure that a model which reads a parse gets parses of the kind that it was trained on.
+
+    Args:
+        trained, given: what the training text and these parses were parsed with, where it is known
+        path: of these parses, for errors
+
+    Raises:
+        SyntaxDataError: it was trained on control parses, and these are real, or other controls
+    """
+    known, own = controls(trained), controls(given)
+    if known and known != own:
+        raise SyntaxDataError(
+            f"the model was trained on control parses ({', '.join(known)}), and these are "
+            + (f"others ({', '.join(own)})" if own else "real"),
+            path=path,
+            hint=f"give what fairseq-syntax control {' '.join(known)} makes of the parse",
+        )
+    if own and not known:
+        logger.warning("%s: control parses (%s), for a model that knows real ones", path, ", ".join(own))
+
+
+def is_of_title(row: str) -> bool:
+    """Whether a row without its line end is one of a title, its number of lines aside."""
+    return row.startswith((_PARSED_WITH, "# made_from = "))

@@ -1,0 +1,187 @@
+"""Do a parser's probabilities mean what they say? Reliability, expected calibration error, and the temperature.
+
+A parser is calibrated if, of all heads that it predicts with probability p, a fraction p is correct. The expected
+calibration error (Guo, Pleiss, Sun and Weinberger, ICML 2017, Equation 3) is the mean gap between probability and
+accuracy over bins of equal width, each weighted by the number of words in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.errors import SyntaxDataError
+
+Floats = NDArray[np.float64]
+THRESHOLDS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+_LEAST = 1e-9  # for the logarithm of an arc that was not kept
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Categorical distributions and what was right in each: ``n`` of them, with ``A`` choices in all.
+
+    ``owner`` [A] int names the distribution a choice belongs to, ``p`` [A] its probability, and ``right`` [A] bool
+    whether it is the gold one. A distribution whose gold choice was not kept has none that is right.
+    """
+
+    n: int
+    owner: NDArray[np.int64]
+    p: Floats
+    right: NDArray[np.bool_]
+
+    def at(self, temperature: float) -> Choices:
+        """The distributions with the parser's scores divided by ``temperature``: p^(1/T), normalised."""
+        scaled = np.exp(np.log(np.maximum(self.p, _LEAST)) / temperature)
+        total = np.bincount(self.owner, scaled, self.n)
+        mass = np.bincount(self.owner, self.p, self.n)
+        return Choices(self.n, self.owner, scaled * (mass / np.maximum(total, _LEAST))[self.owner], self.right)
+
+    def best(self) -> tuple[Floats, NDArray[np.bool_]]:
+        """[n] the largest probability of each distribution, and whether it is the right choice."""
+        order = np.lexsort((self.p, self.owner))
+        last = np.flatnonzero(np.diff(self.owner[order], append=-1))
+        confidence, correct = np.zeros(self.n), np.zeros(self.n, dtype=bool)
+        top = order[last]
+        confidence[self.owner[top]], correct[self.owner[top]] = self.p[top], self.right[top]
+        return confidence, correct
+
+    def log_loss(self) -> float:
+        """The mean −log p of the right choices."""
+        given = np.bincount(self.owner, self.p * self.right, self.n)
+        return float(-np.log(np.maximum(given, _LEAST)).mean())
+
+    def part(self, which: NDArray[np.bool_]) -> Choices:
+        """The distributions of a mask [n]."""
+        kept = which[self.owner]
+        number = np.cumsum(which) - 1
+        return Choices(int(which.sum()), number[self.owner[kept]], self.p[kept], self.right[kept])
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A parse held against a treebank, word by word.
+
+    ``heads`` are the distributions over heads, ``arcs`` those over heads and labels, ``labels`` those over labels
+    given the gold head (of the words where that was kept). ``tree_p`` [n] is the probability of the 1-best tree's
+    head, ``tree_right`` [n] whether it is the gold one, ``tree_labelled`` [n] whether the label is right as well.
+    """
+
+    heads: Choices
+    arcs: Choices
+    labels: Choices
+    tree_p: Floats
+    tree_right: NDArray[np.bool_]
+    tree_labelled: NDArray[np.bool_]
+
+
+def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
+    """Holds a parse with distributions against the gold one, line by line.
+
+    Raises:
+        SyntaxDataError: lines or words differ, or a line has no distributions
+    """
+    heads, arcs, labels = _Collector(), _Collector(), _Collector()
+    tree_p: list[float] = []
+    tree_right: list[bool] = []
+    tree_labelled: list[bool] = []
+    for truth, guess in zip(gold, parsed, strict=True):
+        if truth.words != guess.words:
+            raise SyntaxDataError(
+                f"line {truth.line_number + 1} has other words in the treebank than in the parse",
+                hint="parse the treebank's own words",
+            )
+        if not truth.words:
+            continue
+        if guess.arcs is None:
+            raise SyntaxDataError(
+                f"line {truth.line_number + 1} of the parse has no distributions", hint="parse with --distributions"
+            )
+        found: list[dict[int, dict[str, float]]] = [{} for _ in truth.words]
+        for dependent, head, label, p in guess.arcs:
+            given = found[dependent].setdefault(head, {})
+            given[label] = given.get(label, 0.0) + p
+        for word, by_head in enumerate(found):
+            head, label = truth.heads[word], truth.deprels[word]
+            mass = {candidate: sum(given.values()) for candidate, given in by_head.items()}
+            heads.add(list(mass.values()), [candidate == head for candidate in mass])
+            joint = [(c == head and name == label, p) for c, given in by_head.items() for name, p in given.items()]
+            arcs.add([p for _, p in joint], [right for right, _ in joint])
+            if mass.get(head, 0.0) > 0.0:
+                given = by_head[head]
+                labels.add([p / mass[head] for p in given.values()], [name == label for name in given])
+            tree_p.append(mass.get(guess.heads[word], 0.0))
+            tree_right.append(guess.heads[word] == head)
+            tree_labelled.append(guess.heads[word] == head and guess.deprels[word] == label)
+    if not tree_p:
+        raise SyntaxDataError("there are no words to compare")
+    return Sample(
+        heads.done(), arcs.done(), labels.done(), np.array(tree_p), np.array(tree_right), np.array(tree_labelled)
+    )
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.n = 0
+        self.owner: list[int] = []
+        self.p: list[float] = []
+        self.right: list[bool] = []
+
+    def add(self, p: Sequence[float], right: Sequence[bool]) -> None:
+        self.owner += [self.n] * len(p)
+        self.p += p
+        self.right += right
+        self.n += 1
+
+    def done(self) -> Choices:
+        return Choices(self.n, np.array(self.owner, dtype=np.int64), np.array(self.p), np.array(self.right, dtype=bool))
+
+
+def reliability(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> list[tuple[float, float, int]]:
+    """(mean probability, accuracy, count) of each bin of equal width that holds something; arguments are [n]."""
+    index = np.minimum((confidence * bins).astype(int), bins - 1)
+    return [
+        (float(confidence[index == b].mean()), float(correct[index == b].mean()), int((index == b).sum()))
+        for b in range(bins)
+        if (index == b).any()
+    ]
+
+
+def calibration_error(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> float:
+    """The expected calibration error of [n] probabilities and outcomes."""
+    found = reliability(confidence, correct, bins)
+    return sum(count * abs(p - accuracy) for p, accuracy, count in found) / len(confidence)
+
+
+def fit_temperature(choices: Choices) -> float:
+    """The temperature with the least log loss, to divide the parser's scores by."""
+    # The log loss is convex in 1/T.
+    found = minimize_scalar(lambda beta: choices.at(1.0 / beta).log_loss(), bounds=(0.1, 10.0), method="bounded")
+    return float(1.0 / found.x)
+
+
+def held_out_error(choices: Choices, bins: int = 10) -> float:
+    """The calibration error with temperature: fitted on the even distributions, measured on the odd, and vice versa."""
+    even = np.arange(choices.n) % 2 == 0
+    confidence, correct = np.zeros(choices.n), np.zeros(choices.n, dtype=bool)
+    for half in (even, ~even):
+        if half.any() and not half.all():
+            confidence[~half], correct[~half] = choices.part(~half).at(fit_temperature(choices.part(half))).best()
+    return calibration_error(confidence, correct, bins)
+
+
+def kept_mass(choices: Choices, thresholds: Sequence[float] = THRESHOLDS) -> list[tuple[float, float, float]]:
+    """(threshold, choices per distribution, mass per distribution) of what each threshold would keep."""
+    return [
+        (
+            threshold,
+            float((choices.p >= threshold).sum() / choices.n),
+            float(choices.p[choices.p >= threshold].sum() / choices.n),
+        )
+        for threshold in thresholds
+    ]

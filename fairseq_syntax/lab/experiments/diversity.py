@@ -1,0 +1,147 @@
+"""Translations by varied tag sequences (LaSyn); :mod:`.diversity_measures` is about what they are worth."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fairseq_syntax.corpus.store import SyntaxStore, store_path
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.spelling import text_of_tokens
+from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.systems.lasyn.edits import TagBigrams, random_variation
+from fairseq_syntax.systems.lasyn.ensemble import is_latent
+from fairseq_syntax.systems.lasyn.generator import LatentGenerator
+from fairseq_syntax.systems.lasyn.templates import Template
+
+SENTENCES_AT_A_TIME = 10_000
+
+
+@dataclass
+class Variation:
+    """One translation by one tag sequence.
+
+    Attributes:
+        sentence: its number, 0-based
+        distance: edit distance of the tags from the most likely sequence
+        tags: latent values of the pieces
+        text: the translation
+    """
+
+    sentence: int
+    distance: int
+    tags: Template
+    text: str
+
+
+class _Numbered:
+    """Templates by sentence number."""
+
+    def __init__(self, templates: Mapping[int, Template]) -> None:
+        self.templates = templates
+
+    def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
+        return [self.templates[i] for i in sample["id"].tolist()]
+
+    def where(self, number: int) -> dict[str, Any]:
+        return {}
+
+
+def training_bigrams(task: Any, column: str, split: str = "train") -> TagBigrams:
+    """Which tags stand beside each other in the target's parse of a split.
+
+    Args:
+        task: a ``syntax_translation`` task
+        column: ``upos`` or ``xpos``
+    """
+    source, target = task.cfg.source_lang, task.cfg.target_lang
+    paths = [store_path(task.data_dir, split, *pair, target) for pair in ((source, target), (target, source))]
+    store = SyntaxStore(next(filter(os.path.exists, paths), paths[0]))
+    pairs: set[tuple[int, int]] = set()
+    for start in range(0, len(store), SENTENCES_AT_A_TIME):
+        flat = store.fetch(np.arange(start, min(start + SENTENCES_AT_A_TIME, len(store))))
+        pairs |= TagBigrams.pairs_of_words(getattr(flat, column), flat.pieces, flat.n_words)
+    return TagBigrams(pairs)
+
+
+class Diversifier:
+    """Translates sentences of a dataset by the most likely tags and by variations of them.
+
+    Args:
+        models: LaSyn models with tags
+        task: their task
+        dataset: whose sentences are translated
+        bigrams: which sequences are valid
+        beam: the beam's size
+        batch_size: sentences at a time
+    """
+
+    def __init__(
+        self, models: list[Any], task: Any, dataset: Any, bigrams: TagBigrams, beam: int = 5, batch_size: int = 64
+    ) -> None:
+        if not all(is_latent(m) and m.decoder.tags for m in models):
+            raise SyntaxDataError(
+                "only a LaSyn model that has learnt tags can be given tag sequences",
+                hint="train lasyn_transformer with --criterion lasyn_em on a target that was parsed",
+            )
+        self.models, self.task, self.dataset, self.bigrams = models, task, dataset, bigrams
+        self.beam, self.batch_size = beam, batch_size
+        self.names: list[str] = models[0].decoder.latent_names
+
+    def most_likely(self, sentences: Sequence[int]) -> dict[int, Template]:
+        """The tag sequence of the best pair of words and tags of each sentence."""
+        return {i: h["tags"][:-1].tolist() for i, h in self._search(sentences, mode="joint")}
+
+    def translate(self, templates: Mapping[int, Template]) -> dict[int, str]:
+        """The best translation of each sentence by its tags."""
+        found = self._search(list(templates), mode="template", templates=_Numbered(templates))
+        return {i: self.text(h["tokens"]) for i, h in found}
+
+    def vary(
+        self, sentences: Sequence[int], distances: Sequence[int], samples: int, rng: random.Random
+    ) -> list[Variation]:
+        """`samples` translations per sentence and distance; fewer where there are no such tag sequences.
+
+        The one translation at distance 0 stands there `samples` times, so that all distances compare.
+        """
+        best = self.most_likely(sentences)
+        out: list[Variation] = []
+        rounds = [distance for distance in distances for _ in range(1 if distance == 0 else samples)]
+        with progress(total=len(rounds) * len(sentences), of="translating", unit="sentences") as bar:
+            for distance in rounds:
+                drawn = {i: random_variation(t, distance, self.bigrams, rng) for i, t in best.items()}
+                templates = {i: t for i, t in drawn.items() if t is not None}
+                texts = self.translate(templates)
+                made = [Variation(i, distance, t, texts[i]) for i, t in templates.items()]
+                out += made * (samples if distance == 0 else 1)
+                bar.update(len(sentences))
+        return out
+
+    def reference(self, sentence: int) -> str:
+        """The text of a reference translation."""
+        return self.text(self.dataset[sentence]["target"])
+
+    def text(self, tokens: Any) -> str:
+        """Tokens [T] as text."""
+        return text_of_tokens(tokens, self.task.target_dictionary, self.task.target_segmenter)
+
+    def _search(self, sentences: Sequence[int], **options: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+        if not sentences:
+            return
+        dictionary = self.task.target_dictionary
+        generator = LatentGenerator(self.models, dictionary, beam_size=self.beam, **options)
+        device = next(self.models[0].parameters()).device
+        ordered = sorted(sentences, key=self.dataset.size)
+        for start in range(0, len(ordered), self.batch_size):
+            batch = self.dataset.collater([self.dataset[i] for i in ordered[start : start + self.batch_size]])
+            if device.type == "cuda":
+                from fairseq.utils import move_to_cuda
+
+                batch = move_to_cuda(batch)
+            for i, hypotheses in zip(batch["id"].tolist(), generator.generate(self.models, batch)):
+                yield i, hypotheses[0]

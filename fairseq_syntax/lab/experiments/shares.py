@@ -1,0 +1,173 @@
+"""How much of a system's gain is syntax: its gain over a baseline with the parse, and with control parses.
+
+A control parse has the form of a parse and less, or nothing, of its syntax (:mod:`fairseq_syntax.lab.controls`).
+What a system gains with it over the baseline is not due to the syntax that the control leaves out, but to parameters,
+to one more objective, or to a bias towards neighbours. So of a system S, its twin S.c trained and tested on control
+c, and a baseline B::
+
+    gain          = score(S) − score(B)
+    gain with c   = score(S.c) − score(B)
+    syntax        = score(S) − score(S.c)
+    kept with c   = gain with c / gain       the share of the gain that does not need the syntax
+
+Intervals are those of :class:`fairseq_syntax.lab.scoring.significance.Resampled`, over sentences and seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.properties import Property, interval_label
+from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Difference, Resampled, bounds
+from fairseq_syntax.lab.scoring.tables import Table, number
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def above_zero(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.low > 0
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
+
+
+def _kept(resampled: Resampled, twin: str, system: str, baseline: str) -> list[float] | None:
+    """The twin's gain over the system's; None where the interval of the latter has 0 in it."""
+    if resampled.difference(system, baseline).low <= 0:
+        return None
+    score, scores = resampled.score, resampled.scores
+    gains = scores[system] - scores[baseline]
+    drawn = np.divide(scores[twin] - scores[baseline], gains, out=np.full_like(gains, np.inf), where=gains > 0)
+    return [(score[twin] - score[baseline]) / (score[system] - score[baseline]), *bounds(drawn)]
+
+
+def _figures(found: Difference) -> list[float]:
+    return [found.difference, found.low, found.high]
+
+
+def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> list[dict[str, Any]]:
+    """The gain of every system, and what is left of it with each control.
+
+    Args:
+        resampled: the systems' scores, of a metric of which more is better; the twin of S that control c trained is
+            called ``S.c``
+        baseline: one of them
+        controls: names of controls; those of which a system has no twin are left out
+
+    Returns:
+        for each system that is no twin: ``system``, ``seeds``, ``gain``, and ``controls`` by name with ``seeds``,
+        ``gain``, ``syntax`` and ``kept`` (None where the gain may be 0). Figures are [value, low, high].
+    """
+    runs = resampled.seeds
+    # of systems that may not be finished themselves
+    twins = {name for name in runs if any(name.endswith(f".{control}") for control in controls)}
+    rows = []
+    for system in runs:
+        if system == baseline or system in twins:
+            continue
+        row: dict[str, Any] = {"system": system, "seeds": runs[system]}
+        row["gain"] = _figures(resampled.difference(system, baseline))
+        row["controls"] = {}
+        for control in controls:
+            twin = f"{system}.{control}"
+            if twin in runs:
+                row["controls"][control] = {
+                    "seeds": runs[twin],
+                    "gain": _figures(resampled.difference(twin, baseline)),
+                    "syntax": _figures(resampled.difference(system, twin)),
+                    "kept": _kept(resampled, twin, system, baseline),
+                }
+        rows.append(row)
+    return rows
+
+
+def measure_by(
+    scorer: Scorer,
+    runs: Mapping[str, Sequence[Sequence[str]]],
+    baseline: str,
+    controls: Sequence[str],
+    parses: Sequence[ParsedLine],
+    properties: Sequence[Property],
+    *,
+    draws: int = 1000,
+) -> list[dict[str, Any]]:
+    """:func:`measure` in the intervals of each property of the source's parse.
+
+    Args:
+        scorer, runs, draws: as in :class:`.significance.Resampled`
+        parses: of the source's lines
+
+    Returns:
+        ``{"property", "intervals"}``, and of each interval ``{"over", "to", "sentences", "rows"}``
+    """
+    found = []
+    for prop in properties:
+        intervals = []
+        for interval in prop.intervals(prop.values(parses)):
+            chosen = interval.lines.tolist()
+            entry: dict[str, Any] = {"over": interval.over, "to": interval.to, "sentences": len(chosen)}
+            entry["rows"] = measure(Resampled(scorer, runs, draws, subset=chosen), baseline, controls)
+            intervals.append(entry)
+        found.append({"property": prop.name, "intervals": intervals})
+    return found
+
+
+def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """The rows of :func:`measure` as a table: a line for each system and control."""
+    body = []
+    for row in rows:
+        first = [row["system"], str(Estimate(*row["gain"]))]
+        if not row["controls"]:
+            body.append([*first, "", "", "", ""])
+        for control, found in row["controls"].items():
+            kept = "" if found["kept"] is None else percent(found["kept"])
+            figures = [str(Estimate(*found[what])) for what in ("gain", "syntax")]
+            body.append([*first, control, *figures, kept])
+            first = ["", ""]
+    header = ["system", f"gain, {metric}", "control", "gain with it", "syntax", "kept with it"]
+    notes = ["in brackets: 95 % intervals over sentences, and over seeds where there are several"]
+    if any(found["kept"] is None for row in rows for found in row["controls"].values()):
+        notes.append("no share is given of a gain that may be 0")
+    return Table(title, header, body, notes)
+
+
+def by_table(metric: str, found: Mapping[str, Any]) -> Table | None:
+    """One property of :func:`measure_by` as a table: gains, and what the parse adds to each control; None: no rows."""
+
+    def shown(figures: Sequence[float], sentences: int) -> str:
+        return str(Estimate(*figures)) if sentences >= LEAST_SENTENCES else f"{figures[0]:+.2f}"
+
+    header, rows = ["", *(interval_label(found["property"], i["over"], i["to"]) for i in found["intervals"])], []
+    for place, row in enumerate(found["intervals"][0]["rows"]):
+        of_intervals = [(interval["rows"][place], interval["sentences"]) for interval in found["intervals"]]
+        rows.append([f"{row['system']}, gain", *(shown(one["gain"], n) for one, n in of_intervals)])
+        for control in row["controls"]:
+            cells = (shown(one["controls"][control]["syntax"], n) for one, n in of_intervals)
+            rows.append([f"{row['system']}, syntax against {control}", *cells])
+    if not rows:
+        return None
+    rows.insert(0, ["sentences", *(str(interval["sentences"]) for interval in found["intervals"])])
+    notes = ["in brackets: 95 % intervals over sentences, and over seeds where there are several"]
+    if any(interval["sentences"] < LEAST_SENTENCES for interval in found["intervals"]):
+        notes.append(f"none for fewer than {LEAST_SENTENCES} sentences")
+    return Table(f"{metric} by {found['property']}", header, rows, notes)
+
+
+def percent(figures: Sequence[float]) -> str:
+    """A share and its interval in percent."""
+    value, low, high = (number(100 * figure, 0) for figure in figures)
+    return f"{value} % ({low} to {high})"

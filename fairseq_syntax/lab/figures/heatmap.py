@@ -1,0 +1,173 @@
+"""Attention as heat maps for paper: a grid of layers and heads of one sentence, the parse above the words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.pages.exhibit import Exhibit, Tree
+from fairseq_syntax.use.pages.fonts import any_script
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["heat_maps"]
+
+RIGHT_TO_LEFT = frozenset({"ar", "fa", "he", "ur"})
+_BESIDE = 4
+_ARC, _TEXT = "#0b5cad", "#5b6570"
+
+
+def arc_levels(arcs: Sequence[tuple[int, int]]) -> list[int]:
+    """How high to draw each arc (from 1), so that an arc is above all arcs that it overlaps and that are shorter."""
+    spans = [(min(a), max(a)) for a in arcs]
+    order = sorted(range(len(arcs)), key=lambda k: spans[k][1] - spans[k][0])
+    levels = [1] * len(arcs)
+    for n, k in enumerate(order):
+        for other in order[:n]:
+            if spans[other][0] < spans[k][1] and spans[other][1] > spans[k][0]:
+                levels[k] = max(levels[k], levels[other] + 1)
+    return levels
+
+
+def heat_maps(
+    exhibit: Exhibit,
+    system: str,
+    *,
+    kind: str = "encoder",
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    tree: str | None = None,
+    src: str = "",
+) -> Figure:
+    """A matplotlib figure: layers below each other, their heads beside each other, at most four in a row.
+
+    Args:
+        exhibit: the sentence
+        system: whose attention
+        kind: ``encoder``, ``cross`` or ``decoder``
+        layers, heads: 0-based; None for all
+        tree: the tree to draw above the words (``parser``, ``gold``, …); None for the first there is. There is none
+            above target words.
+        src: code of the source language: a sentence that is written from right to left is drawn so
+
+    Raises:
+        SyntaxDataError: there is no such system, kind, layer or head
+    """
+    output = exhibit.outputs.get(system)
+    if output is None or not output.attention:
+        shown = [name for name, one in exhibit.outputs.items() if one.attention]
+        raise SyntaxDataError(f"there is no attention of {system}", hint=f"of {', '.join(shown) or 'no system'}")
+    weights = output.attention.get(kind)
+    if weights is None:
+        raise SyntaxDataError(f"{system} has no {kind} attention", hint=f"it has {', '.join(output.attention)}")
+    layers = range(len(weights)) if layers is None else layers
+    _check("layer", layers, len(weights))
+    heads = range(max(len(weights[layer]) for layer in layers)) if heads is None else heads
+    _check("head", heads, max(len(weights[layer]) for layer in layers))
+    columns = output.pieces if kind == "decoder" else exhibit.pieces
+    rows = exhibit.pieces if kind == "encoder" else output.pieces
+    name = tree or next(iter(exhibit.trees), None)
+    if name is not None and name not in exhibit.trees:
+        raise SyntaxDataError(f"sentence {exhibit.number} has no tree {name}", hint=f"of {', '.join(exhibit.trees)}")
+    parse = None if kind == "decoder" or name is None else exhibit.trees[name]
+    flip = src.split("_")[0] in RIGHT_TO_LEFT and kind != "decoder"
+    language = src if kind != "decoder" else None
+    with any_script(language):
+        return _grid(exhibit, weights, layers, heads, columns, rows, parse, flip)
+
+
+def _check(what: str, wanted: Sequence[int], count: int) -> None:
+    for number in wanted:
+        if not 0 <= number < count:
+            raise SyntaxDataError(f"no {what} {number}: there are {count}, counted from 0")
+
+
+def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, flip: bool) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    grid = [
+        [(layer, head) for head in heads[at : at + _BESIDE] if head < len(weights[layer])]
+        for layer in layers
+        for at in range(0, len(heads), _BESIDE)
+    ]
+    grid = [row for row in grid if row]
+    count, across = sum(map(len, grid)), max(map(len, grid))
+    cell = 0.2 if count <= _BESIDE else 0.13
+    size = 8 if count <= _BESIDE else 6
+    wide, high = max(1.6, cell * len(columns)), max(1.6, cell * len(rows))
+    pairs = [] if parse is None else [(i, h) for i, h in enumerate(parse.heads) if i != h]
+    above = 0.0 if parse is None else 0.35 + 0.24 * (max(arc_levels(pairs), default=0) + 1)
+    labels = 0.085 * max(map(len, [*columns, *rows])) + 0.2
+    figure = Figure(
+        figsize=(across * wide + labels + 0.6, len(grid) * (high + 0.35) + above + labels), layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    first = 1 if parse else 0
+    ratios = ([above + labels] if parse else []) + [high] * len(grid)
+    axes = figure.subplots(len(ratios), across, squeeze=False, height_ratios=ratios, sharex="col")
+    places = np.arange(len(columns))[::-1] if flip else np.arange(len(columns))
+    # one scale for all; a quarter at least, lest a head that attends to all alike look like a strong one
+    top = max(0.25, *(float(weights[layer][head].max()) for row in grid for layer, head in row))
+    for c in range(across):
+        if parse:
+            _draw_parse(axes[0][c], exhibit, parse, pairs, columns, places, size)
+        for r, row in enumerate(grid):
+            panel = axes[r + first][c]
+            if c >= len(row):
+                panel.set_axis_off()
+                continue
+            layer, head = row[c]
+            shown = weights[layer][head]
+            picture = panel.imshow(shown[:, ::-1] if flip else shown, cmap="Blues", vmin=0, vmax=top, aspect="auto")
+            panel.set_title(f"layer {layer}, head {head}", fontsize=size + 1)
+            panel.set_yticks(range(len(rows)), rows if c == 0 else [""] * len(rows), fontsize=size)
+            panel.tick_params(length=0)
+            if parse or r > 0:
+                panel.tick_params(labelbottom=False)
+            else:
+                panel.set_xticks(places, columns, rotation=90, fontsize=size)
+                panel.tick_params(labeltop=True, labelbottom=False)
+    figure.colorbar(picture, ax=axes[first:].ravel().tolist(), shrink=0.5, pad=0.01)
+    return figure
+
+
+def _draw_parse(axes: Axes, exhibit: Exhibit, parse: Tree, pairs, columns, places, size: float) -> None:
+    """Arcs over the columns of a heat map, and the columns' pieces below them."""
+    ends = np.cumsum([0, *exhibit.counts])
+    middles = [float(np.mean(places[start:end])) for start, end in pairwise(ends)]
+    levels = arc_levels(pairs)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(0, max(levels, default=0) + 2)
+    axes.set_axis_off()
+    for (i, h), level in zip(pairs, levels):
+        to, start = middles[i], middles[h] + 0.16 * np.sign(middles[i] - middles[h])
+        axes.plot([start, start, to], [0, level, level], color=_ARC, linewidth=0.9, solid_joinstyle="round")
+        _arrow(axes, to, level)
+        _label(axes, (start + to) / 2, level, parse.labels[i], parse.p[i], size)
+    for i, head in enumerate(parse.heads):
+        if head == i:
+            top = max(levels, default=0) + 1
+            _arrow(axes, middles[i], top)
+            _label(axes, middles[i], top, "root", parse.p[i], size)
+    for column, place in zip(columns, places):
+        axes.annotate(
+            column, (place, 0), (0, -3), textcoords="offset points", rotation=90, ha="center", va="top", fontsize=size
+        )
+
+
+def _arrow(axes: Axes, x: float, top: float) -> None:
+    style = {"arrowstyle": "-|>", "color": _ARC, "linewidth": 0.9, "mutation_scale": 6, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (x, 0), (x, top), arrowprops=style)
+
+
+def _label(axes: Axes, x: float, y: float, label: str, p: float | None, size: float) -> None:
+    text = f"{label} {p:.2f}".replace(" 0.", " .") if p is not None else label
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
+    axes.text(x, y + 0.08, text, ha="center", va="bottom", fontsize=size - 2, color=_TEXT, bbox=box)

@@ -1,0 +1,251 @@
+"""The papers' figures: sentence scores, scores by length and by the parse, training curves, reliability diagram.
+
+Each function returns a matplotlib figure; :func:`save` writes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.logs import Curves
+from fairseq_syntax.lab.scoring.properties import interval_label
+from fairseq_syntax.runtime.files import whole_binary
+from fairseq_syntax.use.pages.fonts import any_script
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
+
+__all__ = ["bleu_by_length", "box_plot", "reliability_diagram", "save", "score_by_property", "training_curves"]
+
+# Okabe and Ito's palette, which colour-blind readers tell apart; marks and hatches differ for readers of grey.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
+FORMATS = (".png", ".svg", ".pdf")
+
+
+@any_script()
+def box_plot(scores: Mapping[str, np.ndarray], metric: str) -> Figure:
+    """Box plot of sentence scores [N] per system, each score a dot (Figure 3 of the LDD paper).
+
+    The box is the quartiles, its line the median, the diamond the mean, the whiskers reach 1.5 times the box.
+    """
+    figure, axes = _axes(width=1.6 + 1.2 * len(scores), height=4.2)
+    values = list(scores.values())
+    places = np.arange(1, len(values) + 1)
+    # dots at random places beside each other; always the same, so that the picture is
+    random = np.random.default_rng(0)
+    for place, one, color in zip(places, values, _colors(len(values))):
+        shown = one if len(one) <= 2000 else random.choice(one, 2000, replace=False)
+        axes.scatter(place + random.uniform(-0.28, 0.28, len(shown)), shown, s=4, color=color, alpha=0.25, linewidths=0)
+    axes.boxplot(
+        values,
+        positions=places,
+        widths=0.62,
+        showmeans=True,
+        showfliers=False,
+        medianprops={"color": "black", "linewidth": 1.6},
+        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5},
+    )
+    axes.set_xticks(places, list(scores))
+    axes.set_ylabel(f"{metric} of a sentence")
+    axes.grid(axis="y", alpha=0.3)
+    return figure
+
+
+@any_script()
+def bleu_by_length(table: Mapping) -> Figure:
+    """BLEU per interval of length, one bar per system, with the number of sentences (Figure 4 of the LDD paper).
+
+    Args:
+        table: the ``by_length`` part of a score report
+    """
+    buckets = table["buckets"]
+    names = list(buckets[0]["BLEU"])
+    figure, axes = _axes(width=max(4.5, 1.2 + len(buckets) * (0.3 + 0.22 * len(names))), height=3.6)
+    places = np.arange(len(buckets))
+    width = 0.8 / len(names)
+    for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
+        offset = (i - (len(names) - 1) / 2) * width
+        scores = [b["BLEU"][name] for b in buckets]
+        style = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
+        axes.bar(places + offset, scores, width * 0.92, label=name, **style)
+    labels = [f"({b['over']}, {b['to']}]\n{b['sentences']:,}" for b in buckets]
+    axes.set_xticks(places, labels)
+    axes.set_xlabel(f"tokens of the {table['of']}; sentences below")
+    axes.set_ylabel("BLEU")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    _legend(figure)
+    return figure
+
+
+@any_script()
+def score_by_property(found: Mapping, metric: str) -> Figure:
+    """A metric per interval of a property of the parse, a dot per system with its 95% interval, sentences below.
+
+    Args:
+        found: one of the ``by_syntax`` parts of a score report
+        metric: one of its metrics, as printed
+
+    Raises:
+        SyntaxDataError: the report has no such metric
+    """
+    intervals = found["intervals"]
+    if metric not in intervals[0]["scores"]:
+        raise SyntaxDataError(f"no scores by {metric}", hint=f"there are {', '.join(intervals[0]['scores'])}")
+    names = list(intervals[0]["scores"][metric])
+    figure, axes = _axes(width=max(4.5, 1.2 + len(intervals) * (0.5 + 0.22 * len(names))), height=3.6)
+    places = np.arange(len(intervals))
+    for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
+        scores = [interval["scores"][metric][name] for interval in intervals]
+        middle = np.array([one["score"] for one in scores])
+        # a score may lie outside the percentiles of its resamples, by a hair and in small intervals
+        ends = np.array([[one.get("low", np.nan), one.get("high", np.nan)] for one in scores])
+        errors = np.maximum([middle - ends[:, 0], ends[:, 1] - middle], 0.0)
+        bare = np.isnan(ends[:, 0])
+        offset = (i - (len(names) - 1) / 2) * 0.6 / len(names)
+        mark = MARKS[i % len(MARKS)]
+        axes.errorbar(places + offset, middle, errors, fmt=mark, color=color, markersize=5, capsize=3, label=name)
+        axes.plot(places[bare] + offset, middle[bare], mark, color=color, markerfacecolor="white", markersize=5)
+    labels = [interval_label(found["property"], interval["over"], interval["to"]) for interval in intervals]
+    axes.set_xticks(places, [f"{label}\n{one['sentences']:,}" for label, one in zip(labels, intervals)])
+    known = ["low" in one for interval in intervals for one in interval["scores"][metric].values()]
+    hollow = "; hollow: too few for an interval" if any(known) and not all(known) else ""
+    axes.set_xlabel(f"{found['property']}; sentences below{hollow}")
+    axes.set_ylabel(metric)
+    axes.grid(axis="y", alpha=0.3)
+    _legend(figure)
+    return figure
+
+
+@any_script()
+def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: int = 0) -> Figure:
+    """One panel per metric, over updates: validation as a solid line, training epochs as a dashed one.
+
+    Where an epoch's mean is missing, the means within it (``train_inner``) are drawn.
+
+    Args:
+        since: the update from which on is drawn: the first ones are so far off that they flatten all others
+
+    Raises:
+        SyntaxDataError: no run has logged one of the metrics, or none from that update on
+    """
+    from matplotlib.lines import Line2D
+
+    figure, panels = _axes(width=0.8 + 4.2 * len(metrics), height=3.6, columns=len(metrics))
+    for axes, metric in zip(np.atleast_1d(panels), metrics):
+        drawn = False
+        for (_, curves), color, mark in zip(runs.items(), _colors(len(runs)), _marks(len(runs))):
+            train = "train" if metric in curves.get("train", {}) else "train_inner"
+            for kind in curves:
+                points = [point for point in curves[kind].get(metric, ()) if point[0] >= since]
+                if points and (kind == train or not kind.startswith("train")):
+                    x, y = zip(*points)
+                    style = "--" if kind == train else "-"
+                    axes.plot(x, y, style, color=color, marker=mark, markersize=4, linewidth=1.4)
+                    drawn = True
+        if not drawn:
+            known = sorted({name for curves in runs.values() for names in curves.values() for name in names})
+            if metric in known:
+                raise SyntaxDataError(f"no log has {metric} from update {since:,} on")
+            raise SyntaxDataError(f"no log has {metric}", hint=f"there are {', '.join(known)}")
+        axes.set_xlabel("updates")
+        axes.set_ylabel(metric)
+        axes.grid(alpha=0.3)
+    looks = zip(runs, _colors(len(runs)), _marks(len(runs)))
+    handles = [Line2D([], [], color=color, marker=mark, markersize=4, label=name) for name, color, mark in looks]
+    handles.append(Line2D([], [], color="gray", linestyle="-", label="validation"))
+    handles.append(Line2D([], [], color="gray", linestyle="--", label="training"))
+    _legend(figure, handles)
+    return figure
+
+
+@any_script()
+def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]) -> Figure:
+    """How often what was said with probability p was so, against p, with the share of the predictions below.
+
+    Args:
+        curves: by name, one ``(mean probability, accuracy, count)`` per bin; bins without predictions left out
+    """
+    figure, (axes, below) = _axes(width=4.6, height=5.4, rows=2, ratios=(3, 1))
+    axes.plot([0, 1], [0, 1], color="gray", linewidth=1, linestyle=":", label="perfect")
+    for (name, bins), color, mark in zip(curves.items(), _colors(len(curves)), _marks(len(curves))):
+        p, accuracy, count = (np.array(column, dtype=float) for column in zip(*bins))
+        error = float((count * np.abs(p - accuracy)).sum() / count.sum())
+        axes.plot(p, accuracy, f"{mark}-", color=color, markersize=4, label=f"{name} (ECE {100 * error:.1f}%)")
+        below.plot(p, count / count.sum(), f"{mark}-", color=color, markersize=3)
+    axes.set_ylabel("accuracy")
+    for panel in (axes, below):
+        panel.set_xlim(0, 1)
+        panel.grid(alpha=0.3)
+    axes.set_ylim(0, 1)
+    below.set_yscale("log")
+    below.set_ylabel("share")
+    below.set_xlabel("probability")
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure as PNG, SVG or PDF, by the name's ending. The same figure gives the same bytes.
+
+    Raises:
+        SyntaxDataError: another ending, or the file cannot be written
+    """
+    ending = check_ending(path)
+    import matplotlib
+
+    with any_script(), matplotlib.rc_context({"svg.hashsalt": "fairseq_syntax"}):
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
+        with whole_binary(path) as file:
+            figure.savefig(file, format=ending[1:], dpi=160, metadata=metadata)
+
+
+def check_ending(path: str | os.PathLike[str]) -> str:
+    """The ending of a picture's name: one of :data:`FORMATS`.
+
+    Raises:
+        SyntaxDataError: it is none of these
+    """
+    ending = os.path.splitext(os.fspath(path))[1].lower()
+    if ending not in FORMATS:
+        raise SyntaxDataError(f"cannot draw a {ending or 'file without an ending'}", path=path, hint=", ".join(FORMATS))
+    return ending
+
+
+def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: Sequence[float] | None = None):
+    """A figure of its own, which no global state of pyplot keeps alive."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, height_ratios=ratios)
+    for one in np.atleast_1d(axes).flat:
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
+    """The legend above all panels, in as many columns, four at most, as the figure has room for."""
+    for columns in (4, 3, 2, 1):
+        entries = {} if handles is None else {"handles": handles}
+        legend = figure.legend(**entries, loc="outside upper center", ncols=columns, frameon=False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
+
+
+def _colors(n: int) -> list[str]:
+    return [COLORS[i % len(COLORS)] for i in range(n)]
+
+
+def _marks(n: int) -> list[str]:
+    return [MARKS[i % len(MARKS)] for i in range(n)]

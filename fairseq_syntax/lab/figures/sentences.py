@@ -1,0 +1,138 @@
+"""Sentences of a split to draw, with their scores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.corpus.store import SyntaxStore, store_path
+from fairseq_syntax.data.binarize import to_stored
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.report import word_of
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.spelling import text_of_tokens
+from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.outputs import read_translations
+from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.use.attention import load_reader
+from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, arc_probabilities, show_model
+
+__all__ = ["collect"]
+
+
+def collect(
+    data: str,
+    split: str,
+    numbers: Sequence[int],
+    checkpoints: Mapping[str, str],
+    *,
+    files: Mapping[str, str] | None = None,
+    gold: Sequence[ParsedLine] | None = None,
+    beam: int = 5,
+    tokenize: str = "13a",
+) -> tuple[list[Exhibit], str, str]:
+    """Translate sentences of a split with every model, and gather what there is to see.
+
+    Args:
+        data: the binarized data directory
+        numbers: sentences, counted from 1
+        checkpoints: by the system's name, at least one
+        files: translations of the whole split by further systems, as :func:`.outputs.read_translations` reads them
+        gold: the split's gold parse, a line each
+        tokenize: sacrebleu's tokenizer, for BLEU
+
+    Returns:
+        the exhibits in that order, and the codes of the source and the target language
+
+    Raises:
+        SyntaxDataError: something is missing, or does not belong to the split
+    """
+    if not checkpoints:
+        raise SyntaxDataError("there is no model to show", hint="--model [NAME=]CHECKPOINT")
+    readers = {name: load_reader(path, data, beam) for name, path in checkpoints.items()}
+    datasets = {}
+    for name, reader in readers.items():
+        reader.task.load_dataset(split)
+        datasets[name] = reader.task.dataset(split)
+    task, dataset = next(iter(readers.values())).task, next(iter(datasets.values()))
+    src, tgt = task.cfg.source_lang, task.cfg.target_lang
+    total = len(dataset)
+    for number in numbers:
+        if not 1 <= number <= total:
+            raise SyntaxDataError(f"no sentence {number}: {split} has {total}", path=data)
+    runs = {}
+    for name, path in (files or {}).items():
+        runs[name] = read_translations(path).lines
+        if len(runs[name]) != total:
+            raise SyntaxDataError(f"{len(runs[name])} lines, but {split} has {total} sentences", path=path)
+    if gold is not None and len(gold) != total:
+        raise SyntaxDataError(f"the gold parse has {len(gold)} lines, but {split} {total} sentences")
+    path = store_path(data, split, src, tgt, src)
+    store = SyntaxStore(path) if os.path.exists(path) else None
+    exhibits = []
+    for number in progress(numbers, of="translating", unit="sentences"):
+        exhibit = _source(task, dataset, number, store)
+        if gold is not None:
+            exhibit.trees["gold"] = _gold(gold[number - 1], exhibit)
+        for name, reader in readers.items():
+            show_model(exhibit, name, reader, datasets[name], number - 1)
+        for name, lines in runs.items():
+            exhibit.outputs[name] = Output(lines[number - 1])
+        _score(exhibit, tokenize)
+        exhibits.append(exhibit)
+    return exhibits, src, tgt
+
+
+def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
+    pieces = [task.source_dictionary[i] for i in dataset.src[number - 1].tolist()]
+    source = text_of_tokens(dataset.src[number - 1], task.source_dictionary, getattr(task, "source_segmenter", None))
+    reference = ""
+    if dataset.tgt is not None:
+        reference = text_of_tokens(
+            dataset.tgt[number - 1], task.target_dictionary, getattr(task, "target_segmenter", None)
+        )
+    if store is None:
+        words = [word_of([piece]) for piece in pieces[:-1]]
+        return Exhibit(number, source, reference, words, [], [1] * len(words), pieces)
+    flat = store.fetch(np.array([number - 1]), arcs=store.has_arcs)
+    counts = flat.pieces.tolist()
+    if sum(counts) != len(pieces) - 1:
+        raise SyntaxDataError(
+            f"sentence {number} has {sum(counts)} pieces, but {len(pieces) - 1} tokens",
+            path=store.path,
+            hint="fairseq-syntax inspect --check",
+        )
+    left = iter(pieces)
+    words = [word_of([next(left) for _ in range(n)]) for n in counts]
+    heads, labels, tags = flat.head.tolist(), store.labels["deprel"], store.labels["upos"]
+    exhibit = Exhibit(number, source, reference, words, [tags[i] for i in flat.upos], counts, pieces)
+    exhibit.spans = store.spans(number - 1)
+    if flat.arcs is not None:
+        exhibit.arcs = [(dependent, head, labels[label], p) for dependent, head, label, p in flat.arcs.rows()]
+    exhibit.trees["parser"] = Tree(heads, [labels[i] for i in flat.deprel], arc_probabilities(heads, exhibit.arcs))
+    return exhibit
+
+
+def _gold(line: ParsedLine, exhibit: Exhibit) -> Tree:
+    inventory = LabelInventory()
+    stored = to_stored(line, inventory)
+    if len(stored.head) != len(exhibit.words):
+        raise SyntaxDataError(
+            f"the gold parse of sentence {exhibit.number} has {len(stored.head)} tokens, the data {len(exhibit.words)}",
+            line=line.file_line,
+            hint="the gold parse must have the tokens that were parsed",
+        )
+    names = inventory.labels["deprel"]
+    return Tree(stored.head, [names[i] for i in stored.deprel], [None] * len(stored.head))
+
+
+def _score(exhibit: Exhibit, tokenize: str) -> None:
+    if not exhibit.reference:
+        return
+    for key, name in (("bleu", "BLEU"), ("chrf", "chrF")):
+        scorer = Scorer(key, [[exhibit.reference]], tokenize)
+        for output in exhibit.outputs.values():
+            output.scores[name] = float(scorer.sentences([output.text])[0])

@@ -1,0 +1,229 @@
+"""Contrastive sets: a source, its right translation and wrong ones, in the layouts in which they are published.
+
+- **JSON** of LingEval97 (Sennrich 2017): ``source``, ``reference``, and ``errors`` with ``contrastive``, ``type`` and
+  ``distance``. Each error is an item of its own.
+- **JSON** of ContraPro (Müller et al. 2018): ``src segment``, ``ref segment``, ``errors``, ``src pronoun``, ``ref
+  pronoun``, ``ante distance``. An item is a sentence: the reference has to be better than all its errors. Categories
+  are ``source pronoun:reference pronoun``.
+- **Parallel files** of DistilLingEval (Vamvas and Sennrich 2021): a source, a correct and an incorrect file.
+- **TSV** with a header: ``source``, ``correct``, ``incorrect`` and, where there are such, ``category``, ``distance``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import read_lines
+
+# Further distances are counted together, as by the sets' own programs: LingEval97's are in words, ContraPro's, of a
+# pronoun from what it stands for, in sentences.
+LONGEST = {"words": 15, "sentences": 3}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A decision: is row ``correct`` better than all rows ``incorrect``? ``unit`` is the distance's, of ``LONGEST``."""
+
+    correct: int
+    incorrect: tuple[int, ...]
+    category: str
+    distance: int | None = None
+    unit: str = "words"
+
+
+@dataclass
+class ContrastSet:
+    """Items over rows.
+
+    Attributes:
+        name: of the set
+        sources: the source lines
+        rows: the translations to be scored, (0-based number of the source, text), in the order of the set's own score
+            files
+        items: the decisions
+    """
+
+    name: str
+    sources: list[str] = field(default_factory=list)
+    rows: list[tuple[int, str]] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+
+    def row(self, source: int, text: str) -> int:
+        """Adds a row and returns its number."""
+        self.rows.append((source, text))
+        return len(self.rows) - 1
+
+
+def read_set(text: str) -> ContrastSet:
+    """Reads ``[NAME=]FILE.json``, ``[NAME=]FILE.tsv`` or ``[NAME=]SOURCE,CORRECT,INCORRECT``; each may be ``.gz``.
+
+    Raises:
+        SyntaxDataError: a file cannot be read, or is not of its layout (names the place)
+    """
+    name, paths = files_of(text)
+    if len(paths) == 3:
+        return read_parallel(name or _common_name(paths), paths)
+    if len(paths) != 1:
+        raise SyntaxDataError(f"not a set: {text!r}", hint="FILE.json, FILE.tsv or SOURCE,CORRECT,INCORRECT")
+    ending = Path(paths[0].removesuffix(".gz")).suffix
+    if ending not in (".json", ".tsv"):
+        raise SyntaxDataError("a set is .json, .tsv or three files", path=paths[0], hint="SOURCE,CORRECT,INCORRECT")
+    name = name or os.path.basename(paths[0].removesuffix(".gz")).removesuffix(ending)
+    return read_json(name, paths[0]) if ending == ".json" else read_tsv(name, paths[0])
+
+
+def files_of(text: str) -> tuple[str, list[str]]:
+    """The name of a set, empty where none is given, and its files."""
+    name, equals, files = text.partition("=")
+    if not equals or os.path.exists(text):
+        name, files = "", text
+    return name, [files] if os.path.exists(files) else files.split(",")
+
+
+def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
+    """Source, correct and incorrect file, line by line; the name is the category."""
+    columns = [list(read_lines(path)) for path in paths]
+    for path, lines in zip(paths[1:], columns[1:]):
+        if len(lines) != len(columns[0]):
+            raise SyntaxDataError(f"{len(lines)} lines, but {paths[0]} has {len(columns[0])}", path=path)
+    found = ContrastSet(name, columns[0])
+    for column in columns[1:]:
+        for number, line in enumerate(column):
+            found.row(number, line)
+    count = len(columns[0])
+    found.items = [Item(number, (count + number,), name) for number in range(count)]
+    return _checked(found, lambda number: {"path": paths[0], "line": number + 1})
+
+
+def read_tsv(name: str, path: str) -> ContrastSet:
+    """A table with a header; rows are scored correct, incorrect, correct, …"""
+    found = ContrastSet(name)
+    header: list[str] = []
+    lines = list(read_lines(path))
+    while lines and not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        cells = line.split("\t")
+        if number == 1:
+            header = [cell.strip() for cell in cells]
+            missing = [column for column in ("source", "correct", "incorrect") if column not in header]
+            if missing:
+                raise SyntaxDataError(f"the header has no column {missing[0]}", path=path, line=1)
+            if double := [
+                column
+                for column in ("source", "correct", "incorrect", "category", "distance")
+                if header.count(column) > 1
+            ]:
+                raise SyntaxDataError(f"the header has the column {double[0]} twice", path=path, line=1)
+            continue
+        if len(cells) != len(header):
+            raise SyntaxDataError(f"{len(cells)} columns, but the header has {len(header)}", path=path, line=number)
+        row = dict(zip(header, cells))
+        try:
+            distance = _distance(row.get("distance") or None)
+        except ValueError as error:
+            raise SyntaxDataError(str(error), path=path, line=number) from None
+        found.sources.append(row["source"])
+        source = len(found.sources) - 1
+        correct, incorrect = found.row(source, row["correct"]), found.row(source, row["incorrect"])
+        found.items.append(Item(correct, (incorrect,), row.get("category") or name, distance))
+    return _checked(found, lambda number: {"path": path, "line": number + 2})
+
+
+def read_json(name: str, path: str) -> ContrastSet:
+    """LingEval97's or ContraPro's layout; rows are scored reference, errors, reference, errors, …"""
+
+    def fail(number: int, what: str) -> NoReturn:
+        raise SyntaxDataError(f"entry {number + 1} {what}", path=path, hint="LingEval97's or ContraPro's layout")
+
+    text = "\n".join(read_lines(path))
+    try:
+        entries = json.loads(text)
+    except ValueError as error:
+        raise SyntaxDataError(f"not JSON: {error}", path=path) from error
+    if not isinstance(entries, list) or not entries:
+        raise SyntaxDataError("not a list of entries", path=path, hint="LingEval97's or ContraPro's layout")
+    pronouns = isinstance(entries[0], dict) and "ref segment" in entries[0]
+    found = ContrastSet(name)
+    keys = ("src segment", "ref segment") if pronouns else ("source", "reference")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
+            fail(number, f"has no {keys[0]!r} and {keys[1]!r}")
+        errors = entry.get("errors")
+        if not isinstance(errors, list) or not all(
+            isinstance(error, dict) and isinstance(error.get("contrastive"), str) for error in errors
+        ):
+            fail(number, "has no list 'errors' whose members have 'contrastive'")
+        found.sources.append(entry[keys[0]])
+        correct = found.row(number, entry[keys[1]])
+        rows = [found.row(number, error["contrastive"]) for error in errors]
+        owners = [entry] if pronouns else errors
+        try:
+            distances = [_distance(owner.get("ante distance" if pronouns else "distance")) for owner in owners]
+        except ValueError as error:
+            fail(number, f"is not of the layout: {error}")
+        if pronouns and rows:
+            category = ":".join(str(entry.get(key, "")).lower() for key in ("src pronoun", "ref pronoun"))
+            found.items.append(Item(correct, tuple(rows), category, distances[0], "sentences"))
+        elif not pronouns:
+            found.items += [
+                Item(correct, (row,), str(error.get("type") or name), distance)
+                for row, error, distance in zip(rows, errors, distances)
+            ]
+    return _checked(found, lambda number: {"path": path})
+
+
+def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
+    """Several sets as one; where there are several, categories are named by their set, too."""
+    if len(sets) == 1:
+        return sets[0]
+    names = [one.name for one in sets]
+    for name in names:
+        if names.count(name) > 1:
+            raise SyntaxDataError(f"two sets are called {name}", hint="name them: --set A=FILE B=FILE")
+    whole = ContrastSet("all")
+    for one in sets:
+        sources, rows = len(whole.sources), len(whole.rows)
+        whole.sources += one.sources
+        whole.rows += [(sources + source, text) for source, text in one.rows]
+        for item in one.items:
+            category = item.category if item.category == one.name else f"{one.name}: {item.category}"
+            incorrect = tuple(rows + row for row in item.incorrect)
+            moved = replace(item, correct=rows + item.correct, incorrect=incorrect, category=category)
+            whole.items.append(moved)
+    return whole
+
+
+def _distance(value: Any) -> int | None:
+    """A distance, or None where there is none; ValueError where it is no whole number of 0 or more."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if number < 0 or not number.is_integer():
+        raise ValueError(f"the distance {value!r} is not a whole number of 0 or more")
+    return int(number)
+
+
+def _checked(found: ContrastSet, where: Any) -> ContrastSet:
+    if not found.items:
+        raise SyntaxDataError(f"the set {found.name} has no pairs", **where(-1) | {"line": None})
+    for number, source in enumerate(found.sources):
+        if not source.strip():
+            raise SyntaxDataError(f"source {number + 1} is empty", **where(number))
+    return found
+
+
+def _common_name(paths: Sequence[str]) -> str:
+    """What the names of parallel files begin with, or their folder's name: ``np_agreement.mt``."""
+    names = [os.path.basename(path) for path in paths]
+    common = os.path.commonprefix(names).rstrip("._-")  # noqa: RUF071 (characters are meant)
+    return common or os.path.basename(os.path.dirname(os.path.abspath(paths[0])))

@@ -1,0 +1,194 @@
+"""The papers' scores, each by the library that is trusted with it, and each with a signature that says how.
+
+BLEU-4, BLEU-1, chrF and TER are sacrebleu's (Post 2018). RIBES (Isozaki et al. 2010) gives nltk's scores
+in quadratic time, as a sacrebleu metric so that the same bootstrap and randomization serve it. distinct-1 (Li et al.
+2016) is counted here. BEER
+(Stanojević and Sima'an 2014) is a Java program that a user names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nltk
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric, Score, Signature
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.ribes import sentence_ribes
+
+METRICS = {"bleu": "BLEU", "bleu1": "BLEU-1", "chrf": "chrF", "ter": "TER", "ribes": "RIBES"}
+_WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})
+LOWER_IS_BETTER = frozenset({"TER"})
+MORE_IS_BETTER = tuple(key for key, name in METRICS.items() if name not in LOWER_IS_BETTER)
+
+
+class RIBESSignature(Signature):
+    def __init__(self, args: dict) -> None:
+        super().__init__(args)
+        self.info.update({"case": "lc" if args["lowercase"] else "mixed", "tok": args["tokenizer_signature"]})
+        self.info.update({"alpha": 0.25, "beta": 0.1, "nltk": nltk.__version__})
+
+
+class RIBES(Metric):
+    """RIBES as nltk has it, times 100, as a sacrebleu metric; sentences are tokenised as for BLEU.
+
+    The statistics of a segment are its score and 1, so that a corpus is scored by the mean over its sentences, as
+    ``nltk.translate.ribes_score.corpus_ribes`` does.
+    """
+
+    _SIGNATURE_TYPE = RIBESSignature
+
+    def __init__(self, references: Sequence[Sequence[str]], tokenize: str = "13a", lowercase: bool = False) -> None:
+        super().__init__()
+        self.lowercase = lowercase
+        bleu = BLEU(tokenize=tokenize)
+        self.tokenizer, self.tokenizer_signature = bleu.tokenizer, bleu.tokenizer_signature
+        self._ref_cache = self._cache_references(references)
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return self.tokenizer((sent.lower() if self.lowercase else sent).rstrip())
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict:
+        return {"references": [ref.split() for ref in refs]}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict) -> list[float]:
+        return [100.0 * sentence_ribes(ref_kwargs["references"], hypothesis.split()), 1.0]
+
+    def _compute_score_from_stats(self, stats) -> Score:
+        return Score("RIBES", float(stats[0]) / float(stats[1]))
+
+    def _aggregate_and_compute(self, stats) -> Score:
+        return self._compute_score_from_stats(np.asarray(stats, dtype=np.float64).sum(0))
+
+
+class Scorer:
+    """One metric against fixed references; each run's statistics are extracted once, whatever is asked of them.
+
+    Args:
+        key: one of :data:`METRICS`
+        references: one list of sentences per reference translation
+        tokenize: sacrebleu's tokenizer for BLEU and RIBES; with those for text without spaces (``zh``, ``ja-mecab``,
+            ``ko-mecab``, ``char``) TER takes sacrebleu's Asian support
+        lowercase: compare lower-cased text
+
+    Attributes:
+        name: as printed
+        metric: the sacrebleu metric, for sacrebleu's own paired tests
+        higher_is_better: False for TER
+    """
+
+    def __init__(
+        self, key: str, references: Sequence[Sequence[str]], tokenize: str = "13a", lowercase: bool = False
+    ) -> None:
+        self.name = METRICS[key]
+        self.higher_is_better = self.name not in LOWER_IS_BETTER
+        if tokenize not in BLEU.TOKENIZERS:
+            hint = f"one of {', '.join(BLEU.TOKENIZERS)}"
+            raise SyntaxDataError(f"sacrebleu has no tokenizer {tokenize}", hint=hint)
+        try:
+            self.metric, sentence_metric = _build(key, references, tokenize, lowercase)
+        except (ImportError, RuntimeError, OSError) as error:  # OSError: it is downloaded, and cannot be
+            raise SyntaxDataError(f"the tokenizer {tokenize} cannot be loaded: {error}") from error
+        self._sentence_metric = sentence_metric or self.metric
+        self._statistics: dict[tuple[str, ...], list] = {}
+        extract = self.metric._extract_corpus_statistics
+
+        def remember(hypotheses: Sequence[str], references: Sequence[Sequence[str]] | None = None) -> list:
+            run = tuple(hypotheses)
+            if run not in self._statistics:
+                self._statistics[run] = extract(run, references)
+            return self._statistics[run]
+
+        # TER and chrF of thousands of sentences take seconds, and the tests below ask for them again and again.
+        self.metric._extract_corpus_statistics = remember  # type: ignore[method-assign]  # versions are bounded for this
+
+    @property
+    def signature(self) -> str:
+        signature = self.metric.get_signature()
+        if self.name == "BLEU-1":
+            signature.update("order", 1)
+        return str(signature)
+
+    def statistics(self, hypotheses: Sequence[str]) -> list:
+        """sacrebleu's sufficient statistics of each sentence, whose sums give the corpus score."""
+        return self.metric._extract_corpus_statistics(hypotheses, None)
+
+    def corpus(self, hypotheses: Sequence[str], subset: Sequence[int] | None = None) -> float:
+        """The corpus score, of all sentences or of those whose 0-based numbers are in ``subset``."""
+        statistics = self.statistics(hypotheses)
+        if subset is not None:
+            statistics = [statistics[i] for i in subset]
+        return float(self.metric._aggregate_and_compute(statistics).score)
+
+    def of_sums(self, sums: np.ndarray) -> float:
+        """The corpus score of summed sentence statistics [K] float64; 0 of no tokens where the metric has no score."""
+        return float(self.metric._compute_score_from_stats(sums.tolist()).score)
+
+    def sentences(self, hypotheses: Sequence[str]) -> np.ndarray:
+        """Sentence scores [N], float64; BLEU with effective order, as ``sacrebleu --sentence-level`` has it."""
+        statistics = self.statistics(hypotheses)
+        return np.array([self._sentence_metric._aggregate_and_compute([one]).score for one in statistics])
+
+
+def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric, Metric | None]:
+    if key in ("bleu", "bleu1"):
+        # force: no warning for text that looks tokenised; the signature says how it was scored
+        options: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "force": True}
+        options["max_ngram_order"] = 4 if key == "bleu" else 1
+        return BLEU(references=references, **options), BLEU(effective_order=True, **options)
+    if key == "chrf":
+        return CHRF(lowercase=lowercase, references=references), None
+    if key == "ter":
+        # sacrebleu's default, TERCOM's behaviour, is lower case already; a sentence without spaces would be one word
+        asian = tokenize in _WITHOUT_SPACES
+        return TER(normalized=asian, asian_support=asian, references=references), None
+    return RIBES(references, tokenize, lowercase), None
+
+
+def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:
+    """Distinct unigrams over all generated tokens (Li et al. 2016); 0 where nothing was generated."""
+    try:
+        tokenizer = BLEU(tokenize=tokenize).tokenizer
+    except (ImportError, RuntimeError, OSError) as error:
+        raise SyntaxDataError(f"the tokenizer {tokenize} cannot be loaded: {error}") from error
+    tokens = [token for line in hypotheses for token in tokenizer(line.rstrip()).split()]
+    return len(set(tokens)) / len(tokens) if tokens else 0.0
+
+
+def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """The corpus score of the BEER program, run as ``PROGRAM -s SYSTEM -r REFERENCE[:REFERENCE…]``.
+
+    Args:
+        program: the command, with further options where wanted (``"beer_2.0/beer"``, ``"beer_1.0/beer -l de"``)
+
+    Raises:
+        SyntaxDataError: the program is not there, fails, or prints no score
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for name, lines in [("system", hypotheses), *((f"reference{i}", ref) for i, ref in enumerate(references))]:
+            paths.append(os.path.join(folder, name))
+            Path(paths[-1]).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        try:
+            command = [*shlex.split(program), "-s", paths[0], "-r", ":".join(paths[1:])]
+        except ValueError as error:
+            raise SyntaxDataError(f"no command: {program!r}: {error}") from error
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            detail = getattr(error, "stderr", None) or error
+            raise SyntaxDataError(f"BEER failed: {str(detail).strip()[:300]}", hint=shlex.join(command)) from error
+    for line in reversed(done.stdout.splitlines()):
+        numbers = re.findall(r"-?\d+\.\d+(?:[eE]-?\d+)?", line)
+        if numbers:
+            return float(numbers[-1])
+    raise SyntaxDataError(f"BEER printed no score: {done.stdout.strip()[:300]!r}", hint=shlex.join(command))

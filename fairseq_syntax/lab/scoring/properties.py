@@ -1,0 +1,154 @@
+"""Properties of a source line's parse by which scores are told apart, and their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.errors import SyntaxDataError
+
+PUNCTUATION = "punct"
+
+
+def length(line: ParsedLine) -> float:
+    """The number of syntactic words."""
+    return len(line.words)
+
+
+def depth(line: ParsedLine) -> float:
+    """The arcs on the way from the deepest word to its root; 0 where all words are roots, or there are none."""
+    known: dict[int, int] = {}
+    for word in range(len(line.words)):
+        path = []
+        while word not in known and line.heads[word] != word:
+            path.append(word)
+            word = line.heads[word]
+        below = known.get(word, 0)
+        for word in reversed(path):
+            below += 1
+            known[word] = below
+    return max(known.values(), default=0)
+
+
+def _spans(line: ParsedLine, punctuation: bool = False) -> list[tuple[int, int]]:
+    """The first and the last word of each arc between words; arcs of punctuation only if asked for."""
+    return [
+        (min(word, head), max(word, head))
+        for word, head in enumerate(line.heads)
+        if head != word and (punctuation or line.deprels[word].partition(":")[0] != PUNCTUATION)
+    ]
+
+
+def dependency_length(line: ParsedLine) -> float:
+    """The mean distance in words between a word and its head (Liu 2008), without roots and punctuation; 0 for none."""
+    spans = _spans(line)
+    return sum(last - first for first, last in spans) / len(spans) if spans else 0.0
+
+
+def longest_dependency(line: ParsedLine) -> float:
+    """The longest distance in words between a word and its head, without punctuation; 0 where there is none."""
+    return max((last - first for first, last in _spans(line)), default=0)
+
+
+def crossing(line: ParsedLine) -> float:
+    """The number of pairs of arcs between words that cross, punctuation included."""
+    spans = sorted(_spans(line, punctuation=True))
+    return sum(first < start < last < end for i, (first, last) in enumerate(spans) for start, end in spans[i + 1 :])
+
+
+PROPERTIES: dict[str, Callable[[ParsedLine], float]] = {
+    "length": length,
+    "depth": depth,
+    "dependency-length": dependency_length,
+    "longest-dependency": longest_dependency,
+    "crossing": crossing,
+}
+_COUNTS = ("crossing", "label", "upos")
+_MEANS = ("dependency-length",)  # whose values need not be whole numbers
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property to sort lines by.
+
+    Attributes:
+        name: one of :data:`PROPERTIES`; or ``label=L``, how many words have the relation L (with its subtypes, where L
+            has none itself); or ``upos=T``, how many have the tag T
+        edges: the upper bounds (inclusive) of all intervals but the last; None: 0 and 1 for counts of labels, tags
+            and crossing arcs, else the quartiles of the text
+    """
+
+    name: str
+    edges: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Property:
+        """From ``NAME`` or ``NAME@EDGE,EDGE,…``, as ``--by`` takes it.
+
+        Raises:
+            SyntaxDataError: no such property, or edges that do not rise
+        """
+        name, at, given = text.partition("@")
+        kind, _, value = name.partition("=")
+        if not (name in PROPERTIES or (kind in ("label", "upos") and value)):
+            known = ", ".join([*PROPERTIES, "label=NAME", "upos=NAME"])
+            raise SyntaxDataError(f"there is no property {name!r} of a parse", hint=f"there are {known}")
+        try:
+            edges = tuple(float(edge) for edge in given.split(",")) if at else None
+        except ValueError:
+            raise SyntaxDataError(f"not numbers: {given!r}", hint="such as --by length@10,20,30") from None
+        if edges is not None and not all(a < b for a, b in zip((-np.inf, *edges), (*edges, np.inf))):
+            raise SyntaxDataError(f"the bounds {given} do not rise", hint="such as --by length@10,20,30")
+        return cls(name, edges)
+
+    def value(self, line: ParsedLine) -> float:
+        """The property of one line."""
+        kind, equals, value = self.name.partition("=")
+        if not equals:
+            return PROPERTIES[kind](line)
+        if kind == "upos":
+            return line.upos.count(value)
+        return sum(label == value or label.startswith(f"{value}:") for label in line.deprels)
+
+    def values(self, lines: Sequence[ParsedLine]) -> np.ndarray:
+        """The property of each line, float64 [N]."""
+        return np.array([self.value(line) for line in lines], dtype=np.float64)
+
+    def intervals(self, values: np.ndarray) -> list[Interval]:
+        """The intervals that have any of the values [N], lowest first."""
+        edges = self.edges
+        if edges is None and self.name.partition("=")[0] in _COUNTS:
+            edges = (0.0, 1.0)
+        elif edges is None:
+            quartiles = np.quantile(values, [0.25, 0.5, 0.75], method="inverted_cdf") if len(values) else []
+            edges = tuple(float(edge) for edge in np.unique(quartiles))
+        found = []
+        for over, to in zip((None, *edges), (*edges, None)):
+            chosen = np.ones(len(values), dtype=bool)
+            chosen &= values > over if over is not None else True
+            chosen &= values <= to if to is not None else True
+            if chosen.any():
+                found.append(Interval(over, to, np.flatnonzero(chosen)))
+        return found
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The lines [n] whose property is above ``over`` and at most ``to``; None where there is no bound."""
+
+    over: float | None
+    to: float | None
+    lines: np.ndarray
+
+
+def interval_label(name: str, over: float | None, to: float | None) -> str:
+    """Of an interval of a property: ``3``, ``≤ 3``, ``(3, 5]``, ``> 5``; a lone number is the only one in it."""
+    if over is None:
+        return "all" if to is None else "0" if to == 0 else f"≤ {to:.4g}"
+    if to is None:
+        return f"> {over:.4g}"
+    whole = name not in _MEANS and float(over).is_integer() and to == over + 1
+    return f"{to:.4g}" if whole else f"({over:.4g}, {to:.4g}]"

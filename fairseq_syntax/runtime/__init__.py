@@ -1,0 +1,1 @@
+"""What every long command stands on: whole files, resumable jobs, workers, progress on a terminal."""

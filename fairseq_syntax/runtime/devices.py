@@ -1,0 +1,18 @@
+"""Whether PyTorch has a device."""
+
+from __future__ import annotations
+
+import torch
+
+from fairseq_syntax.errors import SyntaxDataError
+
+
+def check_device(name: str | None) -> None:
+    """Raises SyntaxDataError where PyTorch has no such device; None, which leaves the choice, is fine."""
+    if name is None:
+        return
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # no such name, no driver, no CUDA in PyTorch
+        reason = str(error).strip().partition("\n")[0]
+        raise SyntaxDataError(f"the device {name} cannot be used: {reason}"[:300], hint="--device cpu") from error

@@ -1,0 +1,419 @@
+"""Files: read line by line with UTF-8 checked, written whole or not at all, locked, and told apart by fingerprint."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, cast
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.uris import Uri
+
+logger = logging.getLogger(__name__)
+
+# These names stand for what the process has open, and are written to as such, wherever a redirection leads.
+_OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<own>\d+)\Z")
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.part\Z", re.ASCII | re.DOTALL)
+
+
+def fingerprint(*values: object) -> str:
+    """SHA-256 of JSON values, 32 hexadecimal digits: equal for equal values only. Paths count by their names."""
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=os.fspath)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal.
+
+    Raises:
+        SyntaxDataError: it cannot be read
+    """
+    digest = hashlib.sha256()
+    try:
+        with open_binary(path) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
+    return digest.hexdigest()
+
+
+def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file or a URI's, to be read as bytes. Raises OSError."""
+    return path.open() if isinstance(path, Uri) else open(path, "rb")
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file, plain or ``.gz``, without their line ends and without a byte order mark.
+
+    Only ``\\n`` ends a line: the other line breaks of Unicode are text here, since the two sides of a corpus must
+    keep their numbering.
+
+    Raises:
+        SyntaxDataError: no such file, a damaged archive, or a line that is not UTF-8
+    """
+    for number, raw in enumerate(read_raw_lines(path), start=1):
+        yield decode_line(raw, path, number)
+
+
+def read_stdin() -> Iterator[str]:
+    """Yields the lines of the standard input, as :func:`read_lines` those of a file.
+
+    Raises:
+        SyntaxDataError: a line that is not UTF-8
+    """
+    lines = getattr(sys.stdin, "buffer", None)
+    if lines is None:  # a stand-in that holds text
+        yield from (line.rstrip("\r\n") for line in sys.stdin)
+        return
+    for number, raw in enumerate(lines, start=1):
+        yield decode_line(raw, "<stdin>", number)
+
+
+def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
+    """A line of a UTF-8 file without its end. Raises SyntaxDataError if it is not UTF-8."""
+    try:
+        text = raw.decode("utf-8").rstrip("\r\n")
+        return text.removeprefix("\ufeff") if number == 1 else text
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
+        raise SyntaxDataError(message, path=path, line=number, hint="convert the file, for example by iconv") from None
+
+
+def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yields the lines of a file, plain or ``.gz``, as bytes with their line ends.
+
+    Raises:
+        SyntaxDataError: no such file, or a damaged archive
+    """
+    try:
+        with open_binary(path) as file:
+            yield from gzip.GzipFile(fileobj=file) if _is_compressed(path) else file
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
+
+
+def is_read_once(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a pipe or a device, of which nothing is left once it was read."""
+    return not isinstance(path, Uri) and os.path.exists(path) and not os.path.isfile(path)
+
+
+def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
+    """Raises SyntaxDataError where an input that is read several times is a pipe or a device, which can be read once.
+
+    Args:
+        why: what is done in several passes, for the error
+        paths: None is no input
+    """
+    for path in paths:
+        if path is not None and is_read_once(path):
+            raise SyntaxDataError(f"is no file: {why}", path=path, hint="write it to a file first")
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] | None) -> None:
+    """Raises SyntaxDataError where an output is one of the inputs, by another name too.
+
+    A terminal may be both, and so may ``/dev/null``: nothing of them is overwritten.
+    """
+    for path in inputs if is_replaced(output) else ():
+        if path is not None and os.path.realpath(path) == os.path.realpath(output):
+            raise SyntaxDataError("the output would overwrite this input", path=path, hint="write to another file")
+
+
+def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike[str] | None) -> None:
+    """Raises SyntaxDataError where a file that is to be written at the end cannot be.
+
+    Its folder is missing, or it is one itself, or one of the inputs. None and ``-`` (the terminal) are none.
+    """
+    if path is None or path == "-":
+        return
+    check_apart(path, *inputs)
+    if not Path(path).absolute().parent.is_dir():
+        raise SyntaxDataError("there is no such folder to write to", path=path, hint="make it first: mkdir -p")
+    if Path(path).is_dir():
+        raise SyntaxDataError("cannot be written: it is a folder", path=path)
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+    """A text file to write to, which takes the name ``path`` only when the block ends without an error.
+
+    A kill, a full disk or an exception leaves whatever stood under ``path`` before. A symbolic link stays one, and
+    its target is written; a FIFO or a device is written directly. What killed runs left of the same file is removed.
+
+    Raises:
+        SyntaxDataError: it cannot be written
+    """
+    if isinstance(path, Uri) or _is_compressed(path):
+        with whole_binary(path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
+            try:
+                yield text
+            finally:
+                text.detach()  # as its own end would close, and so complete, what is written
+        return
+    with whole_binary(path) as binary:
+        file = os.fdopen(os.dup(binary.fileno()), "w", encoding="utf-8", newline="\n")
+        try:
+            yield file
+        finally:
+            with unwritable(path):
+                file.close()
+
+
+@contextmanager
+def whole_binary(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[IO[bytes]]:
+    """As :func:`whole_file`, for bytes. What is named ``.gz`` is compressed, the same bytes to the same.
+
+    ``leftovers=False``: what killed runs left is not looked for, which would read a folder of many files once for each.
+    """
+    if isinstance(path, Uri):
+        with unwritable(path), path.whole_binary() as file, _compressing(path, file) as inner:
+            yield inner
+        return
+    target = _target(path)
+    if not isinstance(target, str):
+        with unwritable(path), open(target, "wb", closefd=True) as file, _compressing(path, file) as inner:
+            yield inner
+        return
+    with _temporary(path, target, leftovers) as (file, temporary):
+        try:
+            with _compressing(path, file) as inner:
+                yield inner
+            with unwritable(path):
+                file.flush()
+                os.fsync(file.fileno())
+                _take_name(file.fileno(), temporary, target)
+        except OSError as error:
+            if error.filename is None:  # not of a file that the block was reading
+                raise _unwritable(path, error) from error
+            raise
+
+
+def _is_compressed(path: str | os.PathLike[str]) -> bool:
+    return os.fspath(path).endswith(".gz")
+
+
+@contextmanager
+def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The file, or where its name ends in ``.gz`` what compresses into it, without a name and a time."""
+    if not _is_compressed(path):
+        yield file
+        return
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+        yield cast(IO[bytes], packed)
+
+
+@contextmanager
+def whole_path(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A temporary name beside ``path``, for a library that opens files by name; ends as :func:`whole_file` does."""
+    target = _target(path)
+    if not isinstance(target, str):
+        raise SyntaxDataError("must be a regular file", path=path)
+    with _temporary(path, target) as (file, temporary):
+        yield temporary
+        with unwritable(path):
+            os.fsync(file.fileno())
+            _take_name(file.fileno(), temporary, target)
+
+
+@contextmanager
+def unwritable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """An OSError in the block becomes a SyntaxDataError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+@contextmanager
+def of_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A SyntaxDataError in the block that names no file is one of this file."""
+    try:
+        yield
+    except SyntaxDataError as error:
+        if error.path is not None:
+            raise
+        raise SyntaxDataError(error.message, path=path, line=error.line, hint=error.hint) from error
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Makes a folder and those above it, where they are missing.
+
+    Raises:
+        SyntaxDataError: it cannot be made
+    """
+    with unwritable(path):
+        if isinstance(path, Uri):
+            path.make_folder()
+        else:
+            os.makedirs(path, exist_ok=True)
+
+
+def remove_folder(path: Path | Uri) -> None:
+    """Removes a folder with all that is in it; what cannot be removed stays."""
+    if isinstance(path, Uri):
+        with suppress(OSError):
+            path.remove_folder()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Holds the lock of a file that is to be made; another process that holds it is waited for.
+
+    The lock is ``.NAME.lock`` beside the file. The system gives it up when its process ends, however it ends.
+
+    Raises:
+        SyntaxDataError: the folder cannot be written to
+    """
+    if isinstance(path, Uri) or not is_replaced(path):
+        yield
+        return
+    folder, name = os.path.split(os.path.realpath(path))
+    lock = os.path.join(folder, f".{name}.lock")
+    while True:
+        with unwritable(path):
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.warning("%s: waiting for another process that writes it", os.fspath(path))
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            except OSError:
+                yield  # a file system without locks: whole files protect what is written there
+                return
+            if not _is_file(handle, lock):
+                continue  # its holder removed it while we were waiting
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    os.remove(lock)
+            return
+        finally:
+            os.close(handle)
+
+
+def is_replaced(path: str | os.PathLike[str]) -> bool:
+    """Whether writing a path makes a file of that name (or of its link's target); not so for a FIFO or a device."""
+    return isinstance(path, Uri) or isinstance(_target(path, open_it=False), str)
+
+
+def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> None:
+    """Removes the temporary files that killed runs left in a folder; those of running processes are locked.
+
+    Args:
+        names: of the files that they would have become; None: any
+    """
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            found = _TEMPORARY.match(entry.name)
+            if found and (names is None or found["name"] in names):
+                with suppress(OSError):
+                    handle = os.open(entry.path, os.O_RDWR)
+                    try:
+                        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        os.remove(entry.path)
+                    finally:
+                        os.close(handle)
+
+
+@contextmanager
+def _temporary(path: str | os.PathLike[str], target: str, leftovers: bool = True) -> Iterator[tuple[IO[bytes], str]]:
+    """An open temporary file beside ``target``, locked as long as it is open, and its name; removed at the end."""
+    folder, name = os.path.split(target)
+    if leftovers:
+        remove_leftovers(folder or ".", [name])
+    while True:
+        with unwritable(path):
+            handle, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name}.", suffix=".part")
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if _is_file(handle, temporary):
+            break
+        os.close(handle)  # taken for a leftover in the moment before it was locked
+    try:
+        with open(handle, "wb") as file:
+            yield file, temporary
+    finally:
+        with suppress(FileNotFoundError):
+            os.remove(temporary)
+
+
+def _take_name(handle: int, temporary: str, target: str) -> None:
+    # mkstemp makes files that only their owner can read; a corpus is to have the permissions of any new file.
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(temporary, 0o666 & ~umask)
+    os.replace(temporary, target)
+
+
+def _is_file(handle: int, path: str) -> bool:
+    """Whether an open file is the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _target(path: str | os.PathLike[str], open_it: bool = True) -> str | int:
+    """The file that a path leads to: the name to replace; or, for a FIFO or a device, it opened for writing (or -1)."""
+    name = os.fspath(path)
+    name = "/dev/stdout" if name == "-" else name
+    for _ in range(40):
+        if match := _OPEN_FILE.match(name):
+            if not open_it:
+                return -1
+            number = {"out": 1, "err": 2}.get(match["name"]) or int(match["number"] or match["own"] or 0)
+            with unwritable(path):
+                if number == 1:
+                    sys.stdout.flush()
+                return os.dup(number)
+        if not os.path.islink(name):
+            break
+        name = os.path.join(os.path.dirname(name), os.readlink(name))
+    with unwritable(path):
+        try:
+            mode = os.stat(name).st_mode
+        except FileNotFoundError:
+            return name
+        if stat.S_ISDIR(mode):
+            raise SyntaxDataError("cannot be written: it is a folder", path=path)
+        if stat.S_ISREG(mode) or not open_it:
+            return name if stat.S_ISREG(mode) else -1
+        return os.open(name, os.O_WRONLY)
+
+
+def _unwritable(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError:
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or "too large" in str(error).lower()
+    hint = "make room, and run the command again" if full else None
+    return SyntaxDataError(f"cannot be written: {error.strerror or error}", path=path, hint=hint)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes a JSON file whole or not at all. Raises SyntaxDataError where it cannot be written."""
+    with whole_file(path) as file:
+        json.dump(value, file, ensure_ascii=False, indent=1)
+        file.write("\n")

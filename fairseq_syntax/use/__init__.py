@@ -1,0 +1,1 @@
+"""Trained models at work: translation, alignment, export, a server."""

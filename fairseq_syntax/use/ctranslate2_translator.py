@@ -1,0 +1,189 @@
+"""Translating with a CTranslate2 model that ``fairseq-syntax export`` wrote."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fairseq_syntax.corpus.parsing.base import Parser
+from fairseq_syntax.data.binarize import to_stored
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import align, spell
+from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
+from fairseq_syntax.runtime.devices import check_device
+from fairseq_syntax.use.alignment_choice import Pair
+from fairseq_syntax.use.exported import Exported, factored, setup_task
+from fairseq_syntax.use.translator import Translation, Translator, check_search, too_long
+
+# Options of fairseq's search by their names in CTranslate2's.
+_SEARCH = {
+    "beam": "beam_size",
+    "nbest": "num_hypotheses",
+    "lenpen": "length_penalty",
+    "max_len_b": "max_decoding_length",
+    "min_len": "min_decoding_length",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+}
+
+
+def search_options(generation: dict[str, Any], most: int) -> dict[str, Any]:
+    """CTranslate2's options for a search like fairseq's with these.
+
+    Args:
+        most: pieces that the model can make
+    """
+    options: dict[str, Any] = {"max_decoding_length": 200, "max_input_length": 0}  # fairseq's, and no cutting
+    for name, value in generation.items():
+        options[_SEARCH[name]] = value
+    options["max_decoding_length"] = min(options["max_decoding_length"], most)
+    return options
+
+
+def default_device(ctranslate2: Any) -> str:
+    """The GPU where both CTranslate2 and PyTorch, with whose libraries it computes there, can use one."""
+    import torch
+
+    return "cuda" if ctranslate2.get_cuda_device_count() and torch.cuda.is_available() else "cpu"
+
+
+class CTranslate2Translator(Translator):
+    """A :class:`Translator` whose model runs in CTranslate2.
+
+    Args:
+        folder: that ``fairseq-syntax export --to ctranslate2`` wrote
+        exported: what is in it
+        parser, batch_size, generation: as in :class:`Translator`; of the search only what CTranslate2 has
+        device: ``cpu`` or ``cuda`` (default: ``cuda`` where CTranslate2 and PyTorch find a GPU)
+        options: of the task, such as ``syntax_parser``
+
+    Raises:
+        SyntaxDataError: CTranslate2 is not installed, its search lacks an option, or there is no such device
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        exported: Exported,
+        *,
+        parser: Parser | None = None,
+        batch_size: int = 32,
+        device: str | None = None,
+        options: dict[str, Any] | None = None,
+        **generation: Any,
+    ) -> None:
+        try:
+            import ctranslate2
+        except ImportError as error:
+            hint = "pip install 'fairseq-syntax[export]'"
+            raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
+        import torch
+
+        check_device(device)
+        self.models: list[Any] = []  # none of PyTorch
+        self.task = setup_task(folder, exported, **(options or {}))
+        if exported.factors:
+            self.task.add_need("source", frozenset({"tree"}))
+        self.exported = exported
+        self.batch_size = batch_size
+        self._set_search(generation)
+        self._input = InteractiveInput(self.task, parser, exported.source_tag)
+        self._model = ctranslate2.Translator(
+            os.fspath(folder),
+            device=device or default_device(ctranslate2),
+            inter_threads=1,
+            intra_threads=torch.get_num_threads(),
+        )
+
+    def _set_search(self, generation: dict[str, Any]) -> None:
+        check_search(generation, _SEARCH, "CTranslate2", self.batch_size)
+        self.nbest = generation.setdefault("nbest", 1)
+        generation["beam"] = max(generation.get("beam", 4), self.nbest)
+        self._search = search_options(generation, self.task.max_positions()[1] - 1)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """As in :class:`Translator`."""
+        return self._input.needs
+
+    def with_search(self, **generation: Any) -> CTranslate2Translator:
+        """As in :class:`Translator`."""
+        other = copy.copy(self)
+        other._set_search(generation)
+        return other
+
+    def translations(
+        self, sentences: Sequence[Sentence], *, alignments: bool = False, first_line: int = 0
+    ) -> list[list[Translation]]:
+        """As in :class:`Translator`."""
+        sentences, found, filled = self._untranslated(sentences, alignments)
+        if not filled:
+            return found
+        tokens = self._tokens([sentences[i] for i in filled], [first_line + i for i in filled])
+        most = self.task.max_positions()[0] - 1  # without </s>
+        fitting = [k for k, pieces in enumerate(tokens) if len(pieces) <= most]
+        if len(fitting) < len(filled):
+            for k in set(range(len(filled))) - set(fitting):
+                found[filled[k]][0].error = too_long(len(tokens[k]), most)
+            if not fitting:
+                return found
+            filled, tokens = [filled[k] for k in fitting], [tokens[k] for k in fitting]
+            self._input.keep(fitting)
+        results = self._model.translate_batch(
+            tokens,
+            max_batch_size=self.batch_size,
+            return_scores=True,
+            return_attention=alignments,
+            return_end_token=alignments,
+            **self._search,
+        )
+        texts = self._input.texts() if alignments else []
+        for number, (i, result) in enumerate(zip(filled, results)):
+            found[i] = []
+            for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
+                ended = alignments and pieces[-1:] == [self.task.target_dictionary.eos_word]
+                translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
+                translation.cut = len(translation.pieces) >= self._search["max_decoding_length"]
+                if alignments:
+                    # A row for each step; the step that reads a piece comes after the one that writes it.
+                    first, count = self.exported.alignment_shift, len(translation.pieces)
+                    weights = np.array(result.attention[rank], dtype=np.float32)[first : first + count]
+                    # A search that ends by length has no step that reads the last piece: nothing is known of it.
+                    weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
+                    target = spell(translation.pieces, self._decode)
+                    translation.alignment = align(weights, texts[number], target)
+                found[i].append(translation)
+        return found
+
+    def _aligned(self, *arguments: Any, **options: Any) -> list[Pair]:
+        raise SyntaxDataError(
+            "CTranslate2 gives the attention of its own translations alone",
+            hint="align given translations with the checkpoint, or with its export for fairseq",
+        )
+
+    def _tokens(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[list[str]]:
+        """What CTranslate2 reads for each line: pieces, their factors behind them."""
+        columns = self.exported.factors
+        if not columns:
+            encoded, _ = self._input.encode(lines, numbers)
+            return [self._symbols(ids.tolist()[:-1]) for ids in encoded]
+        inventory = LabelInventory(self.task.source_labels, frozen=True)
+        found = []
+        for line, pieces in self._input.parsed_pieces(lines, numbers):
+            ids = [self.task.source_dictionary.index(piece) for piece in pieces]
+            stored = to_stored(line, inventory)
+            factors = []
+            for column in columns:
+                names, words = self.task.source_labels[column], getattr(stored, column)
+                factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
+            found.append(factored(self._symbols(ids), factors))
+        return found
+
+    def _symbols(self, ids: Sequence[int]) -> list[str]:
+        """The pieces of the dictionary; whatever is not a piece of text is unknown, as it is to fairseq."""
+        dictionary = self.task.source_dictionary
+        return [dictionary[i] if i >= dictionary.nspecial else dictionary.unk_word for i in ids]

@@ -1,0 +1,122 @@
+"""Trained models from their files: the one way in."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import checkpoint_utils, tasks
+
+from fairseq_syntax import register
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.devices import check_device
+
+
+class Loaded(NamedTuple):
+    """Models in evaluation mode on one device, the configuration of the last one, and their task."""
+
+    models: list[Any]
+    cfg: Any
+    task: Any
+
+
+def no_checkpoint(path: str) -> SyntaxDataError:
+    """The error for a checkpoint that is not there, with those that are beside it."""
+    folder = Path(path).parent
+    there = sorted(p.name for p in folder.glob("*.pt")) if folder.is_dir() else []
+    beside = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")
+    hint = f"beside it: {beside}" if there else None if folder.is_dir() else f"there is no folder {folder}"
+    if ":" in path and all(map(os.path.exists, path.split(":"))):
+        hint = "several models are given one by one, with spaces or in a list, and not with colons"
+    return SyntaxDataError("no such checkpoint", path=path, hint=hint)
+
+
+def load_models(
+    paths: Sequence[str | os.PathLike[str]],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    task: Any = None,
+    device: str | None = None,
+    **overrides: Any,
+) -> Loaded:
+    """Load checkpoints of one task, this package's, or of fairseq's ``translation``, whose place this package's takes.
+
+    Args:
+        data: the binarized data, whose dictionaries, labels and segmentation are used (default: those of training)
+        task: use this one in place of the first checkpoint's
+        device: default: the GPU where there is one
+        overrides: other values of options that are in the checkpoints
+
+    Raises:
+        SyntaxDataError: a file is missing or no checkpoint of fairseq; its data are missing or others than those that
+            the model was trained on; a model is of another task; or there is no such device
+    """
+    register()
+    check_device(device)
+    names = [os.fspath(path) for path in paths]
+    for name in names:
+        if os.path.isdir(name):
+            raise SyntaxDataError("is a folder, not a checkpoint", path=name, hint="give its checkpoint_best.pt")
+        if not os.path.isfile(name):
+            raise no_checkpoint(name)
+    # Validation by BLEU is of training; its options may name files of the machine that trained.
+    options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(names[0], options)
+        task = task or _own_task(state, options, names[0])
+        models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+            names, arg_overrides=options, task=task, state=state if len(names) == 1 else None
+        )
+    except SyntaxDataError:
+        raise
+    except Exception as error:  # of the unpickler, of zip files, of fairseq's tasks and of PyTorch's modules
+        raise _explained(names, error) from error
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    for model in models:
+        model.eval()
+    return Loaded([model.to(device) for model in models], cfg, task)
+
+
+def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
+    """This package's task for a checkpoint of fairseq's ``translation``; None for one that is of this package's."""
+    cfg = state["cfg"]["task"]
+    name = cfg.get("_name") or cfg.get("task")
+    if name == "syntax_translation":
+        return None
+    if name != "translation":
+        raise SyntaxDataError(
+            f"is of fairseq's task {name}", path=path, hint="models of syntax_translation and of translation are loaded"
+        )
+    known = {field.name for field in fields(tasks.TASK_DATACLASS_REGISTRY["syntax_translation"])}
+    values = {key: cfg[key] for key in cfg if key in known}
+    return tasks.setup_task(
+        Namespace(**{**values, **{k: v for k, v in options.items() if k in known}, "task": "syntax_translation"})
+    )
+
+
+def _explained(paths: Sequence[str], error: Exception) -> Exception:
+    """What is wrong, as a SyntaxDataError; the error itself where it is a defect."""
+    for path in paths:
+        try:
+            state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        except Exception as found:
+            first = str(found).strip().partition("\n")[0].partition(". ")[0]
+            return SyntaxDataError(f"not a checkpoint of fairseq: {type(found).__name__}: {first}"[:300], path=path)
+        if not isinstance(state, dict) or "model" not in state:
+            return SyntaxDataError("not a checkpoint of fairseq: there is no model in it", path=path)
+    if isinstance(error, FileNotFoundError):
+        return SyntaxDataError(
+            f"the model's data cannot be read: {error}", path=paths[0], hint="say where they are with --data"
+        )
+    if isinstance(error, RuntimeError) and "size mismatch" in str(error):
+        return SyntaxDataError(
+            f"the model does not fit these data: {str(error).splitlines()[-1].strip()}"[:400],
+            path=paths[0],
+            hint="--data is the directory that it was trained on, with its dictionaries",
+        )
+    return error

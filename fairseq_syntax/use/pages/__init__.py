@@ -1,0 +1,1 @@
+"""Self-contained HTML pages that draw a sentence: its parse, its translations, attention."""

@@ -1,0 +1,105 @@
+"""What there is to see of a sentence: its parse, its translations and the models' attention, for :mod:`.page`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fairseq_syntax.corpus.conllu import ParsedLine, text_of
+from fairseq_syntax.data.binarize import to_stored
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.report import word_of
+from fairseq_syntax.use.attention import Reader, predicted_heads
+
+__all__ = ["Exhibit", "Output", "Tree"]
+
+
+@dataclass
+class Tree:
+    """Heads (0-based, a root its own) and labels of the words; ``p`` the probability of each arc, where it is known."""
+
+    heads: list[int]
+    labels: list[str]
+    p: list[float | None]
+
+
+@dataclass
+class Output:
+    """A system's translation of a sentence.
+
+    ``attention``: by kind (``encoder``, ``cross``, ``decoder``) the weights [H, rows, columns] of each layer; empty for
+    translations from a file. Columns of ``encoder`` and ``cross`` are the source's pieces and ``</s>``; rows of
+    ``cross`` and ``decoder`` are ``pieces``.
+    """
+
+    text: str
+    scores: dict[str, float] = field(default_factory=dict)
+    pieces: list[str] = field(default_factory=list)
+    attention: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+
+@dataclass
+class Exhibit:
+    """One sentence, with all that there is to see of it.
+
+    ``number`` counts from 1; ``counts`` is the number of pieces of each word; ``pieces`` the source's, with ``</s>``;
+    ``arcs`` the parser's distribution: (dependent, head, label, p), head = dependent for the root; ``spans`` the word
+    spans ``[start, end)`` of the sentences in the line, none where there is no parse.
+    """
+
+    number: int
+    source: str
+    reference: str
+    words: list[str]
+    tags: list[str]
+    counts: list[int]
+    pieces: list[str]
+    trees: dict[str, Tree] = field(default_factory=dict)
+    arcs: list[tuple[int, int, str, float]] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    outputs: dict[str, Output] = field(default_factory=dict)
+
+
+def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
+    """A sentence that is not of a data set: its parse, over its pieces with ``</s>``; None: it has no parse.
+
+    The line's tokens must know how many pieces they have. A line that is not ``parsed`` has words and no tree.
+    """
+    if line is None:
+        words = [word_of([piece]) for piece in pieces[:-1]]
+        return Exhibit(1, " ".join(words), "", words, [], [1] * len(words), pieces)
+    inventory = LabelInventory()
+    stored = to_stored(line, inventory)
+    names = inventory.labels
+    tags = [names["upos"][i] for i in stored.upos]
+    exhibit = Exhibit(1, text_of(line), "", [t.form for t in line.tokens], tags, list(stored.pieces), pieces)
+    if not line.parsed:  # its heads stand for nothing
+        return exhibit
+    exhibit.arcs = [(d, h, names["deprel"][label], p) for d, h, label, p in stored.arcs or ()]
+    labels = [names["deprel"][i] for i in stored.deprel]
+    exhibit.trees["parser"] = Tree(stored.head, labels, arc_probabilities(stored.head, exhibit.arcs))
+    return exhibit
+
+
+def arc_probabilities(heads: list[int], arcs: list[tuple[int, int, str, float]]) -> list[float | None]:
+    """Each word's probability of its head, over all labels; None where there are no distributions."""
+    mass: dict[tuple[int, int], float] = {}
+    for dependent, head, _, p in arcs:
+        mass[dependent, head] = mass.get((dependent, head), 0.0) + p
+    return [mass.get((i, head), 0.0) if arcs else None for i, head in enumerate(heads)]
+
+
+def show_model(exhibit: Exhibit, name: str, reader: Reader, dataset: Any, number: int) -> None:
+    """Add a model's translation of a sentence (0-based) of a dataset, its attention, and the tree it believes in."""
+    found = reader.read(dataset, number)
+    exhibit.outputs[name] = Output(found["text"], {"log p": found["score"]}, found["pieces"], found["attention"])
+    if found["parents"] is not None and exhibit.words:
+        layer, head = found["parents"]
+        weights = found["attention"]["encoder"][layer][head]
+        heads = predicted_heads(weights, exhibit.counts, exhibit.spans or [(0, len(exhibit.words))])
+        first = np.cumsum([0, *exhibit.counts[:-1]])
+        p: list[float | None] = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]
+        labels = ["root" if i == h else "" for i, h in enumerate(heads)]
+        exhibit.trees[f"{name} (predicted)"] = Tree(heads, labels, p)

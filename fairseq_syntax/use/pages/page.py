@@ -1,0 +1,83 @@
+"""One self-contained HTML page of exhibits: nothing is fetched, so that the file can be sent and kept."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_syntax.use.pages.exhibit import Exhibit, Output
+from fairseq_syntax.use.pages.fonts import CSS
+
+_HERE = Path(__file__).parent
+
+
+def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
+    """The page.
+
+    Args:
+        exhibits: at least one
+        src, tgt: language codes, for fonts and the direction of writing
+        title: of the page
+
+    Attention weights are kept in eight bits, 1/255 apart.
+    """
+    if not exhibits:
+        raise ValueError("a page of nothing")
+    data = {"src": src.split("_")[0], "tgt": tgt.split("_")[0], "sentences": [exhibit_data(e) for e in exhibits]}
+    return self_contained(_HERE / "page.html", title=title, data=data)
+
+
+def self_contained(template: Path, *, title: str, data: Any) -> str:
+    """A template with the shared drawing code, and with a title and data where it has marks for them."""
+    # "</script>" in a sentence must not end the script; in JSON, < may be written as an escape
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    whole = template.read_text(encoding="utf-8")
+    for mark, value in (
+        ("__DRAWING_CSS__", (_HERE / "drawing.css").read_text(encoding="utf-8")),
+        ("__DRAWING_JS__", (_HERE / "drawing.js").read_text(encoding="utf-8")),
+        ("__FONTS__", CSS),
+        ("__TITLE__", html.escape(title)),
+        ("__DATA__", text),
+    ):
+        whole = whole.replace(mark, value)
+    return whole
+
+
+def exhibit_data(exhibit: Exhibit) -> dict[str, Any]:
+    """An exhibit as the drawing code takes it, ready for JSON."""
+    return {
+        "number": exhibit.number,
+        "source": exhibit.source,
+        "reference": exhibit.reference,
+        "words": exhibit.words,
+        "tags": exhibit.tags,
+        "counts": exhibit.counts,
+        "pieces": exhibit.pieces,
+        "arcs": [(i, h, label, round(p, 4)) for i, h, label, p in exhibit.arcs],
+        "trees": {
+            name: {"heads": t.heads, "labels": t.labels, "p": [None if p is None else round(p, 4) for p in t.p]}
+            for name, t in exhibit.trees.items()
+        },
+        "outputs": {name: _output(output) for name, output in exhibit.outputs.items()},
+    }
+
+
+def _output(output: Output) -> dict:
+    attention = {kind: [_layer(w) for w in layers] for kind, layers in output.attention.items()}
+    # JSON has no infinity: the score of what a model holds for impossible is not shown.
+    scores = {name: round(score, 4) for name, score in output.scores.items() if math.isfinite(score)}
+    return {"text": output.text, "scores": scores, "pieces": output.pieces, "attention": attention}
+
+
+def _layer(weights: np.ndarray) -> dict:
+    """Weights [H, rows, columns] as bytes."""
+    heads, rows, columns = weights.shape
+    small = np.round(np.clip(weights, 0, 1) * 255).astype(np.uint8)
+    return {"heads": heads, "rows": rows, "columns": columns, "data": base64.b64encode(small.tobytes()).decode()}

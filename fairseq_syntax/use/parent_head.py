@@ -1,0 +1,201 @@
+"""A translation model's parent head as a parser: ``supervised_heads`` or ``lisa`` in the encoder.
+
+It is a parser like the others (``--parser fairseq_syntax.use.parent_head --model-dir CHECKPOINT``), of heads
+only: relations are ``root`` and ``dep``, tags are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.runtime.files import file_sha256
+from fairseq_syntax.runtime.files import fingerprint as digest_of
+from fairseq_syntax.use.loading import load_models
+from fairseq_syntax.use.spanning_tree import PredictedTree, decode_line
+
+
+class ParentHeadParser(Parser):
+    """Predicts heads by the attention of a parent head, repaired to trees.
+
+    Args:
+        options: ``batch_size`` counts pieces; with ``distributions``, every arc of at least ``min_prob`` is given, and
+            else the head's own
+        model: a ``syntax_transformer`` in evaluation mode
+        task: the task it was trained with
+        system: the encoder system whose head it is; None takes the first that has one
+        find_sentences: let the roots say where the sentences of a line are, not the tokenizer or the given parse
+    """
+
+    def __init__(
+        self, options: ParserOptions, model: Any, task: Any, system: str | None = None, find_sentences: bool = False
+    ) -> None:
+        super().__init__(options)
+        self.model, self.find_sentences = model, find_sentences
+        self.place = parent_head(model, system)
+        self.dictionary = task.source_dictionary
+        self.max_pieces = model.encoder.max_positions() - 1  # and </s>
+        self._segment = InteractiveInput(task).segment
+
+    def parse(self, lines: Sequence[str] | Sequence[Sequence[str]], *, first_line: int = 0) -> list[ParsedLine]:
+        """As every parser's; the whole line goes through the encoder at once, as it does in translation."""
+        return self.predict(super().parse(lines, first_line=first_line))
+
+    def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
+        """No parse yet: the first word is the root. :meth:`predict` needs the tokens of the whole line."""
+        return [
+            SentenceParse([0] + [1] * (len(s) - 1), ["_"] * len(s), ["_"] * len(s), ["_"] * len(s), [])
+            for s in sentences
+        ]
+
+    def predict(self, lines: Iterable[ParsedLine]) -> list[ParsedLine]:
+        """The same tokens and tags with the heads that the model predicts; the heads given are not looked at.
+
+        A word that shares its token with others, and is not the first there, attaches to the first.
+        """
+        segmented = [self._segment(line) for line in lines]
+        lines, pieces = [line for line, _ in segmented], [own for _, own in segmented]
+        for line, own in zip(lines, pieces):
+            if len(own) > self.max_pieces:
+                raise SyntaxDataError(
+                    f"line {line.line_number + 1} has {len(own)} pieces, and the model takes {self.max_pieces}"
+                )
+        predicted: list[ParsedLine] = [ParsedLine(line_number=line.line_number) for line in lines]
+        for batch in self._batches([len(own) for own in pieces]):
+            for i, scores in zip(batch, self._scores([(lines[i], pieces[i]) for i in batch])):
+                predicted[i] = self._with_heads(lines[i], scores)
+        return predicted
+
+    def _batches(self, sizes: list[int]) -> list[list[int]]:
+        """Indices of lines of similar lengths, padded to at most ``batch_size`` pieces; empty lines are left out."""
+        batches: list[list[int]] = []
+        for i in sorted((i for i, size in enumerate(sizes) if size), key=sizes.__getitem__):
+            if batches and (len(batches[-1]) + 1) * (sizes[i] + 1) <= self.options.batch_size:
+                batches[-1].append(i)
+            else:
+                batches.append([i])
+        return batches
+
+    @torch.inference_mode()
+    def _scores(self, batch: list[tuple[ParsedLine, list[str]]]) -> list[np.ndarray]:
+        """Scores between the first pieces of each line's tokens, `[tokens, tokens]` each."""
+        rows = [self.dictionary.encode_line(" ".join(own), add_if_not_exist=False).long() for _, own in batch]
+        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.dictionary.pad())
+        tokens = tokens.to(next(self.model.parameters()).device)
+        step = self.model.encoder(tokens, observe=True)["step"]
+        scores = step.scores[self.place].float().cpu().numpy()
+        result = []
+        for row, (line, _) in zip(scores, batch):
+            first = np.cumsum([0, *(token.pieces for token in line.tokens[:-1])])
+            result.append(row[np.ix_(first, first)])
+        return result
+
+    def _with_heads(self, line: ParsedLine, scores: np.ndarray) -> ParsedLine:
+        token_of = np.repeat(np.arange(len(line.tokens)), [token.last - token.first + 1 for token in line.tokens])
+        spans = [(int(token_of[start]), int(token_of[end - 1]) + 1) for start, end in line.sentences]
+        tree = decode_line(scores, None if self.find_sentences else spans)
+        first = [token.first for token in line.tokens]
+        for token in line.tokens:
+            token.word = token.first
+        arcs = []
+        heads: list[int] = []
+        for word, t in enumerate(token_of):
+            if first[t] == word:
+                heads.append(first[tree.heads[t]])
+                arcs += [(word, first[h], _label(h == t), p) for h, p in self._arcs(tree, int(t))]
+            else:
+                heads.append(first[t])
+                arcs.append((word, first[t], _label(False), 1.0))
+        return ParsedLine(
+            words=line.words,
+            heads=heads,
+            deprels=[_label(head == word) for word, head in enumerate(heads)],
+            upos=line.upos,
+            xpos=line.xpos,
+            tokens=line.tokens,
+            arcs=arcs,
+            sentences=[(first[start], line.tokens[end - 1].last + 1) for start, end in tree.sentences],
+            line_number=line.line_number,
+            file_line=line.file_line,
+        )
+
+    def _arcs(self, tree: PredictedTree, token: int) -> list[tuple[int, float]]:
+        """(head, probability) of a token, most probable first."""
+        row = tree.probabilities[token]
+        if not self.options.distributions:
+            return [(tree.heads[token], float(row[tree.heads[token]]))]
+        likely = np.flatnonzero(row >= self.options.min_prob)
+        return [(int(h), float(row[h])) for h in likely[np.argsort(-row[likely], kind="stable")]]
+
+
+def _label(root: bool) -> str:
+    return "root" if root else "dep"
+
+
+def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
+    """(layer, head) of the model's parent head.
+
+    Raises:
+        SyntaxDataError: the model has none, or not in that system, or cannot encode a sentence without its parse
+    """
+    systems = dict(getattr(model.encoder, "systems", {}))
+    found = {name: place for name, system in systems.items() if (place := system.parent_head())}
+    if system is not None and system not in found:
+        raise SyntaxDataError(f"the model's encoder has no {system} with a parent head")
+    if not found:
+        raise SyntaxDataError(
+            "the model has no head that predicts parents",
+            hint="train one with --encoder-syntax supervised_heads or lisa",
+        )
+    if model.encoder.inference_needs:
+        raise SyntaxDataError(
+            "the model reads a parse, so what its parent head says is not a prediction from text",
+            hint="use a model whose encoder systems need no parse",
+        )
+    return found[system] if system is not None else next(iter(found.values()))
+
+
+def load_model(path: str, data: str | None = None, device: str | None = None) -> tuple[Any, Any]:
+    """A trained model in evaluation mode that reads no gold parse, and its task.
+
+    Args:
+        path: the checkpoint
+        data: the binarized data, whose dictionary and segmentation are used (default: where it was in training)
+        device: ``cpu`` or ``cuda`` (default: the GPU where there is one)
+
+    Raises:
+        SyntaxDataError: there is no such checkpoint, or its data directory is gone
+    """
+    loaded = load_models([path], data, device=device, lisa_gold=False)
+    return loaded.models[0], loaded.task
+
+
+def load(options: ParserOptions) -> ParentHeadParser:
+    """The parent head of the checkpoint that ``options.model_dir`` names. Raises SyntaxDataError as load_model."""
+    model, task = load_model(_checkpoint(options), device=options.device)
+    return ParentHeadParser(options, model, task)
+
+
+def fingerprint(options: ParserOptions) -> str:
+    """A digest of the checkpoint, and of what is read beside it from its data: the dictionary and the segmentation.
+
+    Raises:
+        SyntaxDataError: as :func:`load`
+    """
+    path = _checkpoint(options)
+    _, task = load_model(path)
+    segmenter = task.source_segmenter
+    return digest_of(file_sha256(path), task.source_dictionary.symbols, segmenter and segmenter.fingerprint)
+
+
+def _checkpoint(options: ParserOptions) -> str:
+    if options.model_dir is None:
+        raise SyntaxDataError("the parser needs a checkpoint", hint="give it by --model-dir")
+    return options.model_dir

@@ -1,0 +1,190 @@
+"""The web application: the routes, what they answer, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from fairseq_syntax import __version__
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.serving.guard import Guard
+from fairseq_syntax.use.serving.messages import (
+    ANSWER_EXAMPLE,
+    REQUEST_EXAMPLES,
+    Health,
+    ModelInfo,
+    Models,
+    Reason,
+    TranslateAnswer,
+    TranslateRequest,
+)
+from fairseq_syntax.use.serving.playground import playground
+from fairseq_syntax.use.serving.service import FullError, Service
+
+logger = logging.getLogger(__name__)
+
+DESCRIPTION = (
+    "Translation by models that know syntax. Every error is answered with a JSON object whose `detail` is the reason."
+)
+REASONS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Reason, "description": text}
+    for status, text in {
+        400: "The body cannot be read",
+        408: "The request took too long to arrive",
+        413: "The request is too large",
+        421: "The server does not answer under this name",
+        422: "The request cannot be understood, or a sentence cannot be parsed or translated",
+        503: "Too much is waiting; try again later",
+        504: "The translation took too long",
+    }.items()
+}
+
+
+def create_app(
+    service: Service,
+    *,
+    timeout: float = 30.0,
+    max_bytes: int = 1 << 20,
+    upload_seconds: float = 10.0,
+    names: frozenset[str] | None = None,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        service: does the work; it is closed when the application stops
+        timeout: seconds for the answer to a request
+        max_bytes: of a request
+        upload_seconds: for a request to arrive
+        names: under which it answers (:func:`~fairseq_syntax.use.serving.guard.names_of`); None: any
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(service.close)
+
+    app = FastAPI(
+        title="fairseq-syntax",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    page = playground(models_of(service))
+
+    @app.post(
+        "/translate",
+        response_model=TranslateAnswer,
+        responses={200: {"content": {"application/json": {"example": ANSWER_EXAMPLE}}}, **REASONS},
+        summary="Translate sentences",
+    )
+    async def translate(
+        request: Request,
+        body: Annotated[TranslateRequest, Body(openapi_examples=REQUEST_EXAMPLES)],  # type: ignore[arg-type]
+    ) -> Any:
+        """Translate text, tokens or parses: one sentence or several, with one model or several."""
+        work = asyncio.ensure_future(service.translate(body))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({work, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if gone.done():
+                return Response(status_code=499)  # nobody reads it
+            raise HTTPException(504, f"no translation within {timeout:g} seconds")
+        finally:
+            work.cancel()
+            gone.cancel()
+
+    @app.get("/health", summary="Whether the server works")
+    async def health() -> Health:
+        return Health(status="ok", waiting=service.accepted)
+
+    @app.get("/models", summary="The loaded models")
+    async def models() -> Models:
+        return models_of(service)
+
+    @app.get(
+        "/metrics",
+        response_class=Response,
+        summary="Counters for Prometheus",
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/", response_class=HTMLResponse, summary="A page to try the models on")
+    async def index() -> HTMLResponse:
+        return HTMLResponse(page.html, headers={"content-security-policy": page.policy, "cache-control": "no-cache"})
+
+    @app.exception_handler(SyntaxDataError)
+    async def bad_data(_: Request, error: SyntaxDataError) -> JSONResponse:
+        return _reason(422, error.message + (f" ({error.hint})" if error.hint else ""))
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _reason(422, _explained(error.errors()))
+
+    @app.exception_handler(FullError)
+    async def full(_: Request, error: FullError) -> JSONResponse:
+        return _reason(503, str(error), {"retry-after": "1"})
+
+    paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
+    app.add_middleware(
+        Guard,
+        max_bytes=max_bytes,
+        seconds=upload_seconds,
+        answered=service.metrics.answered,
+        paths=paths,
+        names=names,
+    )
+    return app
+
+
+def models_of(service: Service) -> Models:
+    """What there is to say of the loaded models."""
+    models = service.models.values()
+    return Models(
+        models=[
+            ModelInfo(
+                name=model.name,
+                systems=model.systems,
+                needs=sorted(model.needs),
+                source_lang=model.source_lang,
+                target_lang=model.target_lang,
+                parameters=model.parameters(),
+            )
+            for model in models
+        ],
+        parser=service.source.parser.options.parser if service.source.parser is not None else None,
+        relations=sorted({relation for model in models for relation in model.relations()}),
+    )
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _reason(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    # lone surrogates of a request cannot be sent back
+    return JSONResponse({"detail": text.encode("utf-8", "replace").decode()}, status, headers=headers)
+
+
+def _explained(errors: Any) -> str:
+    """Validation errors in one line: where, and what is wrong."""
+    found: dict[str, None] = {}
+    for error in errors:
+        place = ".".join(map(str, error["loc"][2:]))  # after "body" and the form of the request
+        message = error["msg"].removeprefix("Value error, ")  # of pydantic, before a message of ours
+        found[f"{place}: {message}" if place else message] = None
+    return "; ".join(list(found)[:6])[:2000]

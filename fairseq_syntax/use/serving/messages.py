@@ -1,0 +1,280 @@
+"""What is sent and answered, as the OpenAPI description shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+
+from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu
+
+MAX_SENTENCES = 64
+MAX_CHARACTERS = 2000  # of a sentence
+MAX_TOKENS = 250  # of a sentence
+MAX_BEAM = 16
+MAX_PIECES = 500  # of a translation; a model that repeats itself has a batch wait for so many steps
+
+EXAMPLE_CONLLU = """\
+1	the	_	DET	DT	_	2	det	_	_
+2	man	_	NOUN	NN	_	3	nsubj	_	_
+3	sleeps	_	VERB	VBZ	_	0	root	_	SpaceAfter=No
+4	.	_	PUNCT	.	_	3	punct	_	_
+"""
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")]
+Form = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^\S+$")]
+Tokens = Annotated[list[Form], Field(min_length=1, max_length=MAX_TOKENS)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+# JSON has one kind of number: 4.0 is whole
+Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
+
+
+class Options(BaseModel):
+    """What may be asked for, whatever the sentences come as."""
+
+    # strict: "5" is no number and 0 no truth value, as the description has it
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Name | Annotated[list[Name], Field(min_length=1, max_length=MAX_SENTENCES)] | None = Field(
+        None, description="a model by its name, or several; by default the first that was loaded"
+    )
+    beam: Whole = Field(4, ge=1, le=MAX_BEAM, description="hypotheses that the search keeps")
+    nbest: Whole = Field(1, ge=1, le=MAX_BEAM, description="translations of each sentence; a narrower beam is widened")
+    alignments: bool = Field(False, description="also answer which words stand for which")
+    tree: bool = Field(False, description="also answer the parse that was used")
+    attention: bool = Field(
+        False, description="also answer the attention weights of the best translation; for one sentence and one model"
+    )
+
+    @model_validator(mode="after")
+    def _one_sentence_with_attention(self) -> Options:
+        if self.attention and (len(self.sentences()) > 1 or (isinstance(self.model, list) and len(self.model) > 1)):
+            raise ValueError("attention is answered for one sentence and one model at a time")
+        return self
+
+    def sentences(self) -> list[Any]:
+        """The sentences, each as it was sent."""
+        raise NotImplementedError
+
+
+class FromText(Options):
+    """Raw text, which is parsed here."""
+
+    text: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_SENTENCES)] = Field(
+        description="a sentence, or several"
+    )
+
+    def sentences(self) -> list[str]:
+        given = [self.text] if isinstance(self.text, str) else self.text
+        return [" ".join(text.split()) for text in given]
+
+
+class FromTokens(Options):
+    """Tokens, which are parsed here and stay what they are."""
+
+    tokens: Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_SENTENCES)] = Field(
+        description="the tokens of a sentence, or of several"
+    )
+
+    def sentences(self) -> list[list[str]]:
+        return [self.tokens] if isinstance(self.tokens[0], str) else self.tokens  # type: ignore[list-item,return-value]
+
+
+class FromConllu(Options):
+    """Parses, which are used as they are."""
+
+    conllu: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SENTENCES * MAX_CHARACTERS)] = Field(
+        description="one sentence or several in CoNLL-U, with a blank line between them; `Arcs=` in MISC holds the "
+        "parser's probabilities, for models that read them"
+    )
+
+    def sentences(self) -> list[str]:
+        return [self.conllu]
+
+
+def _form(body: Any) -> str:
+    """Which of the three a body is meant to be, so that its errors are told of that one only."""
+    given = body if isinstance(body, dict) else {}
+    return next((form for form in ("text", "tokens", "conllu") if form in given), "text")
+
+
+TranslateRequest = Annotated[
+    Annotated[FromText, Tag("text")] | Annotated[FromTokens, Tag("tokens")] | Annotated[FromConllu, Tag("conllu")],
+    Discriminator(_form),
+]
+
+REQUEST_EXAMPLES: dict[str, dict[str, Any]] = {
+    "text": {"summary": "A sentence", "value": {"text": "the man saw the girl with the telescope ."}},
+    "several": {
+        "summary": "Two sentences, their parses and three translations of each",
+        "value": {"text": ["the man sleeps .", "the girl saw the man ."], "tree": True, "beam": 5, "nbest": 3},
+    },
+    "tokens": {"summary": "Tokens", "value": {"tokens": ["the", "man", "sleeps", "."], "alignments": True}},
+    "conllu": {"summary": "A parse of your own", "value": {"conllu": EXAMPLE_CONLLU}},
+}
+
+
+class Arc(BaseModel):
+    """An arc of the parser's distribution."""
+
+    dependent: int = Field(description="a word, counted from 1")
+    head: int = Field(description="a word, counted from 1, or 0 for the root")
+    label: str
+    p: float = Field(description="its probability")
+
+
+class Parse(BaseModel):
+    """A sentence's parse. Words are counted from 1 through the whole text, and the head of a root is 0."""
+
+    words: list[str]
+    characters: list[tuple[int, int]] = Field(
+        description="each word's characters [start, end) in the text of `sources`; the words of a contraction (`zu` "
+        "and `dem` of `zum`) have those of the contraction"
+    )
+    heads: list[int]
+    labels: list[str]
+    tags: list[str] = Field(description="universal part-of-speech tags")
+    sentences: list[tuple[int, int]] = Field(description="first and last word of each sentence")
+    arcs: list[Arc] | None = Field(description="the parser's probabilities, where it has them")
+    conllu: str = Field(
+        description="the same in CoNLL-U, which may be changed and sent again, alone or with others of the answer; "
+        "`# line = N` says which sentences are one text"
+    )
+
+    @classmethod
+    def of(cls, line: ParsedLine, number: int, *, numbered: bool) -> Parse:
+        """The parse of a line, whose words are counted from 0 and whose roots are their own heads.
+
+        Args:
+            number: of the line in its request, counted from 0
+            numbered: whether the CoNLL-U says the number, as it does in all if one line has several sentences
+        """
+        arcs = None
+        if line.arcs is not None:
+            arcs = [Arc(dependent=d + 1, head=0 if h == d else h + 1, label=l, p=p) for d, h, l, p in line.arcs]
+        return cls(
+            words=line.words,
+            characters=_characters(line),
+            heads=[0 if h == i else h + 1 for i, h in enumerate(line.heads)],
+            labels=line.deprels,
+            tags=line.upos,
+            sentences=[(start + 1, end) for start, end in line.sentences],
+            arcs=arcs,
+            conllu=format_conllu(replace(line, line_number=number), comments=numbered),
+        )
+
+
+def _characters(line: ParsedLine) -> list[tuple[int, int]]:
+    """Each word's characters in :func:`.parsed_line.text_of` the line: those of its surface token."""
+    found, start = [], 0
+    for token in line.tokens:
+        end = start + len(token.form)
+        found += [(start, end)] * (token.last + 1 - token.first)
+        start = end + token.space_after
+    return found
+
+
+class Alignment(BaseModel):
+    """Which words stand for which."""
+
+    source_words: list[tuple[int, int]] = Field(description="each word of the source: its characters [start, end)")
+    target_words: list[tuple[int, int]] = Field(description="each word of the translation: its characters [start, end)")
+    links: list[tuple[int, int]] = Field(description="(source word, target word), counted from 0")
+    pharaoh: str = Field(description="the links as 0-0 2-1")
+
+
+class Hypothesis(BaseModel):
+    """A translation."""
+
+    sentence: int = Field(description="the sentence of the request that it translates, counted from 0")
+    model: str
+    rank: int = Field(description="among this model's translations of the sentence; 0 is the best")
+    text: str
+    score: float = Field(description="mean log-probability (base e) of its pieces")
+    pieces: list[str]
+    cut: bool = Field(
+        False, description=f"whether it is as long as it may be: {MAX_PIECES} pieces, or fewer by the model"
+    )
+    alignment: Alignment | None = None
+
+
+class TranslateAnswer(BaseModel):
+    """Translations, by sentence, then by model, best first."""
+
+    translations: list[Hypothesis]
+    sources: list[str] = Field(description="the text of each sentence")
+    parses: list[Parse | None] | None = Field(
+        None, description="the parse of each sentence; null where none was needed and there is no parser"
+    )
+    without_parse: list[int] = Field(
+        [],
+        description="the sentences, counted from 0, that were translated without the parse that a model reads, because "
+        "it could not be had",
+    )
+    attention: dict[str, Any] | None = Field(
+        None,
+        description="pieces, trees and attention weights: `outputs.MODEL.attention.KIND[LAYER]` has `heads`, `rows`, "
+        "`columns` and `data`, the weights times 255 as bytes in base64, by head and row",
+    )
+
+
+ANSWER_EXAMPLE = {
+    "translations": [
+        {
+            "sentence": 0,
+            "model": "PASCAL",
+            "rank": 0,
+            "text": "der Mann sah das Mädchen mit dem Fernrohr (sah).",
+            "score": -0.01,
+            "pieces": ["▁der", "▁Mann", "▁sah", "▁das", "▁Mädchen", "▁mit", "▁dem", "▁Fernrohr", "▁(", "sah", ")", "."],
+            "cut": False,
+            "alignment": None,
+        }
+    ],
+    "sources": ["the man saw the girl with the telescope ."],
+    "parses": None,
+    "without_parse": [],
+    "attention": None,
+}
+
+
+class ModelInfo(BaseModel):
+    """A loaded model."""
+
+    name: str
+    systems: list[str] = Field(description="its syntax systems; none in a plain model")
+    needs: list[str] = Field(description="what it reads of the parse: its tree, or its arcs with their probabilities")
+    source_lang: str
+    target_lang: str
+    parameters: int
+
+
+class Models(BaseModel):
+    """The loaded models; the first is used where a request names none."""
+
+    models: list[ModelInfo]
+    parser: str | None = Field(description="the parser of raw text; null: there is none")
+    relations: list[str] = Field(description="the dependency labels that the models know")
+
+
+class Health(BaseModel):
+    """Whether requests are taken, and how many sentences wait."""
+
+    status: str
+    waiting: int
+
+
+class Reason(BaseModel):
+    """Why a request was not answered."""
+
+    detail: str

@@ -1,0 +1,258 @@
+"""From a request's sentences to their translations, by way of two threads: one parses, one translates."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.serving.batching import Stage
+from fairseq_syntax.use.serving.messages import (
+    MAX_CHARACTERS,
+    MAX_SENTENCES,
+    MAX_TOKENS,
+    Alignment,
+    FromConllu,
+    FromText,
+    FromTokens,
+    Hypothesis,
+    Parse,
+    TranslateAnswer,
+)
+from fairseq_syntax.use.serving.metrics import Metrics
+from fairseq_syntax.use.serving.models import ServedModel, Source, source_text, without_parse
+from fairseq_syntax.use.translator import Translation
+
+logger = logging.getLogger(__name__)
+
+
+class FullError(Exception):
+    """More is waiting than may; later it will be less."""
+
+
+class Service:
+    """Parses and translates for any number of requests at a time.
+
+    Args:
+        models: at least one; the first is used where a request names none
+        source: parses what comes without a parse
+        capacity: the most translations (sentences times models) that may be accepted and not yet answered
+        batch_size: the most sentences at a time
+        batch_words: the most words at a time, padding included
+        metrics: told of batches
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        source: Source,
+        *,
+        capacity: int = 1024,
+        batch_size: int = 32,
+        batch_words: int = 4096,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.models = {model.name: model for model in models}
+        self.default = models[0].name
+        self.source, self.capacity = source, capacity
+        self.accepted = 0
+        self.metrics = metrics or Metrics()
+        self.metrics.watch(lambda: self.accepted, capacity)
+        size = {"size": batch_size, "words": batch_words}
+        self._parsing: Stage[str | list[str], ParsedLine] = Stage(
+            "parse", lambda _, sentences: source.parse(sentences), batch_done=self.metrics.parsed, **size
+        )
+        self._translating: Stage[str | ParsedLine, Any] = Stage(
+            "translate", self._translate, batch_done=self.metrics.translated, **size
+        )
+
+    def close(self) -> None:
+        """Finish what was accepted, and end the threads."""
+        self._parsing.close()
+        self._translating.close()
+
+    def waiting(self) -> int:
+        """What nobody works on yet, of what was accepted."""
+        return self._parsing.waiting() + self._translating.waiting()
+
+    async def translate(self, request: FromText | FromTokens | FromConllu) -> TranslateAnswer:
+        """Answer a request. When it is cancelled, what waits for it is dropped.
+
+        Raises:
+            SyntaxDataError: a sentence that cannot be parsed or translated, or an unknown model
+            FullError: too much waits
+        """
+        models = self._named(request.model)
+        sentences = _sentences(request)
+        with self._accept(len(sentences) * len(models)):
+            parsed = await _all([self._parse(sentence, models) for sentence in sentences])
+            beam = max(request.beam, request.nbest)
+            # oldest first: a request's sentences of one model come together
+            work = [("search", model, beam, request.alignments) for model in models]
+            if request.attention:
+                work.append(("attention", models[0], beam, False))
+            found = await _all(
+                [
+                    asyncio.wrap_future(self._translating.submit(sentence, key=key, words=_length(sentence)))
+                    for key in work
+                    for sentence in parsed
+                ]
+            )
+        rows = [found[i : i + len(parsed)] for i in range(0, len(found), len(parsed))]
+        return TranslateAnswer(
+            translations=[
+                hypothesis
+                for number in range(len(parsed))
+                for model, row in zip(models, rows)
+                for hypothesis in _hypotheses(row[number][: request.nbest], number, model)
+            ],
+            sources=[source_text(sentence) for sentence in parsed],
+            parses=self._answered(parsed, sentences) if request.tree else None,
+            attention=rows[-1][0] if request.attention else None,
+            without_parse=self._without_parse(parsed, models),
+        )
+
+    def _without_parse(self, parsed: Sequence[str | ParsedLine], models: list[str]) -> list[int]:
+        """The sentences that a model would have read the parse of, and had none."""
+        if not any(self.models[name].needs for name in models):
+            return []
+        found = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
+        self.metrics.unparsed(len(found))
+        return found
+
+    def _named(self, names: str | list[str] | None) -> list[str]:
+        wanted = [self.default] if names is None else [names] if isinstance(names, str) else list(dict.fromkeys(names))
+        for name in wanted:
+            if name not in self.models:
+                raise SyntaxDataError(f"no model {name!r}; there are: {', '.join(self.models)}")
+        return wanted
+
+    @contextmanager
+    def _accept(self, amount: int) -> Iterator[None]:
+        if amount > self.capacity:
+            raise SyntaxDataError(
+                f"{amount} translations at once, more than the {self.capacity} that may wait; send fewer sentences"
+            )
+        if self.accepted + amount > self.capacity:
+            raise FullError(f"{self.accepted} translations are waiting; try again later")
+        self.accepted += amount
+        try:
+            yield
+        finally:
+            self.accepted -= amount
+
+    async def _parse(self, sentence: str | list[str] | ParsedLine, models: list[str]) -> str | ParsedLine:
+        """The parse of a sentence; where nothing parses, the sentence as the models take it."""
+        if isinstance(sentence, ParsedLine):
+            return sentence
+        text = sentence if isinstance(sentence, str) else " ".join(sentence)
+        if self.source.parser is not None:
+            parsing = asyncio.wrap_future(self._parsing.submit(sentence, words=_length(sentence)))
+            try:
+                return await asyncio.wait_for(parsing, self.source.timeout if self.source.neutral else None)
+            except Exception as error:  # whatever a parser may fail by; TimeoutError among them
+                if not self.source.neutral:
+                    raise
+                logger.warning("%r is translated without a parse: %s", text[:60], str(error) or type(error).__name__)
+                return text
+        needing = [name for name in models if self.models[name].needs]
+        if needing and self.source.neutral:
+            return text
+        if needing:
+            raise SyntaxDataError(
+                f"there is no parser here, and {', '.join(needing)} cannot do without a parse", hint="send CoNLL-U"
+            )
+        return sentence if isinstance(sentence, str) else without_parse(sentence)
+
+    def _answered(self, parsed: Sequence[str | ParsedLine], given: Sequence[Any]) -> list[Parse | None]:
+        """The parses as they are answered; None where nobody parsed."""
+        own = [
+            None if isinstance(line, str) or (self.source.parser is None and not isinstance(was, ParsedLine)) else line
+            for line, was in zip(parsed, given)
+        ]
+        numbered = any(line is not None and len(line.sentences) > 1 for line in own)
+        return [None if line is None else Parse.of(line, number, numbered=numbered) for number, line in enumerate(own)]
+
+    def _translate(self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine]) -> list[Any]:
+        """In the thread of the models: translations, or attention."""
+        kind, name, beam, alignments = key
+        model = self.models[name]
+        if kind == "attention":
+            return [model.attention(sentence, beam) for sentence in sentences]
+        return model.translations(sentences, beam, alignments)
+
+
+async def _all(coroutines: list[Any]) -> list[Any]:
+    """The results of all; where one fails or all are cancelled, the others are cancelled too."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _length(sentence: str | list[str] | ParsedLine) -> int:
+    if isinstance(sentence, ParsedLine):
+        return len(sentence.words)
+    return len(sentence.split()) if isinstance(sentence, str) else len(sentence)
+
+
+def _sentences(request: FromText | FromTokens | FromConllu) -> list[str | list[str]] | list[ParsedLine]:
+    """The sentences of a request.
+
+    Raises:
+        SyntaxDataError: CoNLL-U that is wrong or too much of it, or a sentence without words
+    """
+    if not isinstance(request, FromConllu):
+        given = request.sentences()
+        for number, sentence in enumerate(given):
+            if not sentence:
+                raise SyntaxDataError(f"sentence {number} (counted from 0) has no words")
+        return given  # type: ignore[return-value]
+    # without empty lines, of which a comment of twenty characters makes a million
+    lines = list(islice(read_conllu(io.StringIO(request.conllu), empty=False), MAX_SENTENCES + 1))
+    if not lines:
+        raise SyntaxDataError("the CoNLL-U has no sentence")
+    if len(lines) > MAX_SENTENCES:
+        raise SyntaxDataError(f"more than {MAX_SENTENCES} sentences")
+    for number, line in enumerate(lines):
+        for what, size, most in (
+            ("words", len(line.words), MAX_TOKENS),
+            ("characters", len(text_of(line)), MAX_CHARACTERS),
+            ("characters in a word", max(map(len, line.words), default=0), MAX_CHARACTERS),
+        ):
+            if size > most:
+                raise SyntaxDataError(f"sentence {number} (counted from 0) has {size} {what}, more than {most}")
+    if request.attention and len(lines) > 1:
+        raise SyntaxDataError("attention is answered for one sentence and one model at a time")
+    return lines
+
+
+def _hypotheses(translations: Sequence[Translation], number: int, model: str) -> Iterator[Hypothesis]:
+    for rank, translation in enumerate(translations):
+        found = translation.alignment
+        alignment = None
+        if found is not None:
+            alignment = Alignment(
+                source_words=found.source_words,
+                target_words=found.target_words,
+                links=found.links,
+                pharaoh=found.pharaoh(),
+            )
+        yield Hypothesis(
+            sentence=number,
+            model=model,
+            rank=rank,
+            text=translation.text,
+            score=translation.score,
+            pieces=translation.pieces,
+            cut=translation.cut,
+            alignment=alignment,
+        )

@@ -1,0 +1,503 @@
+"""A trained model from Python, with its dictionaries, segmentation and parser.
+
+.. code-block:: python
+
+    translator = Translator.load("checkpoints/checkpoint_best.pt", "data-bin", parser_dir="parsers/en")
+    translator.translate(["A man in an orange hat."])
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+import os
+import re
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+from typing import Any, cast
+
+import torch
+from fairseq import utils
+from fairseq.dataclass.configs import GenerationConfig
+
+from fairseq_syntax.corpus.conllu import ParsedLine, text_of
+from fairseq_syntax.corpus.parsing.base import Parser
+from fairseq_syntax.corpus.words import words_of
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, align, spell
+from fairseq_syntax.inference.alignment_head import (
+    Aligner,
+    AlignmentHead,
+    cut,
+    default_head,
+    load_head,
+    source_attention,
+)
+from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
+from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
+from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.use.alignment_choice import Pair, Ranked, candidates, choose
+from fairseq_syntax.use.loading import load_models, no_checkpoint
+
+__all__ = ["Translation", "Translator"]
+
+logger = logging.getLogger(__name__)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass
+class Translation:
+    """One translation.
+
+    Attributes:
+        text, pieces: what the model said
+        score: the mean log-probability of its pieces (base e)
+        alignment: its words and those of the source, where they are asked for
+        error: why there is none, where the sentence cannot be translated; the text is empty then
+        cut: whether it is as long as the search or the model lets it be (``max_len_a``, ``max_len_b``): it may be cut
+    """
+
+    text: str
+    pieces: list[str]
+    score: float
+    alignment: WordAlignment | None = None
+    error: str | None = None
+    cut: bool = False
+
+    def _repr_html_(self) -> str:
+        """The text with its score and pieces, as a notebook shows it."""
+        pieces = " ".join(f"<code>{html.escape(piece)}</code>" for piece in self.pieces)
+        return f"<p><b>{html.escape(self.text)}</b><br><small>{self.score:.3f} · {pieces}</small></p>"
+
+
+# Of fairseq's search; its other options are of its programs, such as a language model or given translations.
+SEARCH_OPTIONS = (
+    *("beam", "nbest", "lenpen", "unkpen", "unnormalized", "temperature", "match_source_len"),
+    *("max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size"),
+    *("sampling", "sampling_topk", "sampling_topp"),
+    *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
+)
+
+
+class Translator:
+    """Translates sentences with one model, or an ensemble.
+
+    Args:
+        models: of one task, on one device
+        task: the task that they were trained for
+        parser: parses raw text; by default the one that the task's options name, made when it is first needed
+        batch_size: sentences at a time
+        source_tag: a piece that begins and ends each source sentence, for multi-task models; none if empty
+        alignment_heads: the attention of each model that words are aligned by (default: fairseq's)
+        generation: options of the search, as fairseq-generate's (``beam``, ``lenpen``, ``nbest``, …). ``max_len_a`` is
+            of each sentence's own pieces with ``</s>``, where fairseq-generate takes the longest sentence of a batch.
+
+    Raises:
+        SyntaxDataError: the search has no such option, or not of this value
+    """
+
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        task: Any,
+        *,
+        parser: Parser | None = None,
+        batch_size: int = 32,
+        source_tag: str = "",
+        alignment_heads: Sequence[AlignmentHead] | None = None,
+        **generation: Any,
+    ) -> None:
+        self.models = list(models)
+        for model in self.models:
+            model.eval()  # whose result is None for a model that has been prepared for inference already
+        self.task = task
+        check_search(generation, SEARCH_OPTIONS, "fairseq", batch_size)
+        self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
+        self.batch_size = batch_size
+        self.nbest = generation.setdefault("nbest", 1)
+        generation["beam"] = max(generation.get("beam", 4), self.nbest)
+        self._input = InteractiveInput(task, parser, source_tag)
+        options = Namespace(**generation)
+        for model in self.models:
+            # As fairseq-generate does: an LSTM, for one, then builds no map of its attention at every step.
+            cast(Any, model).prepare_for_inference_(Namespace(generation=options))
+        self._generator = task.build_generator(self.models, options)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        data: str | os.PathLike[str] | None = None,
+        *,
+        parser: Parser | None = None,
+        parser_name: str = "",
+        parser_lang: str = "",
+        parser_dir: str | os.PathLike[str] | None = None,
+        missing_parse: str = "error",
+        device: str | None = None,
+        **options: Any,
+    ) -> Translator:
+        """Load checkpoints, or a folder that ``fairseq-syntax export`` wrote.
+
+        Args:
+            path: one checkpoint, or several for an ensemble; or an exported folder
+            data: the binarized data directory, with dictionaries, label inventory and segmentation; by default the
+                one that the model was trained on
+            parser: a parser object, in place of the three options that follow
+            parser_name, parser_lang, parser_dir: as ``--parser``, ``--lang`` and ``--model-dir`` of
+                ``fairseq-syntax parse``; by default raw text is parsed as the training text was
+            missing_parse: ``error``, or ``neutral``: text that cannot be parsed is translated without a parse
+            device: default: the GPU where there is one
+            options: of :class:`Translator`
+
+        Raises:
+            SyntaxDataError: no such checkpoint or data; CTranslate2's search lacks an option
+        """
+        paths = [os.fspath(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
+        for p in paths:
+            if not os.path.exists(p):
+                raise no_checkpoint(p)
+        overrides: dict[str, Any] = {
+            "syntax_parser": parser_name,
+            "syntax_parser_lang": parser_lang,
+            "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
+        }
+        if any(map(os.path.isdir, paths)):
+            overrides["missing_parse"] = missing_parse
+            return cls._load_exported(paths, data, parser, device, overrides, options)
+        models, _, task = load_models(paths, data, device=device, **overrides)
+        task.cfg.missing_parse = missing_parse  # not by an override: a checkpoint may be older than the option
+        if "alignment_heads" not in options:  # a damaged file is no hindrance to who chooses another head
+            options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]
+        return cls(models, task, parser=parser, **options)
+
+    @classmethod
+    def _load_exported(
+        cls,
+        paths: list[str],
+        data: str | os.PathLike[str] | None,
+        parser: Parser | None,
+        device: str | None,
+        task_options: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Translator:
+        from fairseq_syntax.use.exported import CHECKPOINT, Exported, setup_task
+
+        if len(paths) > 1 or data is not None:
+            raise SyntaxDataError(
+                "an exported model has its data with it, and takes no part in an ensemble", path=paths[0]
+            )
+        (folder,) = paths
+        exported = Exported.load(folder)
+        if exported.kind == "ctranslate2":
+            from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
+
+            options.pop("alignment_heads", None)  # it has the one that it was exported with
+            return CTranslate2Translator(
+                folder, exported, parser=parser, device=device, options=task_options, **options
+            )
+        task = setup_task(folder, exported, **task_options)
+        checkpoint = os.path.join(folder, CHECKPOINT)
+        if not os.path.exists(checkpoint):
+            raise SyntaxDataError("the exported folder has lost its model", path=checkpoint)
+        models, _, _ = load_models([checkpoint], task=task, device=device)
+        if "alignment_heads" not in options:
+            options["alignment_heads"] = [load_head(checkpoint, m) for m in models]
+        return cls(models, task, parser=parser, source_tag=exported.source_tag, **options)
+
+    def check_parses(self, path: str | os.PathLike[str]) -> None:
+        """As :meth:`.interactive.InteractiveInput.check_parses`."""
+        self._input.check_parses(path)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the model reads of a sentence's parse, of ``"tree"`` and ``"arcs"``."""
+        return self._input.needs
+
+    def with_search(self, **generation: Any) -> Translator:
+        """The same models with another search; options as in the class."""
+        return Translator(
+            self.models,
+            self.task,
+            parser=self._input.given_parser,
+            batch_size=self.batch_size,
+            source_tag=self._input.source_tag,
+            alignment_heads=self._aligner.heads,
+            **generation,
+        )
+
+    def input(self, parser: Parser | None = None) -> InteractiveInput:
+        """A way in for sentences, as this translator has it.
+
+        Args:
+            parser: of raw text (default: this translator's)
+        """
+        return InteractiveInput(self.task, parser or self._input.given_parser, self._input.source_tag)
+
+    def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
+        """The parses of raw sentences, by this translator's parser; a parse that is given is its own."""
+        return self._input.parse(sentences)
+
+    def translate(self, sentences: Sequence[Sentence]) -> list[str]:
+        """The best translation of each sentence, as text.
+
+        Args:
+            sentences: raw text, CoNLL-U flattened by ``fairseq_syntax.corpus.conllu.flatten``, or parsed lines
+
+        A sentence that cannot be translated, being too long for the model or with a wrong parse, gives an empty text
+        and a warning; :meth:`translations` says why.
+
+        Raises:
+            SyntaxDataError: the model needs a parse, and there is no parser
+        """
+        found = [best[0] for best in self.translations(sentences)]
+        for number, translation in enumerate(found, 1):
+            if translation.error is not None:
+                logger.warning("sentence %d is not translated: %s", number, translation.error)
+            if translation.cut:
+                logger.warning("the translation of sentence %d may be cut: %s", number, cut_short(translation))
+        return [translation.text for translation in found]
+
+    @torch.no_grad()
+    def translations(
+        self, sentences: Sequence[Sentence], *, alignments: bool = False, first_line: int = 0
+    ) -> list[list[Translation]]:
+        """The ``nbest`` translations of each sentence, best first; of one that cannot be translated, its error.
+
+        Args:
+            alignments: whether they bring their words' alignment
+            first_line: the number of the first sentence, counted from 0, in messages
+
+        Raises:
+            SyntaxDataError: as in :meth:`translate`
+        """
+        sentences, found, filled = self._untranslated(sentences, alignments)
+        if not filled:
+            return found
+        tokens, filled = self._encode_fitting(sentences, filled, found, first_line)
+        sources = self._input.texts()
+        batches = self._batches(tokens)
+        for batch in batches:
+            numbers = batch["id"].tolist()
+            most = self._most_pieces(batch["net_input"]["src_tokens"].size(1))
+            if most < self._generator.min_len:
+                raise SyntaxDataError(
+                    f"min_len is {self._generator.min_len}, but max_len_a, max_len_b and the model allow {most} pieces"
+                )
+            hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
+            for number, best in zip(numbers, hypotheses):
+                found[filled[number]] = [self._translation(h, most) for h in best]
+            if alignments:
+                weights = self._aligner.of_hypotheses(
+                    batch["net_input"], [[h["tokens"] for h in b] for b in hypotheses]
+                )
+                for number, of_best in zip(numbers, weights):
+                    for translation, own in zip(found[filled[number]], of_best):
+                        target = spell(translation.pieces, self._decode)
+                        translation.alignment = align(own, sources[number], target)
+        return found
+
+    def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
+        """The alignment of given translations: text, or pieces where the data have no segmentation.
+
+        Raises:
+            SyntaxDataError: as in :meth:`translate`; or a side is too long for the model
+        """
+        pairs = self._aligned(sentences, translations, all_heads=False)
+        return [
+            WordAlignment(p.source.text, p.target.text, p.source.words, p.target.words, next(iter(p.links.values())))
+            for p in pairs
+        ]
+
+    def rank_heads(
+        self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
+    ) -> list[Ranked]:
+        """How well each attention of the first model aligns given translations, the best first.
+
+        Args:
+            gold: given links (:func:`~fairseq_syntax.inference.alignment.read_gold`); see
+                :func:`~fairseq_syntax.use.alignment_choice.choose`
+        """
+        pairs = self._aligned(sentences, translations, all_heads=True)
+        kept = [i for i, pair in enumerate(pairs) if pair.links]
+        return choose([pairs[i] for i in kept], None if gold is None else [gold[i] for i in kept])
+
+    @torch.no_grad()
+    def _aligned(self, sentences: Sequence[Sentence], translations: Sequence[str], *, all_heads: bool) -> list[Pair]:
+        """Given translations with the links of all heads of the first model, or of the head in use."""
+        heads = () if all_heads else self._aligner.heads[:1]
+        if len(sentences) != len(translations):
+            raise SyntaxDataError(f"{len(sentences)} sentences, but {len(translations)} translations")
+        filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence) and translations[i].strip()]
+        pairs = [_pair_of_nothing(*both, heads) for both in zip(sentences, translations)]
+        if not filled:
+            return pairs
+        segmenter, dictionary = self.task.target_segmenter, self.task.target_dictionary
+        pieces = [segmenter.encode_text(translations[i]) if segmenter else translations[i].split() for i in filled]
+        tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
+        sources, batches = self._checked_batches([sentences[i] for i in filled], tokens, filled)
+        model = self.models[0]
+        bar = progress(total=len(filled), of="aligning", unit="sentences")
+        for batch in batches:
+            numbers = batch["id"].tolist()
+            targets = [tokens[n].to(batch["net_input"]["src_tokens"].device) for n in numbers]
+            if all_heads:
+                layers = source_attention(model, batch["net_input"], targets)
+                chosen = candidates(layers, default_head(model).layer is None)
+                own_tokens = batch["net_input"]["src_tokens"]
+                by_head = [list(cut(h.pick(layers), own_tokens, targets, h.shift, dictionary)) for h in chosen]
+                found = [dict(zip(chosen, own)) for own in zip(*by_head)]
+            else:
+                found = [{heads[0]: own} for own in self._aligner.weights(batch["net_input"], targets)]
+            for number, weights in zip(numbers, found):
+                own_pieces = [pieces[number][place] for place in places_of_pieces(tokens[number], dictionary)]
+                pairs[filled[number]] = Pair.of(sources[number], spell(own_pieces, self._decode), weights)
+            bar.update(len(numbers))
+        bar.close()
+        return pairs
+
+    def _untranslated(
+        self, sentences: Sequence[Sentence], alignments: bool
+    ) -> tuple[list[Sentence], list[list[Translation]], list[int]]:
+        """The sentences, their parses read; empty translations, with errors of what is no text or no parse; and the
+        numbers of what is to be translated."""
+        wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
+        if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
+            raise SyntaxDataError("a list of sentences is wanted", hint="each is a text, or a ParsedLine")
+        own = list(sentences)
+        found, filled = [], []
+        for i, sentence in enumerate(sentences):
+            nothing = Translation("", [], 0.0, WordAlignment("", "", [], [], []) if alignments else None)
+            text = " ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence
+            bad = _SURROGATE.search(text)
+            if bad is not None:
+                nothing.error = f"character {bad.start() + 1} is half of one: U+{ord(bad[0]):04X}, a lone surrogate"
+            elif not is_empty(sentence):
+                try:
+                    own[i] = self._input.own_parse(sentence)
+                    filled.append(i)
+                except SyntaxDataError as error:
+                    nothing.error = error.message
+            found.append([nothing])
+        return own, found, filled
+
+    def _encode_fitting(
+        self, sentences: Sequence[Sentence], filled: list[int], found: list[list[Translation]], first_line: int
+    ) -> tuple[list[torch.Tensor], list[int]]:
+        """Tokens of the sentences that the model takes, and their numbers; the others learn why not."""
+        tokens, lengths = self._input.encode([sentences[i] for i in filled], [first_line + i for i in filled])
+        most = self._max_pieces()
+        fitting = [k for k, length in enumerate(lengths) if length - 1 <= most]  # without </s>
+        if len(fitting) < len(filled):
+            for k in set(range(len(filled))) - set(fitting):
+                found[filled[k]][0].error = too_long(lengths[k] - 1, most)
+            self._input.keep(fitting)
+        return [tokens[k] for k in fitting], [filled[k] for k in fitting]
+
+    def _checked_batches(
+        self, lines: Sequence[Sentence], targets: Sequence[torch.Tensor], numbers: Sequence[int]
+    ) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
+        """The words of lines that are not empty, and batches of them.
+
+        Raises:
+            SyntaxDataError: a line, or its target, is too long; it is named by its number
+        """
+        tokens, lengths = self._input.encode(lines, numbers)
+        for number, *both in zip(numbers, lengths, map(len, targets)):
+            for side, length, most in zip(("sentence", "translation"), both, self._max_positions()):
+                if length > most:
+                    raise SyntaxDataError(f"line {number + 1}: {too_long(length - 1, most - 1, side)}")
+        return self._input.texts(), self._batches(tokens)
+
+    def _batches(self, tokens: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
+        """Batches, on the models' device, of lines that were encoded last."""
+        if not tokens:
+            return iter(())
+        lengths = [t.numel() for t in tokens]
+        dataset = self._input.dataset(tokens, lengths)
+        device = next(self.models[0].parameters()).device
+        move = device.type == "cuda"
+        if self._generator.max_len_a or self._generator.match_source_len:
+            # The longest sentence of a batch sets how long translations may be, so all are to be of one length.
+            order = sorted(range(len(tokens)), key=lengths.__getitem__)
+            groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)]
+            parts = [g[i : i + self.batch_size] for g in groups for i in range(0, len(g), self.batch_size)]
+            epoch = (dataset.collater([dataset[number] for number in part]) for part in parts)
+        else:
+            epoch = self.task.get_batch_iterator(
+                dataset,
+                max_sentences=self.batch_size,
+                max_positions=self._max_positions(),
+                disable_iterator_cache=True,
+            ).next_epoch_itr(shuffle=False)
+        return (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
+
+    @property
+    def _decode(self) -> Callable[[Iterable[str]], str]:
+        return decoder(self.task.target_segmenter)
+
+    def _most_pieces(self, source_length: int) -> int:
+        """Of a translation, without ``</s>``: fairseq ends every search of a batch there."""
+        search: Any = self._generator
+        if search.match_source_len:
+            return source_length
+        return int(min(int(search.max_len_a * source_length + search.max_len_b), search.max_len - 1))
+
+    def _translation(self, hypothesis: dict[str, Any], most: int) -> Translation:
+        pieces = pieces_of(hypothesis["tokens"], self.task.target_dictionary)
+        translation = self._spelt(pieces, float(hypothesis["score"]))
+        translation.cut = len(hypothesis["tokens"]) > most
+        return translation
+
+    def _spelt(self, pieces: list[str], score: float) -> Translation:
+        return Translation(self._decode(pieces), pieces, score)
+
+    def _max_pieces(self) -> int:
+        """Of a source sentence, without ``</s>``."""
+        return int(self._max_positions()[0]) - 1
+
+    def _max_positions(self) -> Any:
+        return utils.resolve_max_positions(
+            self.task.max_positions(), *(cast(Any, m).max_positions() for m in self.models)
+        )
+
+
+def check_search(generation: Mapping[str, Any], known: Collection[str], of: str, batch_size: int) -> None:
+    """Refuse options that a search does not have, values of another type, and sizes below 1.
+
+    Args:
+        generation: values by the names of fairseq's ``GenerationConfig``
+        known: the names that the search has
+        of: whose search it is
+
+    Raises:
+        SyntaxDataError: an option is none of ``known``, or its value does not fit
+    """
+    types: dict[str, Any] = {field.name: field.type for field in fields(GenerationConfig)}
+    for name, value in {**generation, "batch_size": batch_size}.items():
+        if name not in {*known, "batch_size"}:
+            raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(known))}")
+        wanted = types.get(name, int)
+        if not (type(value) is wanted or (wanted is float and type(value) is int)):
+            raise SyntaxDataError(f"{name} is {value!r}: a value of type {wanted.__name__} is wanted")
+        if name in ("beam", "nbest", "batch_size") and value < 1:
+            raise SyntaxDataError(f"{name} is {value}: at least 1 is wanted")
+
+
+def cut_short(translation: Translation) -> str:
+    """What is said of a translation that is cut."""
+    return f"it has {len(translation.pieces)} pieces, the most that max_len_b or the model allows"
+
+
+def too_long(pieces: int, most: int, side: str = "sentence") -> str:
+    """The error of a sentence, or its translation, of so many pieces, ``</s>`` not counted."""
+    return f"the {side} has {pieces} pieces, and the model takes {most}: split it"
+
+
+def _pair_of_nothing(sentence: Sentence, translation: str, heads: Iterable[AlignmentHead]) -> Pair:
+    """A sentence and its translation, one of them empty, of which no word can be aligned."""
+    text = text_of(sentence) if isinstance(sentence, ParsedLine) else sentence.strip()
+    source, target = (PieceText(own, words_of(own), []) for own in (text, translation.strip()))
+    return Pair(source, target, {head: [] for head in heads})

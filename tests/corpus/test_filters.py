@@ -1,0 +1,276 @@
+"""Corpus filters: every reason, nothing lost or shifted, and errors that name the file."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import filter as command
+from fairseq_syntax.corpus import filters
+from fairseq_syntax.corpus.conllu import read_conllu, text_of
+from fairseq_syntax.corpus.filters import Judge, Limits, conllu_blocks, filter_files
+from fairseq_syntax.errors import SyntaxDataError
+
+EN = [
+    "A man is riding his bike near the river .",
+    "",
+    "Two dogs run over the green grass in the park .",
+    "one two three four five six seven eight nine ten",
+    "yes",
+    "Ein Mann fährt mit seinem Fahrrad am Fluss entlang .",
+    "The children are playing football in the street .",
+]
+DE = [
+    "Ein Mann fährt mit seinem Fahrrad am Fluss .",
+    "Zwei",
+    "Zwei Hunde laufen im Park über das grüne Gras .",
+    "eins zwei",
+    "ja",
+    "Ein Mann fährt mit seinem Fahrrad am Fluss entlang .",
+    "Die Kinder spielen auf der Straße Fußball .",
+]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    for name, lines in (("en", EN), ("de", DE)):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return tmp_path
+
+
+def _filter(folder, limits, **more):
+    report = filter_files(
+        [str(folder / "en"), str(folder / "de")], [str(folder / "out.en"), str(folder / "out.de")], limits, **more
+    )
+    kept = [(folder / f"out.{lang}").read_text(encoding="utf-8").splitlines() for lang in ("en", "de")]
+    assert [len(lines) for lines in kept] == [report.kept] * 2
+    assert report.kept + sum(report.removed.values()) == report.lines
+    return report, kept
+
+
+@pytest.mark.parametrize(
+    "limits, gone",
+    [
+        (Limits(), {2: "empty"}),
+        (Limits(min_length=2), {2: "empty", 5: "too short"}),
+        (Limits(max_length=9), {2: "empty", 1: "too long", 3: "too long", 4: "too long", 6: "too long"}),
+        (Limits(max_ratio=2.0), {2: "empty", 4: "ratio"}),
+        (Limits(max_ratio=5.0), {2: "empty"}),
+        (Limits(characters=True, min_length=4), {2: "empty", 5: "too short"}),
+    ],
+)
+def test_each_limit_removes_what_it_says(corpus, limits, gone):
+    removed = corpus / "removed.tsv"
+    report, (en, de) = _filter(corpus, limits, removed=str(removed))
+    assert en == [line for i, line in enumerate(EN, 1) if i not in gone]
+    assert de == [line for i, line in enumerate(DE, 1) if i not in gone]
+    rows = [row.split("\t") for row in removed.read_text(encoding="utf-8").splitlines()]
+    assert {int(row[0]): row[1] for row in rows} == gone
+    assert [row[3:] for row in rows] == [[EN[i - 1], DE[i - 1]] for i in sorted(gone)]
+    for reason in set(gone.values()):
+        assert f"{list(gone.values()).count(reason)}  {reason}" in str(report)
+
+
+@pytest.mark.slow
+def test_a_sentence_in_another_language_goes(corpus):
+    pytest.importorskip("py3langid")
+    report, (en, _) = _filter(corpus, Limits(min_length=5, languages=("en", "de")), jobs=2)
+    assert en == [EN[0], EN[2], EN[6]]
+    assert report.removed == {"empty": 1, "too short": 2, "language": 1}
+    assert report.examples["language"][0] == 6 and "de (" in report.examples["language"][1]
+    strict = Judge(Limits(languages=("en",), candidates=("de", "fr"), min_probability=1.1))
+    assert strict([EN[5]]) is None, "no language is that probable"
+    with pytest.raises(SyntaxDataError, match="does not know the language xx"):
+        Judge(Limits(languages=("xx",)))
+
+
+def _sentence(words: str, *, line: int | None, bad: bool = False) -> str:
+    rows = [f"# line = {line}"] if line else []
+    rows += ["# text_id = kept"]
+    for i, word in enumerate(words.split(), 1):
+        rows.append(f"{i}\t{word}\tlemma\tX\t_\tF=1\t{(i - 1) if not bad else i}\tdep\t_\tNote=1")
+    return "\n".join(rows) + "\n\n"
+
+
+def test_lines_without_a_valid_parse_go_and_the_rest_is_renumbered(corpus):
+    parse = corpus / "en.conllu"
+    text = "# lines = 7\n" + _sentence(EN[0], line=1) + _sentence("Two dogs run", line=3)
+    text += _sentence("over the green grass in the park .", line=3) + _sentence(EN[3], line=4, bad=True)
+    text += _sentence(EN[5], line=6)
+    parse.write_text(text, encoding="utf-8")
+    out = corpus / "out.conllu"
+    report, (en, _) = _filter(corpus, Limits(), conllu=(str(parse), str(out)))
+    assert report.removed == {"empty": 1, "no parse": 2, "bad parse": 1}
+    assert en == [EN[0], EN[2], EN[5]]
+    lines = list(read_conllu(out, n_lines=3))
+    assert [text_of(line) for line in lines] == [EN[0], EN[2], EN[5]]
+    assert len(lines[1].sentences) == 2
+    written = out.read_text(encoding="utf-8")
+    assert written.startswith("# lines = 3\n# line = 1\n# text_id = kept\n1\tA\tlemma\tX\t_\tF=1\t0\tdep\t_\tNote=1\n")
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_parse_of_another_text_is_an_error(corpus, jobs):
+    parse, out = corpus / "x.conllu", corpus / "out.conllu"
+    for side in (EN, DE):  # it may be of either
+        parse.write_text("".join(_sentence(line, line=n) for n, line in enumerate(side, 1) if line), encoding="utf-8")
+        _filter(corpus, Limits(), conllu=(str(parse), str(out)), jobs=jobs)
+    shifted = [*EN[1:], EN[0]]
+    parse.write_text("".join(_sentence(line, line=n) for n, line in enumerate(shifted, 1) if line), encoding="utf-8")
+    for name in ("out.conllu", "out.en", "out.de"):
+        (corpus / name).unlink()
+    with pytest.raises(SyntaxDataError, match=r"x\.conllu: line 3: the parse says 'one two .*', the text 'Two dogs"):
+        _filter(corpus, Limits(), conllu=(str(parse), str(out)), jobs=jobs)
+    assert not list(corpus.glob("out*"))
+
+
+def test_a_parse_without_line_numbers_is_one_sentence_a_line(tmp_path):
+    (tmp_path / "en").write_text("a b\nc\n")
+    parse = tmp_path / "en.conllu"
+    parse.write_text(_sentence("a b", line=None) + _sentence("c", line=None, bad=True))
+    filter_files([str(tmp_path / "en")], [str(tmp_path / "o")], Limits(), conllu=(str(parse), str(tmp_path / "oc")))
+    assert (tmp_path / "o").read_text() == "a b\n"
+    assert [line.words for line in read_conllu(tmp_path / "oc")] == [["a", "b"]]
+
+
+def test_a_parse_of_one_row_with_a_backslash(tmp_path):
+    (tmp_path / "en").write_text("C:\\temp\n")
+    parse = tmp_path / "en.conllu"
+    parse.write_text("1\tC:\\temp\t_\tX\t_\t_\t0\troot\t_\t_\n\n")
+    filter_files([str(tmp_path / "en")], [str(tmp_path / "o")], Limits(), conllu=(str(parse), str(tmp_path / "oc")))
+    assert (tmp_path / "o").read_text() == "C:\\temp\n"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=8))
+def test_blocks_are_those_of_the_reader(tmp_path_factory, plan):
+    """plan: for each line the lengths of its sentences."""
+    path = tmp_path_factory.mktemp("blocks") / "x.conllu.gz"
+    text = f"# lines = {len(plan)}\n" + "".join(
+        _sentence("w " * n, line=i + 1) for i, line in enumerate(plan) for n in line
+    )
+    path.write_bytes(gzip.compress(text.encode()))
+    blocks = list(conllu_blocks(str(path), len(plan)))
+    assert [i for i, _ in blocks] == list(range(len(plan)))
+    for (_, block), line in zip(blocks, read_conllu(path, n_lines=len(plan)), strict=True):
+        assert [len(s) for s in ([r for r in b.splitlines() if r[0] != "#"] for b in block.split("\n\n") if b)] == [
+            end - start for start, end in line.sentences
+        ]
+
+
+def test_a_line_number_beyond_reason_ends_at_once(tmp_path):
+    (tmp_path / "text").write_text("a\n")
+    (tmp_path / "parse").write_text("# line = 999999999\n1\ta\t_\tX\tX\t_\t0\troot\t_\t_\n\n")
+    with pytest.raises(SyntaxDataError, match=r"parse:1: 999999998 lines without a sentence"):
+        filter_files(
+            [str(tmp_path / "text")],
+            [str(tmp_path / "out")],
+            Limits(),
+            conllu=(str(tmp_path / "parse"), str(tmp_path / "parse.out")),
+        )
+
+
+def test_bad_input_is_named_and_writes_nothing(corpus):
+    files = [str(corpus / "en"), str(corpus / "de")]
+    outs = [str(corpus / "out.en"), str(corpus / "out.de")]
+    with pytest.raises(SyntaxDataError, match="the output would overwrite this input"):
+        filter_files(files, [files[1], outs[1]], Limits())
+    with pytest.raises(SyntaxDataError, match="two outputs"):
+        filter_files(files, [outs[0], outs[0]], Limits())
+    with pytest.raises(SyntaxDataError, match="as many outputs"):
+        filter_files(files, outs[:1], Limits())
+    parse = corpus / "x.conllu"
+    parse.write_text(_sentence("a", line=8))
+    with pytest.raises(SyntaxDataError, match=r"x.conllu: a sentence of line 8, but .*en has 7 lines"):
+        filter_files(files, outs, Limits(), conllu=(str(parse), str(corpus / "y")))
+    parse.write_text(_sentence("a", line=2) + _sentence("a", line=1))
+    with pytest.raises(SyntaxDataError, match=r"x.conllu:5: '# line = 1' comes after '# line = 2'"):
+        filter_files(files, outs, Limits(), conllu=(str(parse), str(corpus / "y")))
+    (corpus / "de").write_text("kurz\n")
+    with pytest.raises(SyntaxDataError, match=r"de: ends after 1 lines, but .*en goes on"):
+        filter_files(files, outs, Limits())
+    (corpus / "de").write_bytes("\n".join(DE).encode("latin-1"))
+    with pytest.raises(SyntaxDataError, match="de:1: not UTF-8"):
+        filter_files(files, outs, Limits())
+    (corpus / "en").write_text("")
+    (corpus / "de").write_text("")
+    with pytest.raises(SyntaxDataError, match="empty"):
+        filter_files(files, outs, Limits())
+    assert not (corpus / "out.en").exists() and not (corpus / "out.de").exists()
+
+
+@pytest.mark.parametrize("pipe", ["en", "de", "conllu"])
+def test_a_pipe_is_refused_since_it_is_read_once(corpus, pipe):
+    parse = corpus / "conllu"
+    parse.write_text("".join(_sentence(line, line=n) for n, line in enumerate(EN, 1) if line), encoding="utf-8")
+    (corpus / pipe).unlink()
+    os.mkfifo(corpus / pipe)
+    with pytest.raises(SyntaxDataError, match=f"{pipe}: is no file: it is read several times"):
+        _filter(corpus, Limits(), conllu=(str(parse), str(corpus / "out.conllu")))
+    assert not list(corpus.glob("out*"))
+
+
+@pytest.mark.parametrize("changed", ["en", "de", "conllu"])
+@pytest.mark.parametrize("lines", [-1, 1])
+def test_a_file_that_changes_while_it_is_filtered_is_an_error(corpus, monkeypatch, changed, lines):
+    parse = corpus / "conllu"
+    rows = [_sentence(line, line=n) for n, line in enumerate(EN, 1) if line]
+    parse.write_text("".join(rows), encoding="utf-8")
+    other = {"en": EN, "de": DE, "conllu": [row.removesuffix("\n") for row in rows]}[changed]
+    other = other[:-1] if lines < 0 else [*other, "more" if changed != "conllu" else _sentence("more", line=8)]
+
+    def then_changed(*given):
+        yield from judged(*given)
+        (corpus / changed).write_text("".join(line + "\n" for line in other), encoding="utf-8")
+
+    judged = filters._judged
+    monkeypatch.setattr(filters, "_judged", then_changed)
+    with pytest.raises(SyntaxDataError, match=changed):
+        _filter(corpus, Limits(), conllu=(str(parse), str(corpus / "out.conllu")))
+    assert not list(corpus.glob("out*"))
+
+
+def test_the_command_prints_its_report(corpus, capsys):
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    argv = ["filter", "--input", f"{corpus}/en", f"{corpus}/de", "--output", f"{corpus}/o.en", f"{corpus}/o.de"]
+    assert command.main(parser.parse_args([*argv, "--max-ratio", "2", "--min-length", "2"])) == 0
+    printed = capsys.readouterr().out
+    assert "7 lines, 4 kept, 3 removed" in printed
+    assert "1  ratio; the first is line 4: 10:2" in printed and "eins zwei" in printed
+    with pytest.raises(SyntaxDataError, match="belong together"):
+        command.main(parser.parse_args([*argv, "--conllu", "x"]))
+    for unused in (["--candidates", "en", "fr"], ["--min-language-probability", "0.5"]):
+        with pytest.raises(SyntaxDataError, match=f"{unused[0]} without --languages"):
+            command.main(parser.parse_args([*argv, *unused]))
+    with pytest.raises(SyntaxDataError, match="no line has 5 tokens or more, and 4 at most"):
+        command.main(parser.parse_args([*argv, "--min-length", "5", "--max-length", "4"]))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--min-length", "0"), ("--max-length", "0"), ("--jobs", "0")),
+        *(("--max-ratio", "0.5"), ("--max-ratio", "nan")),
+        *(("--min-language-probability", "-1"), ("--min-language-probability", "1.5")),
+    ],
+)
+def test_limits_that_make_no_sense(option, capsys):
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    with pytest.raises(SystemExit):
+        parser.parse_args(["filter", "--input", "x", "--output", "y", *option])
+    assert f"{option[0]}: must be" in capsys.readouterr().err
+
+
+def test_a_parse_in_another_normal_form():
+    parse = _sentence("cafe\u0301", line=1)
+    with pytest.raises(SyntaxDataError, match=r"they differ in Unicode normalization \(NFC or NFD\)"):
+        Judge(Limits())(["das", "caf\u00e9"], parse)
+    with pytest.raises(SyntaxDataError, match="the parse is of another text"):
+        Judge(Limits())(["das", "cafe"], parse)

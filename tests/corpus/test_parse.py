@@ -1,0 +1,816 @@
+"""Parsing a corpus: lines in, lines out, whatever is in them and whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import main
+from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
+from fairseq_syntax.corpus.parsing.base import LONGEST_WORD, ParserOptions, load_parser, options_as_before
+from fairseq_syntax.corpus.parsing.conllu_file import pass_on
+from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
+from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, normalise, spell_out
+from fairseq_syntax.corpus.title import parsed_with
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import locked
+from fairseq_syntax.runtime.jobs import Parts, record_path
+
+CHAIN = ParserOptions(parser="chain_parser")
+TEXT = ["A man sleeps.", "", "Two dogs, one cat", "  ", "It's late! Isn't it?", "end", ""]
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "text.en"
+    path.write_text("".join(f"{line}\n" for line in TEXT), encoding="utf-8")
+    return path
+
+
+def job(text: Path, name: str = "out.conllu", **changes) -> Job:
+    return Job(text, text.with_name(name), changes.pop("options", CHAIN), **{"part_lines": 2} | changes)
+
+
+def forms(tokenizer: BasicTokenizer, line: str) -> list[list[str]]:
+    return [[token.form for token in sentence] for sentence in tokenizer.tokenize([line])[0]]
+
+
+# ------------------------------------------------------------------------------------------------------ tokenizers
+
+
+def test_the_basic_tokenizer_splits_as_english_treebanks_do():
+    line = "\"Don't,\" said Mr. O'Neil's wife: $1,000.50 at 10:30 (U.S.) isn't the 15-year-old's... www.a.org/b?c."
+    assert " ".join(*forms(BasicTokenizer("en"), line)) == (
+        "\" Do n't , \" said Mr. O'Neil 's wife : $ 1,000.50 at 10:30 ( U.S. ) is n't the 15-year-old 's ... "
+        "www.a.org/b?c ."
+    )
+    assert forms(BasicTokenizer("fr"), "L'homme d'aujourd'hui.") == [["L'", "homme", "d'", "aujourd'hui", "."]]
+    assert forms(BasicTokenizer("de"), "Geht's?") == [["Geht's", "?"]]
+    assert forms(BasicTokenizer("hi"), "नमस्ते दुनिया।") == [["नमस्ते", "दुनिया", "।"]]
+
+
+def test_sentences_are_split_on_request_only():
+    line = 'He said: "Stop!" Then he left... and Mr. Smith came. 2 dogs. yes'
+    assert len(forms(BasicTokenizer("en"), line)) == 1
+    split = forms(BasicTokenizer("en", split_sentences=True), line)
+    assert [" ".join(sentence) for sentence in split] == [
+        'He said : " Stop ! "',
+        "Then he left ... and Mr. Smith came .",
+        "2 dogs . yes",
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=60),
+        st.lists(st.sampled_from(["a", "B", "9", ".", ",", "'", "n't", '"', "-", "(", ")", "é", "。", "@", "/", "\t"])),
+    ),
+    st.sampled_from(["en", "fr", "it", "zh"]),
+    st.booleans(),
+)
+def test_tokens_always_add_up_to_the_text(line, lang, split):
+    line = "".join(line)
+    options = ParserOptions(parser="chain_parser", lang=lang, split_sentences=split)
+    (parsed,) = load_parser(options).parse([line])
+    assert text_of(parsed) == normalise(line)
+    assert len(parsed.sentences) <= 1 or split
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\t", "  ", "\u2009\u2009"])
+def test_white_space_within_a_token_is_a_single_space(space):
+    tokens = spell_out(f"Il a 10{space}000 fr.", ["Il", "a", f"10{space}000", "fr."])
+    assert [(token.form, token.words) for token in tokens[2:3]] == [("10 000", ["10 000"])]
+    edges = spell_out(f"10{space}000", [f"10{space}", "000"])
+    assert [(token.form, token.space_after) for token in edges] == [("10", True), ("000", True)]
+
+
+class _Losing(BasicTokenizer):
+    """A tokenizer that leaves out the word "lost"."""
+
+    def _line(self, line, number):
+        return [spell_out(line, [form for form in line.split() if form != "lost"], number)] if line.strip() else []
+
+
+def test_a_tokenizer_that_loses_text_is_told_with_file_and_line(text, monkeypatch):
+    text.write_text("\n".join(["a", "", "b", "all is lost", "c"]), encoding="utf-8")
+    monkeypatch.setattr("fairseq_syntax.corpus.parsing.base.BasicTokenizer", _Losing)
+    with pytest.raises(
+        SyntaxDataError, match=r"text\.en: line 4: the tokenizer lost text: ' lost' .*another --tokenizer"
+    ):
+        parse_corpus(job(text, part_lines=3))
+    with pytest.raises(SyntaxDataError, match=r"^line 9: the tokenizer lost text"):
+        load_parser(CHAIN).parse([["a", "list"], "b", "it is lost"], first_line=6)
+
+
+def test_a_tokenizer_that_changes_the_text_is_found_out():
+    with pytest.raises(SyntaxDataError, match="changed the text"):
+        spell_out("a cat", ["a", "dog"])
+    with pytest.raises(SyntaxDataError, match="lost text"):
+        spell_out("a cat", ["a"])
+
+
+@pytest.mark.slow
+def test_spacy_tokenizes_where_it_is_installed():
+    pytest.importorskip("spacy")
+    options = ParserOptions(parser="chain_parser", tokenizer="spacy", split_sentences=True)
+    (parsed, empty) = load_parser(options).parse(["It isn't  late. Go home!", ""])
+    assert parsed.words == ["It", "is", "n't", "late", ".", "Go", "home", "!"]
+    assert parsed.sentences == [(0, 5), (5, 8)] and empty.words == []
+
+
+# ------------------------------------------------------------------------------------------------------ lines
+
+
+def test_words_are_numbered_through_the_line_and_roots_are_their_own_heads():
+    options = ParserOptions(parser="chain_parser", split_sentences=True, distributions=True)
+    (line,) = load_parser(options).parse(["Go home. It rains."], first_line=7)
+    assert line.line_number == 7
+    assert line.sentences == [(0, 3), (3, 6)]
+    assert line.heads == [0, 0, 1, 3, 3, 4]
+    assert line.arcs[3:5] == [(3, 3, "root", 0.9), (4, 3, "dep", 0.9)]
+
+
+def test_lists_of_tokens_are_taken_as_they_are():
+    first, empty = load_parser(CHAIN).parse([["don't", "split", "me."], []])
+    assert first.words == ["don't", "split", "me."] and text_of(first) == "don't split me."
+    assert empty.words == []
+
+
+def test_pretokenized_text_is_split_at_spaces_only():
+    (line,) = load_parser(ParserOptions(parser="chain_parser", tokenizer="whitespace")).parse(["do n't , ok ? No !"])
+    assert line.words == ["do", "n't", ",", "ok", "?", "No", "!"] and len(line.sentences) == 1
+
+
+def test_of_a_very_long_word_the_parser_sees_the_beginning(monkeypatch):
+    parser = load_parser(CHAIN)
+    seen, parse = [], parser.parse_sentences
+    monkeypatch.setattr(parser, "parse_sentences", lambda sentences: seen.extend(sentences) or parse(sentences))
+    text = "a " + "x" * 100_000 + " man"
+    (line,) = parser.parse([text])
+    assert text_of(line) == text and len(line.words[1]) == 100_000
+    assert [len(word) for word in seen[0]] == [1, LONGEST_WORD, 3]
+
+
+def test_long_sentences_are_parsed_in_parts_or_refused():
+    words = ["w"] * 10 + [","] + ["w"] * 14
+    split = load_parser(ParserOptions(parser="chain_parser", max_words=12)).parse([words])[0]
+    assert split.sentences == [(0, 11), (11, 23), (23, 25)]
+    assert split.words == words
+    with pytest.raises(SyntaxDataError, match="line 1 has a sentence of 25 tokens, more than 12"):
+        load_parser(ParserOptions(parser="chain_parser", max_words=12, long_lines="error")).parse([words])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ParserOptions(parser="nothing_of_this_name"), "cannot be used"),
+        (ParserOptions(parser="csv"), "no load"),
+        (ParserOptions(parser="chain_parser", tokenizer="stanza"), "has no tokenizer 'stanza'"),
+        (ParserOptions(parser="chain_parser", device="nosuch"), "the device nosuch cannot be used"),
+    ],
+)
+def test_unknown_parsers_tokenizers_and_devices(options, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        load_parser(options)
+
+
+# ------------------------------------------------------------------------------------------------------ jobs
+
+
+def folder_of(text: Path) -> Path:
+    return Plan.of(job(text)).files.folder
+
+
+def test_every_line_comes_out_once_and_in_order(text):
+    output = parse_corpus(job(text))
+    assert [text_of(line) for line in read_conllu(output, n_lines=len(TEXT))] == [normalise(line) for line in TEXT]
+    assert [line.line_number for line in read_conllu(output)] == list(range(len(TEXT)))
+    assert sorted(os.listdir(text.parent)) == [".out.conllu.made.json", "out.conllu", "text.en"]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_parts_and_workers_do_not_change_the_bytes(text, workers):
+    whole = parse_corpus(job(text, "whole.conllu"))
+    assert parse_corpus(job(text, "workers.conllu", workers=workers)).read_bytes() == whole.read_bytes()
+    gz = text.with_suffix(".en.gz")
+    gz.write_bytes(gzip.compress(text.read_bytes()))
+    assert parse_corpus(job(gz, "gz.conllu")).read_bytes() == whole.read_bytes()
+
+
+def test_shards_together_are_the_whole(text):
+    whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
+    for count in (1, 2, 3, 4, 5, 9):
+        shards = [job(text, f"{count}.conllu", shard=(number, count)) for number in range(1, count + 1)]
+        covered = [part for shard in shards for part in Plan.of(shard).own_parts]
+        assert covered == Plan.of(shards[0]).parts
+        for shard in [*reversed(shards), shards[0]]:
+            assert parse_corpus(shard) is None
+        assert merge(Plan.of(job(text, f"{count}.conllu"))).read_bytes() == whole
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=12), min_size=1),
+    st.integers(1, 4),
+    st.integers(1, 5),
+)
+def test_no_line_is_lost_or_doubled(lines, part_lines, shards):
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "text"
+        text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
+        for number in range(1, shards + 1):
+            parse_corpus(job(text, part_lines=part_lines, shard=(number, shards)))
+        output = merge(Plan.of(job(text, part_lines=part_lines)))
+        found = [text_of(line) for line in read_conllu(output, n_lines=len(lines))]
+        assert found == [normalise(line) for line in lines]
+
+
+def test_a_merge_before_the_end_says_which_lines_are_missing(text):
+    parse_corpus(job(text, shard=(1, 2)))
+    with pytest.raises(SyntaxDataError, match="2 of 4 parts are missing: lines 5 to 6, 7 to 7"):
+        merge(Plan.of(job(text)))
+    assert not job(text).output.exists()
+    assert parse_corpus(job(text)).exists()  # without a shard, the rest is parsed
+
+
+def test_a_run_that_failed_continues_where_it_was(text, monkeypatch):
+    whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
+    real, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SyntaxDataError, match="cannot be written: No space left"):
+        parse_corpus(job(text))
+    monkeypatch.setattr(os, "fsync", real)
+    assert sorted(os.listdir(folder_of(text))) == [
+        "000000000000-000000000002.conllu",
+        "000000000002-000000000004.conllu",
+    ]
+    marks = {name: os.stat(folder_of(text) / name).st_mtime_ns for name in os.listdir(folder_of(text))}
+    parse_corpus(job(text, shard=(1, 1)))
+    assert all(os.stat(folder_of(text) / name).st_mtime_ns == mark for name, mark in marks.items())
+    assert parse_corpus(job(text)).read_bytes() == whole
+
+
+def test_a_damaged_part_is_parsed_again(text):
+    whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
+    parse_corpus(job(text, shard=(1, 1)))
+    for number, damage in enumerate([lambda b: b[:-20], lambda b: b"", lambda b: b.replace(b"A\t", b"B\t")]):
+        part = Plan.of(job(text)).files.path(Plan.of(job(text)).parts[number % 2 * 2])
+        part.write_bytes(damage(part.read_bytes()))
+    assert parse_corpus(job(text)).read_bytes() == whole
+
+
+def test_parts_of_another_job_are_never_mixed_in(text):
+    parse_corpus(job(text, shard=(1, 2)))
+    other = job(text, options=ParserOptions(parser="chain_parser", distributions=True))
+    with pytest.raises(SyntaxDataError, match="made from another text, with other options"):
+        parse_corpus(other)
+    text.write_text(text.read_text().replace("cat", "cow"))
+    with pytest.raises(SyntaxDataError, match="made from another text"):
+        parse_corpus(job(text))
+
+
+MODEL = """
+from chain_parser import ChainParser as Parser
+
+def load(options):
+    return Parser(options)
+"""
+
+
+@pytest.fixture
+def without_fingerprint(tmp_path, monkeypatch):
+    """The options of a parser whose module has no fingerprint, with a model of the content that is given."""
+    (tmp_path / "parser_of_a_file.py").write_text(MODEL, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def options(content: str, name: str) -> ParserOptions:
+        path = tmp_path / "models" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        given = path.parent if "/" in name else path
+        return ParserOptions(parser="parser_of_a_file", model_dir=str(given))
+
+    return options
+
+
+@pytest.mark.parametrize("names", [("a.pt", "b.pt"), ("a/model.pt", "b/model.pt")], ids=["file", "folder"])
+def test_the_models_of_a_module_without_a_fingerprint_count_by_their_content(text, without_fingerprint, names):
+    first, moved = (without_fingerprint("first", name) for name in names)
+    output = parse_corpus(job(text, options=first))
+    assert parse_corpus(job(text, options=moved)) == output, "the same model elsewhere"
+    other = without_fingerprint("other", names[1])
+    with pytest.raises(SyntaxDataError, match=r"exists, .*another parser"):
+        parse_corpus(job(text, options=other))
+    output.unlink()
+    parse_corpus(job(text, options=first, shard=(1, 2)))
+    with pytest.raises(SyntaxDataError, match="by another model"):
+        parse_corpus(job(text, options=other, shard=(2, 2)))
+
+
+def test_an_output_among_the_models_is_refused(text, without_fingerprint):
+    options = without_fingerprint("first", "a/model.pt")
+    inside = Path(options.model_dir) / "out.conllu"
+    with pytest.raises(SyntaxDataError, match=r"out\.conllu: lies in --model-dir"):
+        parse_corpus(Job(text, inside, options))
+    named = replace(options, model_dir="a-name-that-is-no-path")
+    assert Plan.of(job(text, options=named)).fingerprint != Plan.of(job(text, options=options)).fingerprint
+
+
+def test_shards_of_other_options_are_found_out_before_the_work(text):
+    parse_corpus(job(text, shard=(1, 2)))
+    other = replace(CHAIN, distributions=True)
+    with pytest.raises(SyntaxDataError, match="made from another text") as found:
+        parse_corpus(job(text, options=other, shard=(2, 2)))
+    assert "overwrite" not in str(found.value), "which shards do not take"
+    assert len(list(folder_of(text).iterdir())) == 2, "nothing was parsed"
+    with pytest.raises(SyntaxDataError, match="made from another text") as found:
+        merge(Plan.of(job(text, options=other)))
+    assert "overwrite" not in str(found.value)
+    with pytest.raises(SyntaxDataError, match="or give --overwrite"):
+        parse_corpus(job(text, options=other))
+
+
+def test_what_a_killed_merge_left_is_removed_and_the_parts_of_another_job_are_not(text):
+    parse_corpus(job(text, shard=(1, 1)))
+    plan, aside = Plan.of(job(text)), text.with_name("aside")
+    shutil.copytree(plan.files.folder, aside)
+    output = merge(plan)
+    shutil.copytree(aside, plan.files.folder)
+    assert merge(plan) == output and not plan.files.folder.exists()
+    output.rename(text.with_name("first"))
+    parse_corpus(job(text, options=replace(CHAIN, distributions=True), shard=(1, 2)))
+    text.with_name("first").rename(output)
+    assert merge(plan) == output == parse_corpus(job(text))
+    assert len(list(plan.files.folder.iterdir())) == 2
+
+
+def test_a_parse_goes_into_a_pipe(text):
+    """As in ``--output >(gzip > out.gz)``: nothing can be locked beside it."""
+    read, write = os.pipe()
+    try:
+        common = ["--input", text, "--parser", "chain_parser", "--part-lines", "2"]
+        assert parse(*common, "--output", f"/dev/fd/{write}") == 0
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            found = pipe.read()
+    finally:
+        with suppress(OSError):
+            os.close(write)
+    assert found == parse_corpus(job(text)).read_bytes()
+
+
+def test_the_text_is_read_once_for_a_plan_by_the_command(text, monkeypatch):
+    made, of = [], Plan.of
+    monkeypatch.setattr(Plan, "of", lambda job: made.append(job) or of(job))
+    common = ["--input", text, "--output", text.with_name("out"), "--parser", "chain_parser"]
+    assert parse(*common) == 0 and len(made) == 1
+    assert parse(*common, "--merge") == 0 and len(made) == 2
+
+
+def test_threads_are_the_cores_of_the_process_or_what_the_user_says(text, monkeypatch):
+    given = []
+    note = lambda *_, arguments, **__: given.append(arguments[1])  # noqa: E731
+    monkeypatch.setattr("fairseq_syntax.corpus.parsing.jobs.in_workers", note)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 4, 5, 6, 7}, raising=False)
+    for omp, threads in (("", None), ("1", None), ("1", 4)):
+        monkeypatch.setenv("OMP_NUM_THREADS", omp)
+        with suppress(TypeError):  # no results
+            parse_corpus(job(text, workers=2, threads=threads))
+    assert given == [3, None, 4]
+
+
+def test_a_finished_file_is_kept_and_a_foreign_one_is_not_replaced(text):
+    output = parse_corpus(job(text))
+    mark = output.stat().st_mtime_ns
+    assert parse_corpus(job(text)) == output == merge(Plan.of(job(text)))
+    assert output.stat().st_mtime_ns == mark
+    output.write_text("someone's thesis\n")
+    with pytest.raises(SyntaxDataError, match=r"exists, .*--overwrite"):
+        parse_corpus(job(text))
+    assert output.read_text() == "someone's thesis\n"
+
+
+def test_a_result_that_was_damaged_is_not_taken_for_done(text):
+    output = parse_corpus(job(text))
+    whole = output.read_bytes()
+    for damaged in (whole[:-20], whole.replace(b"dep", b"obj", 1)):
+        output.write_bytes(damaged)
+        with pytest.raises(SyntaxDataError, match=r"out\.conllu: has changed since it was made.*--overwrite"):
+            parse_corpus(job(text))
+        assert output.read_bytes() == damaged
+        assert parse_corpus(job(text, overwrite=True)).read_bytes() == whole
+    record_path(output).unlink()  # as of a result that was moved
+    mark = output.stat().st_mtime_ns
+    assert parse_corpus(job(text)).stat().st_mtime_ns == mark
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda parses: parses[:-1], "lines 4 to 6: the parser chain_parser gave 1 parses of 2 sentences"),
+        (lambda parses: [parses[0], replace(parses[1], upos=[])], "line 6: the parser chain_parser gave 0 upos for 2"),
+        (lambda parses: [parses[0], replace(parses[1], heads=[0])], "line 6: .* gave 1 heads for 2 words"),
+        (lambda parses: [replace(parses[0], heads=[1]), parses[1]], "line 4: .* gave word 1 of 1 the head 1: a head"),
+        (lambda parses: [parses[0], replace(parses[1], heads=[0, 3])], "line 6: .* gave word 2 of 2 the head 3"),
+        (lambda parses: [parses[0], replace(parses[1], heads=[-1, 0])], "line 6: .* gave word 1 of 2 the head -1"),
+        (lambda parses: [parses[0], replace(parses[1], arcs=None)], r"chain_parser gives no .*leave out --distrib"),
+        (lambda parses: [parses[0], replace(parses[1], arcs=[(3, 0, "a", 1.0)])], "line 6: .* an arc from word 3 of 2"),
+    ],
+)
+def test_what_is_no_parse_of_the_words_is_the_parsers_fault(change, message):
+    parser = load_parser(replace(CHAIN, distributions=True))
+    parser.parse_sentences = lambda sentences: change([parser.chain(words) for words in sentences])
+    with pytest.raises(SyntaxDataError, match=message):
+        parser.parse(["one", "", "two words"], first_line=3)
+    assert [line.words for line in parser.parse(["", " "])] == [[], []]
+
+
+def test_bad_text_and_bad_trees_are_refused(text):
+    empty = text.with_name("empty")
+    empty.write_text("")
+    with pytest.raises(SyntaxDataError, match="is empty"):
+        parse_corpus(job(empty))
+    with pytest.raises(SyntaxDataError, match="missing"):
+        parse_corpus(job(text.with_name("missing")))
+    text.write_bytes(b"good\nb\xe4d\n")
+    with pytest.raises(SyntaxDataError, match=r"text.en:2: .*UTF-8"):
+        parse_corpus(job(text))
+    text.write_text("TWOROOTS in here\n")
+    with pytest.raises(SyntaxDataError, match="both roots"):
+        parse_corpus(job(text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(text, workers):
+    lines = [f"line {number} of the text" for number in range(40)]
+    lines[25] = "KILL here"
+    text.write_text("".join(f"{line}\n" for line in lines))
+    (text.parent / "die").touch()
+    command = [sys.executable, "-c", "import sys; from fairseq_syntax.cli import main; sys.exit(main())", "parse"]
+    command += ["--parser", "chain_parser", "--model-dir", str(text.parent), "--input", str(text), "--part-lines", "4"]
+    command += ["--workers", workers, "--output", str(text.with_name("out"))]
+    paths = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    died = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert died.returncode == (-9 if workers == "1" else 1)
+    assert "a worker process was killed" in died.stderr or workers == "1"
+    left = os.listdir(text.with_name("out.parts"))
+    assert 0 < len([name for name in left if name.endswith(".conllu")]) < 10
+    assert not text.with_name("out").exists()
+    (text.parent / "die").unlink()
+    subprocess.run(command, env=environment, check=True)
+    assert text.with_name("out").read_bytes() == parse_corpus(job(text, "whole", part_lines=4)).read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_for_one_output(text):
+    """The second waits, and finds that there is nothing to do."""
+    out = text.with_name("out")
+    command = [sys.executable, "-c", "import sys; from fairseq_syntax.cli import main; sys.exit(main())", "parse"]
+    command += ["--parser", "chain_parser", "--input", text, "--part-lines", "1", "--output", out]
+    paths = [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    with locked(text.with_name("out.parse")):
+        both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        waiting = [iter(process.stderr) for process in both]
+        assert all(any("waiting for another process" in line for line in lines) for lines in waiting)
+        assert not out.exists()
+    said = ["".join(lines) for lines in waiting]
+    assert [process.wait() for process in both] == [0, 0] and sum("is up to date" in text for text in said) == 1
+    assert out.read_bytes() == parse_corpus(job(text, "whole", part_lines=1)).read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def parse(*arguments: str | Path) -> int:
+    return main(["parse", *map(str, arguments)])
+
+
+def test_the_command_parses_shards_and_merges(text, capsys):
+    out = text.with_name("out")
+    common = ["--input", text, "--output", out, "--parser", "chain_parser", "--part-lines", "3"]
+    assert parse(*common, "--shard", "2/2") == 0
+    assert parse(*common, "--merge") == 1
+    assert "missing" in capsys.readouterr().err
+    assert parse(*common, "--shard", "1/2") == 0
+    assert parse(*common, "--merge") == 0
+    assert len(list(read_conllu(out, n_lines=len(TEXT)))) == len(TEXT)
+    assert parse(*common, "--distributions") == 1
+    assert parse(*common, "--distributions", "--overwrite") == 0
+    assert next(read_conllu(out)).arcs is not None
+    whole = out.read_bytes()
+    assert parse(*common, "--overwrite") == 0
+    assert parse(*common, "--distributions", "--overwrite") == 0
+    assert out.read_bytes() == whole and parse(*common, "--distributions", "--overwrite") == 0
+
+
+def test_overwriting_leaves_what_is_there_until_there_is_better(text, capsys, monkeypatch):
+    """Neither a wrong model nor a kill costs the earlier result, and the parts of the killed run are used."""
+    out = text.with_name("out")
+    common = ["--input", text, "--output", out, "--parser", "chain_parser", "--part-lines", "3", "--overwrite"]
+    out.write_text("someone's thesis\n")
+    for wrong in (["--input", text.with_name("none")], ["--parser", "stanza", "--model-dir", text.with_name("none")]):
+        assert parse(*common, *wrong) == 1
+        assert out.read_text() == "someone's thesis\n"
+    commit, done = Parts.commit, []
+
+    def killed(parts, span, body):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(span)
+        commit(parts, span, body)
+
+    monkeypatch.setattr(Parts, "commit", killed)
+    with pytest.raises(KeyboardInterrupt):
+        parse_corpus(Job(text, out, CHAIN, part_lines=3, overwrite=True))
+    assert out.read_text() == "someone's thesis\n" and len(list(out.with_name("out.parts").iterdir())) == 2
+    monkeypatch.setattr(Parts, "commit", lambda parts, span, body: (done.append(span), commit(parts, span, body)))
+    parse_corpus(Job(text, out, CHAIN, part_lines=3, overwrite=True))
+    assert len(done) == len(set(done)) == -(-len(TEXT) // 3), "no part twice"
+    assert out.read_bytes() == parse_corpus(Job(text, text.with_name("other"), CHAIN, part_lines=3)).read_bytes()
+
+
+def test_the_parts_of_another_job_are_replaced_on_request(text):
+    other = replace(CHAIN, distributions=True)
+    parse_corpus(job(text, shard=(1, 2)))
+    with pytest.raises(SyntaxDataError, match="made from another text, with other options"):
+        parse_corpus(job(text, options=other))
+    parse_corpus(job(text, options=other, overwrite=True))
+    assert next(read_conllu(text.with_name("out.conllu"))).arcs is not None
+    assert not text.with_name("out.conllu.parts").exists()
+
+
+@pytest.mark.parametrize("parser", ["chain_parser", "conllu"])
+def test_the_input_is_not_overwritten(text, parser, capsys):
+    before = text.read_bytes()
+    link = text.with_name("link")
+    link.symlink_to(text)
+    for output in (text, link, text.parent / "." / text.name):
+        assert parse("--input", text, "--output", output, "--parser", parser, "--overwrite") == 1
+        assert "the output would overwrite this input" in capsys.readouterr().err
+    assert text.read_bytes() == before
+
+
+def test_what_is_named_gz_is_compressed(text):
+    """And read again as such, by the same command too, which finds it finished."""
+    plain, packed = text.with_name("out.conllu"), text.with_name("out.conllu.gz")
+    common = ["--input", text, "--parser", "chain_parser"]
+    assert parse(*common, "--output", plain) == 0 and parse(*common, "--output", packed) == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    mark = packed.stat().st_mtime_ns
+    assert parse(*common, "--output", packed) == 0 and packed.stat().st_mtime_ns == mark
+    again = text.with_name("again.conllu.gz")
+    assert parse("--parser", "conllu", "--input", packed, "--output", again) == 0
+    first = again.read_bytes()
+    assert parse("--parser", "conllu", "--input", packed, "--output", again, "--overwrite") == 0
+    assert again.read_bytes() == first, "no time is in it"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--shard", "1/2", "--merge"],
+        ["--shard", "1/2", "--overwrite"],
+        ["--text", "x"],
+        ["--pretokenized", "--split-sentences"],
+        ["--pretokenized", "--tokenizer", "basic"],
+        ["--parser", "conllu", "--distributions"],
+        ["--parser", "conllu", "--max-words", "9"],
+        ["--parser", "conllu", "--long-lines", "error"],
+        ["--parser", "conllu", "--split-sentences"],
+        ["--parser", "conllu", "--pretokenized"],
+        ["--parser", "conllu", "--tokenizer", "basic"],
+        ["--parser", "conllu", "--model-dir", "x"],
+        ["--parser", "conllu", "--workers", "2"],
+        ["--parser", "conllu", "--threads", "3"],
+        ["--parser", "conllu", "--part-lines", "5"],
+        ["--parser", "conllu", "--device", "cuda"],
+        ["--parser", "conllu", "--batch-size", "1"],
+        ["--parser", "conllu", "--gpus-per-worker", "1"],
+        ["--parser", "conllu", "--min-prob", "0.1"],
+        ["--structured"],
+        ["--temperature", "2"],
+        ["--label-temperature", "2"],
+        ["--min-prob", "0.1"],
+    ],
+)
+def test_options_that_contradict_each_other(text, arguments, capsys):
+    parse_corpus(job(text, "parsed"))
+    given = text.with_name("parsed") if "conllu" in arguments else text
+    assert parse("--input", given, "--output", text.with_name("o"), "--parser", "chain_parser", *arguments) == 1
+    message = capsys.readouterr().err
+    assert "error:" in message
+    if "conllu" in arguments or arguments[0] in ("--structured", "--temperature", "--label-temperature", "--min-prob"):
+        assert (arguments[2] if "conllu" in arguments else arguments[0]) in message
+    assert not text.with_name("o").exists()
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])
+def test_shards_are_counted_from_one(text, shard):
+    with pytest.raises(SystemExit):
+        parse("--input", text, "--output", text.with_name("o"), "--shard", shard)
+
+
+def test_an_existing_parse_is_checked_and_passed_on(text, capsys):
+    foreign, out = text.with_name("foreign"), text.with_name("out")
+    with open(foreign, "w") as file:
+        for line in load_parser(CHAIN).parse(["A man sleeps.", "Two dogs"]):
+            file.write("".join(row for row in _rows(line) if not row.startswith("# line")))
+    text.write_text("A man  sleeps.\nTwo dogs\n")
+    common = ["--parser", "conllu", "--input", foreign, "--output", out]
+    assert parse(*common, "--text", text) == 0
+    assert [text_of(line) for line in read_conllu(out, n_lines=2)] == ["A man sleeps.", "Two dogs"]
+    assert out.read_text().startswith("# lines = 2\n# line = 1\n")
+    assert parse(*common) == 1  # there is something already
+    text.write_text("A man sleeps.\nTwo cats\n")
+    assert parse(*common, "--text", text, "--overwrite") == 1
+    assert "foreign:6: the parse says 'Two dogs', line 2" in capsys.readouterr().err
+    text.write_text("A man sleeps.\n\nTwo dogs\n")
+    assert parse(*common, "--text", text, "--overwrite") == 1
+    foreign.write_text("")
+    assert parse(*common, "--overwrite") == 1
+    assert "is empty" in capsys.readouterr().err
+
+
+def test_an_existing_parse_is_passed_on_once(text, capsys, caplog):
+    out = text.with_name("copy.conllu")
+    parse_corpus(job(text))
+    common = ["--parser", "conllu", "--input", text.with_name("out.conllu"), "--output", out, "--text", text]
+    caplog.set_level("INFO")
+    for said in (False, True):
+        assert parse(*common) == 0
+        assert f"{out}: {len(TEXT)} lines\nnext: " in capsys.readouterr().out
+        assert ("copy.conllu is up to date" in caplog.text) == said
+    parse_corpus(job(text, overwrite=True, options=replace(CHAIN, distributions=True)))
+    assert parse(*common) == 1 and "copy.conllu: exists" in capsys.readouterr().err
+    assert parse(*common, "--overwrite") == 0 == parse(*common)
+    with open(out, "a") as file:
+        file.write("\n")
+    assert parse(*common) == 1 and "copy.conllu: exists" in capsys.readouterr().err
+
+
+def test_a_parse_that_is_refused_leaves_the_record_of_what_is_there(text):
+    first, other, out = (text.with_name(f"{name}.conllu") for name in ("first", "other", "copy"))
+    parse_corpus(job(text, first.name))
+    pass_on(first, out)
+    text.with_name("other").write_text("another text\n" * len(TEXT))
+    parse_corpus(job(text.with_name("other"), other.name))
+    with pytest.raises(SyntaxDataError, match="the parse says"):
+        pass_on(other, out, text=text, overwrite=True)
+    assert pass_on(first, out) == len(TEXT)
+
+
+def test_what_is_parsed_already_is_not_parsed_as_text(text, capsys):
+    parse_corpus(job(text))
+    named, unnamed = text.with_name("out.conllu"), text.with_name("unnamed")
+    shutil.copy(named, unnamed)
+    for path, said in ((named, "is a parse by its name"), (unnamed, "looks like CoNLL-U")):
+        assert parse("--parser", "chain_parser", "--input", path, "--output", text.with_name("new.conllu")) == 1
+        assert f"{path}: {said}" in capsys.readouterr().err
+        assert main(["filter", "--input", str(path), "--output", str(text.with_name("kept"))]) == 1
+        assert f"{path}: {said}" in capsys.readouterr().err
+
+
+def test_a_pipe_cannot_be_read_twice(text, capsys):
+    parse_corpus(job(text))
+    pipe, out = text.with_name("pipe"), text.with_name("new.conllu")
+    os.mkfifo(pipe)
+    passed_on = ["--parser", "conllu", "--output", out]
+    for arguments in (
+        [*passed_on, "--input", text.with_name("out.conllu"), "--text", pipe],
+        [*passed_on, "--input", pipe, "--text", text],
+        ["--parser", "chain_parser", "--input", pipe, "--output", out],
+    ):
+        assert parse(*arguments) == 1
+        assert f"{pipe}: is no file" in capsys.readouterr().err
+    assert not out.exists() and not text.with_name("new.conllu.parts").exists()
+
+
+def test_a_parse_in_another_normal_form(text, capsys):
+    text.write_text("cafe\u0301\n", encoding="utf-8")
+    parse_corpus(job(text))
+    text.write_text("caf\u00e9\n", encoding="utf-8")
+    given = ["--input", text.with_name("out.conllu"), "--text", text]
+    assert parse("--parser", "conllu", *given, "--output", text.with_name("new.conllu")) == 1
+    assert "they differ in Unicode normalization (NFC or NFD)" in capsys.readouterr().err
+
+
+def test_only_what_is_named_as_a_parse_is_to_be_segmented(text, capsys):
+    """Under another name it would be taken for text."""
+    for name, next_ in (("a.conllu", True), ("a.conllu.gz", True), ("a.txt", False)):
+        assert parse("--parser", "chain_parser", "--input", text, "--output", text.with_name(name)) == 0
+        assert ("next: fairseq-syntax segment" in capsys.readouterr().out) == next_
+
+
+def test_an_existing_parse_keeps_its_empty_lines(text):
+    out = text.with_name("out")
+    again = text.with_name("again")
+    parse_corpus(job(text))
+    assert parse("--parser", "conllu", "--input", text.with_name("out.conllu"), "--output", again) == 0
+    lines = list(read_conllu(again))
+    assert [text_of(line) for line in lines] == [normalise(line) for line in TEXT]
+    text.write_text("\n\n")
+    parse_corpus(job(text, "out"))
+    assert parse("--parser", "conllu", "--input", out, "--output", again, "--overwrite") == 0
+    assert [line.words for line in read_conllu(again)] == [[], []]
+
+
+def _rows(line: ParsedLine) -> list[str]:
+    import io
+
+    file = io.StringIO()
+    write_conllu(file, line)
+    return file.getvalue().splitlines(keepends=True)
+
+
+# ------------------------------------------------------------------------------------------- as the training text was
+
+
+def test_the_title_has_the_options(tmp_path, text):
+    options = ParserOptions(parser="chain_parser", split_sentences=True, temperature=1.5, device="cpu", batch_size=7)
+    output = parse_corpus(job(text, options=options))
+    assert parsed_with(output) == options.of_the_result
+    assert options.of_the_result.keys() == {f.name for f in fields(options)} - {"device", "model_dir", "batch_size"}
+    older = [row for row in output.read_text("utf-8").splitlines(keepends=True) if "parsed_with" not in row]
+    output.write_text("".join(older), "utf-8")  # of the version before, which noted nothing beside it
+    record_path(output).unlink()
+    assert parse_corpus(job(text, options=options)) == output and parsed_with(output) is None
+    copied, kept = tmp_path / "copied.conllu", tmp_path / "kept.conllu"
+    output.unlink()
+    parse_corpus(job(text, options=options))
+    assert main(["parse", "--parser", "conllu", "--input", str(output), "--output", str(copied)]) == 0
+    keep = ["--output", str(tmp_path / "kept.en"), "--conllu", str(output), "--conllu-output", str(kept)]
+    assert main(["filter", "--input", str(text), *keep, "--min-length", "4"]) == 0  # the first line goes
+    for path in (copied, kept):
+        assert parsed_with(path) == options.of_the_result
+        assert path.read_text("utf-8").count("parsed_with") == 1 and "made_from" not in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "rows", ["", "# lines = 1\n1\ta\n# parsed_with = {}\n", "# parsed_with = stanza\n", "# parsed_with = [1]\n"]
+)
+def test_a_title_without_options(tmp_path, rows):
+    path = tmp_path / "p.conllu"
+    path.write_text(rows)
+    assert parsed_with(path) is None
+
+
+def test_raw_text_is_parsed_as_the_training_text_was(caplog):
+    before = ParserOptions("supar", "fr", tokenizer="spacy", max_words=9, min_prob=0.1, structured=True).of_the_result
+    given = {"model_dir": "dir", "distributions": True, "source_lang": "de"}
+    same = options_as_before(before, **given)
+    assert same == ParserOptions(**before | {"model_dir": "dir", "distributions": True})
+    assert options_as_before(before, parser="supar", lang="it", **given) == replace(same, lang="it")
+    assert options_as_before(None, **given) == ParserOptions(lang="de", model_dir="dir", distributions=True)
+    assert not caplog.records or all(record.levelname == "INFO" for record in caplog.records)
+    other = options_as_before(before, parser="stanza", **given)  # whose scores are others
+    assert other == ParserOptions("stanza", "de", "dir", distributions=True)
+    assert "parsed by supar" in caplog.text
+    odd = {
+        "tokenizer": None,
+        "temperature": "hot",
+        "max_words": True,
+        "of_tomorrow": 1,
+        "model_dir": "/",
+        "device": "x",
+    }
+    assert options_as_before(odd, **given) == options_as_before(None, **given)
+    with pytest.raises(SyntaxDataError, match=r"parsed by my\.parser"):
+        options_as_before({"parser": "my.parser"}, **given)
+    assert options_as_before({"parser": "my.parser", "max_words": 9}, parser="my.parser").max_words == 9
+
+
+def test_the_parser_of_the_guide(text, monkeypatch):
+    """The example of ``docs/how-to.md``, as a user would copy it."""
+    guide = (Path(__file__).resolve().parents[2] / "docs/how-to.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^## … bring your own parser$.*?^```python\n(.*?)^```$", guide, re.M | re.S)
+    (text.parent / "parser_of_the_guide.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(text.parent)
+    output = text.with_name("parsed.conllu")
+    assert main(["parse", "--parser", "parser_of_the_guide", "--input", str(text), "--output", str(output)]) == 0
+    lines = list(read_conllu(output))
+    assert [text_of(line) for line in lines] == [line.strip() for line in TEXT]
+    assert all(line.heads == [max(0, word - 1) for word in range(len(line.words))] for line in lines)

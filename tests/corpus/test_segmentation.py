@@ -1,0 +1,628 @@
+"""Words to pieces: the text comes back, every piece knows its word, bad models are told from good ones."""
+
+import argparse
+import io
+import json
+import os
+import random
+import time
+from contextlib import suppress
+
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+from fairseq.tokenizer import tokenize_line
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import segment as segment_cli
+from fairseq_syntax.corpus import segmentation
+from fairseq_syntax.corpus.conllu import read_conllu, text_of
+from fairseq_syntax.corpus.segmentation import (
+    JOINER,
+    SPACE_MARK,
+    SentencePieceSegmenter,
+    load_segmenter,
+    single_spaced,
+    spaces_before,
+)
+from fairseq_syntax.corpus.segmentation_training import _drawn, read_words, train_segmenter
+from fairseq_syntax.corpus.title import parsed_with
+from fairseq_syntax.data.preprocess import check_text
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.jobs import Step
+
+TEXT = """A man sees the girl with the telescope.
+The girl does n't see the man @@ home.
+Zwei Männer stehen am Herd und bereiten Essen zu.
+don't go there ▁ ￭ ▂ </s> <unk> a@@ @@
+"""
+CONLLU = """\
+# lines = 3
+# line = 1
+1-2\tzum\t_\t_\t_\t_\t_\t_\t_\t_
+1\tzu\t_\tADP\t_\t_\t3\tcase\t_\t_
+2\tdem\t_\tDET\t_\t_\t3\tdet\t_\t_
+3\tHaus\t_\tNOUN\t_\t_\t0\troot\t_\tSpaceAfter=No
+4\t.\t_\tPUNCT\t_\t_\t3\tpunct\t_\t_
+
+# line = 1
+1\tdo\t_\tAUX\t_\t_\t3\taux\t_\tSpaceAfter=No
+2\tn't\t_\tPART\t_\t_\t3\tadvmod\t_\t_
+3\tgo\t_\tVERB\t_\t_\t0\troot\t_\tArcs=0:root:0.9,1:conj:0.05
+
+# line = 3
+1\ttelescope\t_\tNOUN\t_\t_\t0\troot\t_\t_
+
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "train.en"
+    path.write_text(TEXT * 20, encoding="utf-8")
+    return path
+
+
+def foreign_sentencepiece(**options) -> bytes:
+    """A model as users train them: with their own normalisation, dummy prefix and options."""
+    output = io.BytesIO()
+    options = {"vocab_size": 60, "model_type": "unigram", "hard_vocab_limit": False} | options
+    lines = iter(TEXT.splitlines() * 20)
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=output, minloglevel=2, **options)
+    return output.getvalue()
+
+
+@pytest.fixture(scope="module")
+def segmenters(corpus):
+    return {
+        "unigram": train_segmenter("sentencepiece", [corpus], 60),
+        "bpe": train_segmenter("sentencepiece", [corpus], 80, model_type="bpe"),
+        "subword_nmt": train_segmenter("subword_nmt", [corpus], 90),
+        "foreign": SentencePieceSegmenter(foreign_sentencepiece(normalization_rule_name="identity")),
+        "bytes": SentencePieceSegmenter(
+            foreign_sentencepiece(normalization_rule_name="identity", byte_fallback=True, vocab_size=320)
+        ),
+    }
+
+
+LOSSLESS = ["unigram", "bpe", "subword_nmt", "foreign", "bytes"]
+# Marks, separators, escapes, special symbols and odd spaces come up far more often than in a plain draw of characters.
+CHARACTERS = st.one_of(
+    st.characters(exclude_categories=["Cs"]),
+    st.sampled_from(
+        [*"@▁￭▂ <>/eujsa", "@@", "</w>", "</s>", "<s>", "<unk>", "<pad>", "<0x41>", "\xa0", "\u2028", "\x85"]
+    ),
+)
+LINES = st.lists(CHARACTERS, max_size=30).map("".join)
+WORDS = st.lists(LINES.filter(lambda word: word.split()), max_size=8)
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+@settings(max_examples=250, deadline=None)
+@given(text=LINES)
+@example(text="a@@ b@@")
+@example(text="</s> <s> <unk> <pad>")
+@example(text="▁a ▂e ￭ ￭b ▂")
+@example(text="\x00 \x01")
+@example(text="日本語 \U0001f600\u200d")
+def test_decoding_gives_the_text_back(segmenters, name, text):
+    segmenter = segmenters[name]
+    pieces = segmenter.encode_text(text)
+    assert segmenter.decode(pieces) == segmenter.decode(" ".join(pieces)) == single_spaced(text)
+    assert not segmenter.altered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOSSLESS)
+@settings(max_examples=250, deadline=None)
+@given(words=WORDS, data=st.data())
+def test_every_piece_knows_its_word(segmenters, name, words, data):
+    spaces = data.draw(st.lists(st.booleans(), min_size=len(words), max_size=len(words)))
+    segmenter = segmenters[name]
+    encoded = segmenter.encode_words(words, spaces)
+    assert len(encoded) == len(words) and all(encoded)
+    text = "".join(
+        (" " if space or not i else "") + single_spaced(w) for i, (w, space) in enumerate(zip(words, spaces))
+    )
+    assert segmenter.decode([piece for own in encoded for piece in own]) == text.strip(" ")
+    for word, own, space in zip(words, encoded, spaces):
+        # A word's pieces are its own: alone they spell the word, whatever stands around it.
+        assert (
+            segmenter.encode_words(["x", word], [True, space])[1] == segmenter.encode_words([word], [True])[0]
+            or not space
+        )
+        assert segmenter.decode(own) == single_spaced(word) or not space
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+@settings(max_examples=150, deadline=None)
+@given(text=LINES)
+def test_fairseq_reads_the_same_pieces(segmenters, name, text):
+    """fairseq splits lines at white space: no piece may be split again, nor be one of its special symbols."""
+    pieces = segmenters[name].encode_text(text)
+    assert tokenize_line(" ".join(pieces)) == pieces
+    dictionary = Dictionary()
+    specials = {dictionary[i] for i in range(dictionary.nspecial)}
+    assert not specials & set(pieces)
+
+
+def test_words_are_encoded_as_their_place_asks(segmenters):
+    words, spaces = ["does", "n't", "see"], [True, False, True]
+    first, second, third = segmenters["unigram"].encode_words(words, spaces)
+    assert first[0].startswith(SPACE_MARK) and third[0].startswith(SPACE_MARK)
+    assert not second[0].startswith(SPACE_MARK)
+    first, second, third = segmenters["subword_nmt"].encode_words(words, spaces)
+    assert second[0].startswith(JOINER) and not first[0].startswith(JOINER)
+    assert all(piece.endswith("@@") for piece in second[:-1]) and not second[-1].endswith("@@")
+
+
+def test_sentencepiece_word_by_word_is_sentencepiece_by_line(corpus):
+    """On plain text the pieces are those that sentencepiece gives to the whole line."""
+    segmenter = train_segmenter("sentencepiece", [corpus], 60)
+    plain = sentencepiece.SentencePieceProcessor(model_proto=segmenter.model)
+    for line in TEXT.splitlines()[:3]:
+        assert segmenter.encode_text(line) == plain.encode(line, out_type=str)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalization_rule_name": "nfkc"},
+        {"normalization_rule_name": "nmt_nfkc", "add_dummy_prefix": False},
+        {"normalization_rule_name": "nmt_nfkc_cf", "model_type": "bpe", "vocab_size": 80},
+        {"normalization_rule_name": "nmt_nfkc", "byte_fallback": True, "vocab_size": 320},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_a_users_model_that_normalises_says_what_it_loses(options):
+    segmenter = SentencePieceSegmenter(foreign_sentencepiece(**options))
+    assert segmenter.decode(segmenter.encode_text("a man")) == "a man"
+    assert not segmenter.altered
+    assert segmenter.decode(segmenter.encode_text("the ﬁne ▁ man")) == "the fine ▁ man"
+    assert segmenter.altered == {"ﬁne": "fine"}
+    # Zero-width characters vanish under nmt_nfkc: the word keeps a piece all the same.
+    encoded = segmenter.encode_words(["a", "\u200b", "man"], [True, True, False])
+    assert all(encoded)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(words=WORDS)
+def test_normalising_models_give_every_word_a_piece(normalising, words):
+    encoded = normalising.encode_words(words, [True] * len(words))
+    assert len(encoded) == len(words) and all(encoded)
+    flat = [piece for own in encoded for piece in own]
+    assert tokenize_line(" ".join(flat)) == flat
+
+
+@pytest.fixture(scope="module")
+def normalising():
+    return SentencePieceSegmenter(foreign_sentencepiece(normalization_rule_name="nmt_nfkc_cf"))
+
+
+def test_the_cache_is_bounded_by_pieces_and_changes_nothing(corpus, monkeypatch):
+    # A server sees words that nobody writes twice, as long as it lets them be.
+    plain = train_segmenter("sentencepiece", [corpus], vocab_size=60)
+    normalising = foreign_sentencepiece(normalization_rule_name="nmt_nfkc_cf")
+    words = [f"{'GIRL' * (n % 7)}{n}" for n in range(300)]
+    expected = [SentencePieceSegmenter(plain.model).encode_words([word], [True]) for word in words]
+    monkeypatch.setattr(segmentation, "CACHED_PIECES", 200)
+    segmenter, losing = SentencePieceSegmenter(plain.model), SentencePieceSegmenter(normalising)
+    for _ in range(2):
+        for word, pieces in zip(words, expected):
+            assert segmenter.encode_words([word], [True]) == pieces
+            assert 0 < sum(map(len, segmenter._cache.values())) <= 200
+            losing.encode_words([word], [True])
+            assert 0 < sum(map(len, losing._cache.values())) <= 200
+    assert 0 < len(losing.altered) < 200
+    # A word that the cache forgot counts once.
+    monkeypatch.setattr(segmentation, "CACHED_PIECES", 40)
+    losing = SentencePieceSegmenter(normalising)
+    for n in range(300):
+        losing.encode_words(["GIRL", f"girl{n}"], [True, True])
+    losing.encode_words(["MAN"], [True])
+    assert losing.altered == {"GIRL": "girl", "MAN": "man"}
+
+
+def test_very_long_words_are_not_kept():
+    """A run of characters that sentencepiece does not know is one piece, however long."""
+    segmenter = SentencePieceSegmenter(foreign_sentencepiece(normalization_rule_name="nmt_nfkc_cf"))
+    word = "\u4e00" * 1000
+    first = segmenter.encode_words([word, "GIRL" * 100], [True, True])
+    assert first == segmenter.encode_words([word, "GIRL" * 100], [True, True]) and len(first[0]) < 5
+    assert not segmenter._cache and not segmenter.altered
+
+
+def test_pieces_never_cross_words_in_training(tmp_path):
+    """Glued words ("do" + "n't") are learned as the separate words that they are in the parse."""
+    rows = "1\tdo\t_\tX\t_\t_\t0\troot\t_\tSpaceAfter=No\n2\tn't\t_\tX\t_\t_\t1\tdep\t_\t_\n\n"
+    (tmp_path / "a.conllu").write_text(rows * 50, encoding="utf-8")
+    for kind in ("sentencepiece", "subword_nmt"):
+        segmenter = train_segmenter(kind, [tmp_path / "a.conllu"], 30)
+        assert b"on't" not in segmenter.model and b"on'" not in segmenter.model
+        encoded = segmenter.encode_words(["do", "n't"], [True, False])
+        assert segmenter.decode([piece for own in encoded for piece in own]) == "don't"
+
+
+def test_training_is_repeatable_and_samples(corpus):
+    for kind in ("sentencepiece", "subword_nmt"):
+        first = train_segmenter(kind, [corpus], 60, max_lines=30, seed=3)
+        assert first.fingerprint == train_segmenter(kind, [corpus], 60, max_lines=30, seed=3).fingerprint
+    assert sum(1 for _ in read_words(corpus)) == 80
+
+
+def test_drawn_lines_are_those_of_a_draw_from_all_that_was_read(corpus, tmp_path):
+    """Lines of several sentences, without any, with ranges and empty nodes, in a parse and in a text."""
+    word = "{0}\tw{1}\t_\tX\t_\t_\t{2}\troot\t_\t_\n".format
+    rows = ["# lines = 60\n"]
+    for line in range(1, 60, 2):
+        for part in range(1 + line % 3):
+            rows += [f"# line = {line}\n", "# newdoc\n", f"1-2\tr{line}\t" + "_\t" * 7 + "_\n"]
+            rows += [word(1, f"{line}a{part}", 0), word(2, line, 1), "2.1\te\t" + "_\t" * 7 + "_\n", "\n"]
+    parse, text = tmp_path / "a.conllu", tmp_path / "a.txt"
+    parse.write_text("\ufeff" + "".join(rows), encoding="utf-8")
+    text.write_text("one\n\n \ntwo words\nthree\n", encoding="utf-8")
+    files = [parse, text, corpus]
+    whole = [line for path in files for line in read_words(path) if line[0]]
+    assert [words for words, _ in whole[:2]] == [["r1", "r1"], ["r3"]] and len(whole) > 100
+    for count in (1, 7, 50, len(whole), 1000):
+        rng, expected = random.Random(5), whole[:count]
+        for seen in range(count, len(whole)):
+            place = rng.randrange(seen + 1)
+            if place < count:
+                expected[place] = whole[seen]
+        assert list(_drawn(files, count, 5)) == expected
+
+
+def test_save_and_load(segmenters, tmp_path):
+    for name in ("unigram", "subword_nmt"):
+        segmenter = segmenters[name]
+        path = segmenter.save(tmp_path / f"segmentation.{name}")
+        loaded = load_segmenter(path)
+        assert loaded.kind == segmenter.kind and loaded.fingerprint == segmenter.fingerprint
+        assert loaded.encode_text("the telescope") == segmenter.encode_text("the telescope")
+        assert loaded.about["training"] == segmenter.about["training"]
+        # The bare model, as a user would give their own, is recognised by what it holds.
+        bare = load_segmenter(path.with_suffix(".model"))
+        assert bare.kind == segmenter.kind and bare.fingerprint == segmenter.fingerprint
+
+
+def test_unfit_models_are_errors(segmenters, tmp_path):
+    def error_of(name, content):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(SyntaxDataError) as caught:
+            load_segmenter(tmp_path / name)
+        assert str(tmp_path) in str(caught.value)
+        return str(caught.value)
+
+    with pytest.raises(SyntaxDataError, match="no segmentation model"):
+        load_segmenter(tmp_path / "none.json")
+    assert "not a sentencepiece model" in error_of("a.model", b"\xff\xfe garbage")
+    assert "not a description" in error_of("a.json", b"{]")
+    assert "not a description" in error_of("b.json", b'{"kind": "sentencepiece"}')
+    assert "two symbols a line" in error_of("codes", b"#version: 0.2\na b\nc\n")
+    whole_suffix = foreign_sentencepiece(treat_whitespace_as_suffix=True)
+    assert "end of words" in error_of("suffix.model", whole_suffix)
+    path = segmenters["unigram"].save(tmp_path / "segmentation.en")
+    about = json.loads(path.read_text())
+    assert "this version reads" in error_of("old.json", json.dumps(about | {"format": 0}).encode())
+    (tmp_path / "segmentation.en.model").write_bytes(segmenters["unigram"].model[:-5])
+    with pytest.raises(SyntaxDataError, match="fingerprints differ"):
+        load_segmenter(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=50).map(b"#version: 0.2\n".__add__)))
+@example(content=b"#version:")
+@example(content=b"#version: 0.3\na b\n")
+@example(content=b"#version: 0.2\n")
+@example(content=b"#version: 0.2\n a\n")
+@example(content=b"#version: 0.2\n\xff a\n")
+def test_arbitrary_bytes_are_never_a_crash(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "arbitrary.model"
+    path.write_bytes(content)
+    with suppress(SyntaxDataError):
+        load_segmenter(path)
+
+
+def test_nothing_to_train_on(tmp_path):
+    (tmp_path / "empty").write_text("\n \n")
+    (tmp_path / "few").write_text("ab ab\n" * 5)
+    for kind in ("sentencepiece", "subword_nmt"):
+        with pytest.raises(SyntaxDataError, match="no words"):
+            train_segmenter(kind, [tmp_path / "empty"], 30)
+    with pytest.raises(SyntaxDataError, match="nothing to merge"):
+        train_segmenter("subword_nmt", [tmp_path / "few"], 2)
+    with pytest.raises(SyntaxDataError, match="--vocab-size"):
+        train_segmenter("sentencepiece", [tmp_path / "few"], 2)
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])
+def test_training_on_what_is_not_utf8_names_the_line(tmp_path, kind):
+    (tmp_path / "text").write_bytes(b"a b\n" * 20 + b"a \xff\n")
+    with pytest.raises(SyntaxDataError, match=r"text:21: not UTF-8: byte 3"):
+        train_segmenter(kind, [tmp_path / "text"], 30)
+
+
+def test_a_word_of_white_space_is_an_error(segmenters):
+    with pytest.raises(SyntaxDataError, match="white space only"):
+        segmenters["unigram"].encode_words(["a", "\xa0"], [True, True])
+    with pytest.raises(ValueError, match="2 words but 1"):
+        segmenters["unigram"].encode_words(["a", "b"], [True])
+
+
+def run_segment(*arguments):
+    parser = argparse.ArgumentParser()
+    segment_cli.add_parser(parser.add_subparsers())
+    return segment_cli.main(parser.parse_args(["segment", *map(str, arguments)]))
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])
+def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
+    (tmp_path / "dev.en.conllu").write_text('# parsed_with = {"parser": "stanza"}\n' + CONLLU, encoding="utf-8")
+    out = tmp_path / "seg"
+    options = ["--train", kind, "--train-on", corpus, "--vocab-size", 90, "--lang", "en", "--outdir", out]
+    run_segment(*options, "--input", tmp_path / "dev.en.conllu", corpus)
+    segmenter = load_segmenter(out / "segmentation.en.json")
+    assert segmenter.about["language"] == "en"
+    lines = (out / "dev.en").read_text(encoding="utf-8").split("\n")
+    parsed = list(read_conllu(out / "dev.en.conllu", n_lines=3))
+    assert len(lines) == 4 and lines[1] == lines[3] == "" and parsed_with(out / "dev.en.conllu") == {"parser": "stanza"}
+    before = list(read_conllu(tmp_path / "dev.en.conllu"))
+    for line, parse, original in zip(lines, parsed, before):
+        assert segmenter.decode(line) == text_of(parse) == text_of(original)
+        assert sum(token.pieces for token in parse.tokens) == len(line.split())
+        assert parse.heads == original.heads and parse.arcs == original.arcs and parse.deprels == original.deprels
+        # Pieces of each token, in order, are those of the token alone in its place.
+        start = 0
+        for token, space in zip(parse.tokens, spaces_before(parse.tokens)):
+            own = line.split()[start : start + token.pieces]
+            assert segmenter.encode_words(["x", token.form], [True, space or start == 0])[1] == own
+            start += token.pieces
+    assert (out / "train.en").read_text(encoding="utf-8").count("\n") == 80
+    assert not (out / "train.en.conllu").exists()
+
+    # Once more: nothing is done again; with a changed input that file alone is.
+    capsys.readouterr()
+    stamp = (out / "train.en").stat().st_mtime_ns
+    run_segment(*options, "--input", tmp_path / "dev.en.conllu", corpus)
+    assert capsys.readouterr().out.count("up to date") == 2
+    time.sleep(0.02)
+    (tmp_path / "dev.en.conllu").write_text(CONLLU.replace("telescope", "man"), encoding="utf-8")
+    run_segment(*options, "--input", tmp_path / "dev.en.conllu", corpus)
+    assert capsys.readouterr().out.count("up to date") == 1
+    assert (out / "train.en").stat().st_mtime_ns == stamp
+    assert segmenter.decode((out / "dev.en").read_text(encoding="utf-8").split("\n")[2]) == "man"
+
+    # A model of another run, for another language.
+    run_segment("--lang", "de", "--model", out / "segmentation.en.json", "--input", corpus, "--outdir", tmp_path / "b")
+    assert load_segmenter(tmp_path / "b" / "segmentation.de.json").fingerprint == segmenter.fingerprint
+    assert (tmp_path / "b" / "train.en.de").exists()
+
+
+def test_segment_command_refuses(tmp_path, corpus):
+    options = ["--lang", "en", "--train", "sentencepiece", "--vocab-size", 60]
+    with pytest.raises(SyntaxDataError, match="overwrite this input"):
+        run_segment(*options, "--input", corpus, "--outdir", corpus.parent)
+    with pytest.raises(SyntaxDataError, match="two inputs"):
+        run_segment(*options, "--input", corpus, tmp_path / "train.en.conllu", "--outdir", tmp_path / "out")
+    (tmp_path / "latin.en").write_bytes(b"a man\ncaf\xe9\n")
+    with pytest.raises(SyntaxDataError, match=r"latin\.en:2: not UTF-8: byte 4 of the line is 0xe9"):
+        run_segment(*options, "--input", tmp_path / "latin.en", "--train-on", corpus, "--outdir", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir() if "segmentation" not in path.name] == []
+    with pytest.raises(SyntaxDataError, match="cannot be read"):
+        run_segment(*options, "--input", tmp_path / "none.en", "--outdir", tmp_path / "out")
+    space = "1\t\xa0\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
+    (tmp_path / "space.en.conllu").write_text("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n" + space, encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match=r"space\.en\.conllu:3: "):
+        run_segment(
+            *options, "--input", tmp_path / "space.en.conllu", "--train-on", corpus, "--outdir", tmp_path / "out"
+        )
+
+
+def test_an_empty_text_is_refused(tmp_path, corpus):
+    (tmp_path / "empty.en").write_text("")
+    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--train-on", corpus]
+    with pytest.raises(SyntaxDataError, match=r"empty\.en: is empty"):
+        run_segment(*options, "--input", tmp_path / "empty.en", "--outdir", tmp_path / "out")
+    assert not (tmp_path / "out/empty.en").exists()
+
+
+@pytest.mark.parametrize("option", ["--input", "--train-on"])
+def test_a_pipe_is_not_segmented(tmp_path, corpus, option):
+    pipe, out = tmp_path / "pipe", tmp_path / "out"
+    os.mkfifo(pipe)
+    given = {"--input": corpus, "--train-on": corpus} | {option: pipe}
+    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--outdir", out]
+    with pytest.raises(SyntaxDataError, match="pipe: is no file"):
+        run_segment(*options, *(text for pair in given.items() for text in pair))
+    assert not [path for path in out.iterdir() if "pipe" in path.name]
+
+
+@pytest.mark.parametrize(
+    "head", ["# lines = 1\n\n", "# line = 1\n", "# sent_id = a\n", "", "\ufeff", "1-2\tam\t_\t_\t_\t_\t_\t_\t_\t_\n"]
+)
+@pytest.mark.parametrize("option", ["--input", "--train-on"])
+def test_a_parse_of_another_name_is_not_taken_for_text(tmp_path, corpus, head, option):
+    rows = "1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n2\tm\t_\tX\t_\t_\t1\tdep\t_\t_\n\n"
+    (tmp_path / "parse").write_text(head + rows, encoding="utf-8")
+    given = {"--input": corpus, "--train-on": corpus} | {option: tmp_path / "parse"}
+    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--outdir", tmp_path / "out"]
+    with pytest.raises(SyntaxDataError, match=r"parse: looks like CoNLL-U, .*\(name it \*\.conllu\)"):
+        run_segment(*options, *(text for pair in given.items() for text in pair))
+    for text in ("# a heading\n1\tone\n", "1. one\n", "\n#1\n"):
+        (tmp_path / "parse").write_text(text, encoding="utf-8")
+        run_segment(*options, "--overwrite", *(text for pair in given.items() for text in pair))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "m", "--vocab-size", "9", "--train-on", "x"], "--train-on, --vocab-size with --model"),
+        (["--model", "m", "--model-type", "bpe"], "--model-type with --model"),
+        (["--model", "m", "--character-coverage", "0.5"], "--character-coverage with --model"),
+        (["--model", "m", "--train-lines", "5", "--seed", "2"], "--train-lines, --seed with --model"),
+        (["--train", "subword_nmt", "--model-type", "bpe"], "--model-type with --train subword_nmt"),
+        (["--train", "subword_nmt", "--character-coverage", "0.5"], "--character-coverage with --train subword_nmt"),
+        (["--train", "sentencepiece", "--seed", "2"], "--seed without --train-lines"),
+    ],
+)
+def test_options_of_training_that_do_nothing(tmp_path, corpus, options, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        run_segment("--lang", "en", "--input", corpus, "--outdir", tmp_path / "out", *options)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--vocab-size", "0"), ("--train-lines", "-1"), ("--character-coverage", "0"), ("--character-coverage", "2")],
+)
+def test_numbers_that_no_training_has(tmp_path, corpus, option, capsys):
+    with pytest.raises(SystemExit):
+        run_segment("--lang", "en", "--input", corpus, "--outdir", tmp_path, "--train", "sentencepiece", *option)
+    assert f"{option[0]}: must be" in capsys.readouterr().err
+
+
+def test_segment_command_says_what_a_model_loses(tmp_path, capsys):
+    (tmp_path / "own.model").write_bytes(foreign_sentencepiece(normalization_rule_name="nmt_nfkc"))
+    (tmp_path / "test.en").write_text("a ﬁne man\n", encoding="utf-8")
+    run_segment(
+        "--lang", "en", "--model", tmp_path / "own.model", "--input", tmp_path / "test.en", "--outdir", tmp_path / "o"
+    )
+    assert "'ﬁne' -> 'fine'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["subword_nmt", "sentencepiece"])
+def test_raw_text_is_cut_as_the_parse_that_the_data_were_cut_from(tmp_path, kind):
+    """``Bank.`` is two words there: a model that has learned ``Bank ￭.`` knows no piece of it in one."""
+    sentences = [["Die", "Bank", "."], ["Ein", "Hund", ",", "zwei", "Hunde", "!"], ['"', "Die", "Bank", '"', "."]]
+    tight = set('.,!"')
+    parse, raw = tmp_path / "train.de.conllu", tmp_path / "text.de"
+    with parse.open("w", encoding="utf-8") as file:
+        for words in sentences * 5:
+            for i, word in enumerate(words):
+                joined = i + 1 < len(words) and (words[i + 1] in tight or (word == '"' and i == 0))
+                misc = "SpaceAfter=No" if joined else "_"
+                file.write(f"{i + 1}\t{word}\t_\tX\t_\t_\t{min(i, 1)}\tdep\t_\t{misc}\n")
+            file.write("\n")
+    lines = list(read_conllu(parse))
+    raw.write_text("".join(f"{text_of(line)}\n" for line in lines), encoding="utf-8")
+    train = ["--train", kind, "--vocab-size", "40"]
+    run_segment("--lang", "de", *train, "--input", parse, "--outdir", tmp_path / "out")
+    segmenter = load_segmenter(tmp_path / "out/segmentation.de.json")
+    pieces = (tmp_path / "out/train.de").read_text(encoding="utf-8").splitlines()
+    assert [" ".join(segmenter.encode_text(text)) for text in raw.read_text(encoding="utf-8").splitlines()] == pieces
+    assert segmenter.encode_text("") == [] and segmenter.decode(segmenter.encode_text("a.b  c!?")) == "a.b c!?"
+    # So is more text of that language; another language's is what its own data are.
+    model = ["--model", tmp_path / "out/segmentation.de.json"]
+    run_segment("--lang", "de", *model, "--input", raw, "--outdir", tmp_path / "more")
+    assert (tmp_path / "more/text.de").read_text(encoding="utf-8").splitlines() == pieces
+    run_segment("--lang", "en", *model, "--input", raw, "--outdir", tmp_path / "joint")
+    assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "text"
+    # A text is cut again where the model's words are from elsewhere now.
+    assert (kind == "sentencepiece") == ((tmp_path / "joint/text.de.en").read_text("utf-8").splitlines() == pieces)
+    run_segment("--lang", "en", *model, "--input", parse, raw, "--outdir", tmp_path / "joint")
+    assert (tmp_path / "joint/text.de.en").read_text(encoding="utf-8").splitlines() == pieces
+    assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "parse"
+    # So it is with a model that a parse is given to train on.
+    run_segment("--lang", "de", *train, "--train-on", parse, "--input", raw, "--outdir", tmp_path / "on")
+    assert load_segmenter(tmp_path / "on/segmentation.de.json").cut_from == "parse"
+    assert (tmp_path / "on/text.de").read_text(encoding="utf-8").splitlines() == pieces
+    # Data of an earlier version do not say: their model is written again, the same but for that.
+    about = tmp_path / "out/segmentation.de.json"
+    about.write_text(about.read_text().replace(' "cut_from": "parse",\n', ""))
+    run_segment("--lang", "de", *train, "--input", parse, "--outdir", tmp_path / "out")
+    assert load_segmenter(about).cut_from == "parse" and load_segmenter(about).fingerprint == segmenter.fingerprint
+
+
+def test_pieces_are_not_left_without_the_model_that_they_are_cut_by(corpus, tmp_path, capsys):
+    """A second run for other files would train another model, or have raw text cut otherwise, and nobody would know."""
+    out, other = tmp_path / "out", tmp_path / "other.txt"
+    other.write_text("xyz zyx yyy\n" * 20, encoding="utf-8")
+    train = ["--train", "subword_nmt", "--vocab-size", "90", "--outdir", out, "--lang", "en"]
+    run_segment(*train, "--input", corpus)
+    about, first = out / "segmentation.en.json", load_segmenter(out / "segmentation.en.json")
+    refused = rf"segmentation.en.json: would be replaced, and {corpus.name} beside it is cut by it"
+    with pytest.raises(SyntaxDataError, match=refused):
+        run_segment(*train, "--input", other)
+    run_segment(*train, "--input", other, "--train-on", corpus)  # the same model
+    run_segment("--model", about, "--outdir", out, "--lang", "en", "--input", other)
+    parse = tmp_path / "p.conllu"
+    parse.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
+    run_segment("--model", about, "--outdir", tmp_path / "given", "--lang", "en", "--input", parse)
+    model = ["--model", out / first.about.get("model", "segmentation.en.model")]
+    with pytest.raises(SyntaxDataError, match=r"would be replaced, and p.en beside it"):  # as if from text
+        run_segment(*model, "--outdir", tmp_path / "given", "--lang", "en", "--input", other)
+    assert load_segmenter(about).fingerprint == first.fingerprint
+    both = [corpus, other]
+    run_segment(*train, "--vocab-size", "80", "--train-on", corpus, "--input", *both)
+    assert load_segmenter(about).fingerprint != first.fingerprint
+    # What --overwrite leaves behind is not binarized beside the model that replaced its own.
+    run_segment(*train, "--input", other, "--overwrite")
+    args = argparse.Namespace(trainpref=f"{out}/other.txt", validpref=None, testpref=None)
+    args.source_lang, args.target_lang, args.only_source = "en", "xx", True
+    check_text(args)
+    args.testpref = f"{out}/other.txt,{out}/train"
+    with pytest.raises(SyntaxDataError, match=r"out/train\.en: was cut by another model than .*segmentation\.en\.json"):
+        check_text(args)
+    (out / "train.en").write_text("a b\n", encoding="utf-8")  # pieces from elsewhere, of which nothing is known
+    check_text(args)
+
+
+def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, monkeypatch):
+    """Files of before stand where the new ones were to come; and the same model may cut a text otherwise."""
+    out, valid = tmp_path / "out", tmp_path / "valid.en"
+    valid.write_text("the girl (who saw) it, and\n" * 3, encoding="utf-8")
+    train = ["--train", "subword_nmt", "--outdir", out, "--lang", "en", "--train-on", corpus]
+    run_segment(*train, "--vocab-size", "90", "--input", corpus, valid)
+    args = argparse.Namespace(trainpref=f"{out}/train", validpref=f"{out}/valid", testpref=None)
+    args.source_lang, args.target_lang, args.only_source = "en", "xx", True
+    check_text(args)
+
+    def begin(self, begin=Step.begin):
+        begin(self)
+        if self.outputs[0].name == "valid.en":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Step, "begin", begin)
+        run_segment(*train, "--vocab-size", "80", "--input", corpus, valid)
+    with pytest.raises(SyntaxDataError, match=r"out/valid\.en: was being cut when segment was ended"):
+        check_text(args)
+    run_segment(*train, "--vocab-size", "80", "--input", corpus, valid)
+    check_text(args)
+    parse = tmp_path / "p.en.conllu"
+    parse.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
+    run_segment(*train, "--vocab-size", "80", "--input", parse, "--overwrite")
+    with pytest.raises(
+        SyntaxDataError, match=r"out/train\.en: was cut by another model than .*, or into words otherwise"
+    ):
+        check_text(args)
+    check_text(argparse.Namespace(**{**vars(args), "trainpref": None, "validpref": None}))  # dictionaries alone
+
+
+def test_a_parse_that_was_not_written_here_is_not_removed(corpus, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    parse = out / f"{corpus.name}.conllu"
+    parse.write_text("hours of work", encoding="utf-8")
+    train = ["--train", "subword_nmt", "--vocab-size", "90", "--lang", "en", "--outdir", out, "--train-on", corpus]
+    with pytest.raises(SyntaxDataError, match=rf"{parse.name}: would be taken for the parse of {corpus.name}, "):
+        run_segment(*train, "--input", corpus)
+    assert parse.read_text("utf-8") == "hours of work" and not (out / f"{corpus.name}").exists()
+    parse.unlink()
+    own = tmp_path / f"{corpus.name}.conllu"
+    own.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
+    run_segment(*train, "--input", own)
+    assert parse.exists()
+    run_segment(*train, "--input", corpus)
+    assert not parse.exists(), "it was of the pieces that were there"
+
+
+def test_text_that_fairseq_has_joined_already_is_left_as_it_is(corpus):
+    """``--remove-bpe sentencepiece`` comes before the segmentation's own way back, which took every space out."""
+    segmenter = train_segmenter("sentencepiece", [corpus], 60)
+    pieces = segmenter.encode_text("a b (c) a")
+    text = segmenter.decode(pieces)
+    joined = "".join(pieces).replace("▁", " ").strip()  # as fairseq has it
+    assert segmenter.decode(" ".join(pieces)) == segmenter.decode(joined) == text and " " in text

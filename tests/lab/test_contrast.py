@@ -1,0 +1,384 @@
+"""Contrastive evaluation: every layout, the published programs' counts, and the statistics by their formulas."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections import Counter
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.cli import contrast as contrast_command
+from fairseq_syntax.cli import main as command
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring import contrast
+from fairseq_syntax.lab.scoring.contrast_sets import joined, read_set
+
+LINGEVAL = [
+    {
+        "source": f"source {number}",
+        "reference": f"right {number}",
+        "origin": "x.1",
+        "errors": [
+            {"type": kind, "contrastive": f"{kind} {number}", **({} if kind == "polarity" else {"distance": distance})}
+            for kind, distance in (("np", number), ("verb", str(2 * number)), ("polarity", 0))[: number % 4]
+        ],
+    }
+    for number in range(30)
+]
+CONTRAPRO = [
+    {
+        "src segment": f"it {number}",
+        "ref segment": f"es {number}",
+        "src pronoun": "It",
+        "ref pronoun": ["Er", "es"][number % 2],
+        "ante distance": number % 7,
+        "errors": [{"contrastive": f"sie {number}"}, {"contrastive": f"er {number}"}],
+    }
+    for number in range(20)
+]
+
+
+def write(path, value) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
+
+
+def counted(found: contrast.ContrastSet, scores: list[float], kind: str) -> dict[str, tuple[int, int]]:
+    report = contrast.evaluate(found, {"a": contrast.decisions(found, scores)})
+    entries = report["groups"][kind]
+    return {group: (e["systems"]["a"]["right"], e["systems"]["a"]["items"]) for group, e in entries.items()}
+
+
+@given(st.lists(st.sampled_from([-3.0, -2.5, -2.0, -1.0]), min_size=100, max_size=100))
+@settings(max_examples=30, deadline=None)
+def test_lingeval97_is_counted_as_its_own_program_counts(tmp_path_factory, scores):
+    found = read_set(write(tmp_path_factory.mktemp("set") / "lingeval97.json", LINGEVAL))
+    scores = scores[: len(found.rows)]
+    assert [text for _, text in found.rows] == [
+        text for entry in LINGEVAL for text in (entry["reference"], *(e["contrastive"] for e in entry["errors"]))
+    ]
+    # the program reads the scores one after the other
+    stream = iter(scores)
+    by_kind, by_distance = Counter(), Counter()
+    for entry in LINGEVAL:
+        reference = next(stream)
+        for error in entry["errors"]:
+            better = reference > next(stream)
+            by_kind[error["type"], better] += 1
+            if "distance" in error:
+                distance = int(error["distance"])
+                by_distance["> 15" if distance > 15 else str(distance), better] += 1
+    expected = {
+        kind: (by_kind[kind, True], by_kind[kind, True] + by_kind[kind, False]) for kind in ("np", "polarity", "verb")
+    }
+    assert counted(found, scores, "category") == expected
+    for distance, (right, items) in counted(found, scores, "distance").items():
+        assert (right, items) == (
+            by_distance[distance, True],
+            by_distance[distance, True] + by_distance[distance, False],
+        )
+
+
+@given(st.lists(st.sampled_from([-3.0, -2.5, -2.0]), min_size=60, max_size=60))
+@settings(max_examples=30, deadline=None)
+def test_contrapro_is_counted_as_its_own_program_counts(tmp_path_factory, scores):
+    found = read_set(write(tmp_path_factory.mktemp("set") / "contrapro.json.gz", CONTRAPRO))
+    right, total = Counter(), Counter()
+    for number, entry in enumerate(CONTRAPRO):
+        reference, *errors = scores[3 * number : 3 * number + 3]
+        distance = "> 3" if entry["ante distance"] > 3 else str(entry["ante distance"])
+        for group in (f"it:{entry['ref pronoun'].lower()}", distance):
+            total[group] += 1
+            right[group] += all(reference > error for error in errors)
+    for kind in ("category", "distance"):
+        for group, (correct, items) in counted(found, scores, kind).items():
+            assert (correct, items) == (right[group], total[group])
+    assert set(counted(found, scores, "distance")) == {"0", "1", "2", "3", "> 3"}
+
+
+def test_parallel_files_and_ties(tmp_path):
+    for name, lines in (("s", "a b\nc\nd\n"), ("tgt.correct", "A\nB\nC\n"), ("tgt.incorrect", "X\nY\nZ\n")):
+        write(tmp_path / f"agree.mt.{name}.gz", lines)
+    text = ",".join(f"{tmp_path}/agree.mt.{name}.gz" for name in ("s", "tgt.correct", "tgt.incorrect"))
+    found = read_set(text)
+    assert found.name == "agree.mt" and read_set(f"other={text}").name == "other"
+    # DistilLingEval: first the scores of all correct ones, and a tie is right
+    assert found.rows == [(0, "A"), (1, "B"), (2, "C"), (0, "X"), (1, "Y"), (2, "Z")]
+    scores = [-1.0, -2.0, -3.0, -2.0, -2.0, -1.0]
+    assert contrast.decisions(found, scores).tolist() == [True, False, False]
+    assert contrast.decisions(found, scores, ties_right=True).tolist() == [True, True, False]
+    assert contrast.ties(found, scores) == 1
+    for name in ("s", "tgt.correct", "tgt.incorrect"):
+        (tmp_path / "np").mkdir(exist_ok=True)
+        write(tmp_path / "np" / f"{name}.de", "a\n")
+    folder = ",".join(f"{tmp_path}/np/{name}.de" for name in ("s", "tgt.correct", "tgt.incorrect"))
+    assert read_set(folder).name == "np"
+
+
+def test_tsv_and_several_sets(tmp_path):
+    table = "\ufeffid\tsource\tcorrect\tincorrect\tdistance\tcategory\n1\ts\tc\ti\t\tnp\n2\ts t\tc c\ti i\t0\t\n"
+    found = read_set(write(tmp_path / "mine.tsv", table))
+    assert found.sources == ["s", "s t"] and [text for _, text in found.rows] == ["c", "i", "c c", "i i"]
+    assert [(i.category, i.distance) for i in found.items] == [("np", None), ("mine", 0)]
+    both = joined([found, read_set("b=" + write(tmp_path / "b.json", LINGEVAL[:4]))])
+    assert both.rows[4:6] == [(2, "right 0"), (3, "right 1")] and len(both.items) == 2 + 6
+    assert {i.category for i in both.items} == {"mine: np", "mine", "b: np", "b: verb", "b: polarity"}
+    for item in both.items:
+        assert len({both.rows[row][0] for row in (item.correct, *item.incorrect)}) == 1
+
+
+def test_distances_of_two_kinds_stay_apart(tmp_path):
+    """LingEval97 counts words, ContraPro sentences; 3 of the one is not 3 of the other, nor is what is far."""
+    one, other = (read_set(write(tmp_path / f"{n}.json", found)) for n, found in (("a", LINGEVAL), ("b", CONTRAPRO)))
+    both = joined([one, other])
+    scores = [float(number % 3) for number in range(len(both.rows))]
+    found, rows = counted(both, scores, "distance"), len(one.rows)
+    alone = [counted(own, part, "distance") for own, part in ((one, scores[:rows]), (other, scores[rows:]))]
+    words, sentences = ({f"{k} {unit}": v for k, v in d.items()} for d, unit in zip(alone, ("words", "sentences")))
+    assert found == {**words, **sentences}
+    assert list(found)[-1] == "> 3 sentences" and "> 15 words" in found
+
+
+def test_a_set_that_cannot_be_read_is_not_called_something_else(tmp_path):
+    with pytest.raises(SyntaxDataError, match=r"^none\.json: cannot be read"):
+        read_set("none.json")
+    (found,) = read_set(write(tmp_path / "a.tsv", "source\tcorrect\tincorrect\nx\ty\tz\n\n")).items
+    assert found.distance is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "source\tcorrect\n", "a.tsv:1: the header has no column incorrect"),
+        (
+            "a.tsv",
+            "source\tcorrect\tincorrect\tsource\nx\ty\tz\tx\n",
+            "a.tsv:1: the header has the column source twice",
+        ),
+        ("a.tsv", "source\tcorrect\tincorrect\n\nx\ty\tz\n", "a.tsv:2: 1 columns"),
+        ("a.tsv", "source\tcorrect\tincorrect\nx\ty\n", "a.tsv:2: 2 columns"),
+        ("a.tsv", "source\tcorrect\tincorrect\tdistance\nx\ty\tz\t1.5\n", "a.tsv:2: the distance '1.5'"),
+        ("a.tsv", "source\tcorrect\tincorrect\n \ty\tz\n", "a.tsv:2: source 1 is empty"),
+        ("a.tsv", "source\tcorrect\tincorrect\n", "a.tsv: the set a has no pairs"),
+        ("a.json", "{", "a.json: not JSON"),
+        ("a.json", "{}", "not a list of entries"),
+        ("a.json", '[{"source": "x"}]', "entry 1 has no 'source' and 'reference'"),
+        ("a.json", '[{"source": "x", "reference": "y", "errors": [{}]}]', "entry 1 has no list 'errors'"),
+        (
+            "a.json",
+            '[{"source": "x", "reference": "y", "errors": [{"contrastive": "z", "distance": -1}]}]',
+            "entry 1 is not of the layout: the distance -1",
+        ),
+        ("a.txt", "x", "a set is .json, .tsv or three files"),
+    ],
+)
+def test_what_is_no_set_is_named(tmp_path, name, text, message):
+    with pytest.raises(SyntaxDataError) as error:
+        read_set(write(tmp_path / name, text))
+    assert message in str(error.value)
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+@settings(deadline=None)
+def test_wilsons_interval_solves_its_equation(right, total):
+    """Its ends are the p for which the observed share is 1.96 standard errors (of p) away."""
+    right = min(right, total)
+    found = contrast.accuracy(np.arange(total) < right, np.arange(total))
+    assert found["effective"] == found["sources"] == total
+    for end, sign in ((found["low"], 1), (found["high"], -1)):
+        error = 1.959964 * math.sqrt(max(end * (1 - end), 0) / total)
+        assert end + sign * error == pytest.approx(right / total, abs=1e-6)
+
+
+@given(st.integers(0, 12), st.integers(0, 12))
+@settings(max_examples=40, deadline=None)
+def test_with_an_item_a_source_the_test_is_mcnemars(gained, lost):
+    baseline = np.array([False] * gained + [True] * lost + [True, False])
+    system = np.array([True] * gained + [False] * lost + [True, False])
+    found = contrast.compare(baseline, system, np.arange(len(system)))
+    n = gained + lost
+    chance = [Fraction(math.comb(n, k), 2**n) for k in range(n + 1)]
+    assert found["p"] == pytest.approx(float(sum(p for p in chance if p <= chance[gained])))
+    assert (found["gained"], found["lost"]) == (gained, lost)
+    assert found["difference"] == pytest.approx((gained - lost) / (n + 2))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 7)), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_the_p_of_random_signs_by_enumeration(items):
+    baseline, system, sources = (np.array(column) for column in zip(*items))
+    differences = Counter()
+    for was, now, source in items:
+        differences[source] += int(now) - int(was)
+    observed = abs(sum(differences.values()))
+    sums = [
+        sum(sign * d for sign, d in zip(signs, differences.values()))
+        for signs in product((-1, 1), repeat=len(differences))
+    ]
+    expected = sum(abs(one) >= observed for one in sums) / len(sums)
+    assert contrast.compare(baseline, system, sources)["p"] == pytest.approx(expected)
+
+
+def test_the_p_of_many_sources_is_that_of_a_normal_sum():
+    rng = np.random.default_rng(1)
+    differences = rng.integers(-6, 7, 20000)
+    differences[:300] += 1
+    z = abs(differences.sum()) / math.sqrt((differences**2).sum())
+    assert contrast.sign_flips(differences) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=0.01)
+
+
+def of_alike(rng, sources: int, errors: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Decisions of two systems that are alike: a source's reference has one score, its errors their own."""
+    right = [
+        (rng.normal(size=(sources, 1)) > rng.normal(-0.5, 0.7, size=(sources, errors))).reshape(-1) for _ in range(2)
+    ]
+    return right[0], right[1], np.repeat(np.arange(sources), errors)
+
+
+def test_the_level_is_kept_where_sources_have_several_items():
+    rng, trials = np.random.default_rng(2), 600
+    own = alone = 0
+    for _ in range(trials):
+        baseline, system, sources = of_alike(rng, 60, 4)
+        own += contrast.compare(baseline, system, sources)["p"] < 0.05
+        alone += contrast.compare(baseline, system, np.arange(len(system)))["p"] < 0.05
+    assert own / trials < 0.07 < 0.1 < alone / trials, "items as if independent"
+
+
+@pytest.mark.parametrize("sources", [8, 60])
+@pytest.mark.parametrize("several", [False, True], ids=["as many items each", "of unequal sizes"])
+def test_intervals_hold_the_accuracy_where_items_share_a_source(sources, several):
+    rng, trials, share = np.random.default_rng(3), 600, 0.7
+    own = alone = 0
+    for _ in range(trials):
+        sizes = rng.integers(1, 8, sources) if several else np.full(sources, 4)
+        of = np.repeat(np.arange(sources), sizes)
+        right = rng.random(len(of)) < rng.beta(share, 1 - share, sources)[of]  # half of the variance is the source's
+        found = contrast.accuracy(right, of)
+        own += found["low"] <= share <= found["high"]
+        found = contrast.accuracy(right, np.arange(len(of)))
+        alone += found["low"] <= share <= found["high"]
+    assert own / trials > 0.92 > 0.85 > alone / trials, "items as if independent"
+
+
+def test_the_effective_number_of_items():
+    of = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    for right in ([1] * 8, [0] * 8):
+        assert contrast.effective(np.array(right, bool), of) == 4, "as if a source were right in all or in none"
+    assert contrast.effective(np.array([True, True, False]), np.zeros(3, int)) == 1
+    unequal = np.array([0, 0, 0, 1])
+    assert contrast.effective(np.ones(4, bool), unequal) == pytest.approx(16 / 10)
+    # by loops: the variance of a ratio over the sources, against that of independent items, and the two quantiles
+    right = np.array([1, 1, 1, 1, 0, 0, 1, 0], bool)
+    spread = sum((sum(right[of == s]) - 5 / 8 * 2) ** 2 for s in range(4)) * 4 / 3 / 8**2
+    independent = sum((r - 5 / 8) ** 2 for r in right) / 7 / 8
+    quantiles = 2.364624 / 3.182446  # Student's, of 7 and 3 degrees of freedom
+    assert contrast.effective(right, of) == pytest.approx(8 / (spread / independent) * quantiles**2, rel=1e-5)
+    alternating = np.array([1, 0] * 4, bool)  # sources less unlike than chance would have it: they count no more for it
+    assert contrast.effective(alternating, of) == pytest.approx(8 * quantiles**2, rel=1e-5)
+
+
+def test_items_are_of_one_source_where_its_text_is_the_same(tmp_path, capsys):
+    table = "source\tcorrect\tincorrect\n" + "".join(f"s{i // 2}\tc\ti{i}\n" for i in range(12))
+    sets = [f"{name}={write(tmp_path / f'{name}.tsv', table)}" for name in "ab"]
+    both = joined([read_set(text) for text in sets])
+    assert [list(contrast.sources_of(both)).count(source) for source in range(6)] == [4] * 6
+    scores = write(tmp_path / "right", "1\n0\n" * 24), write(tmp_path / "wrong", "0\n1\n" * 24)
+    argv = ["contrast", "--scores", f"x={scores[0]}", f"y={scores[1]}", "--json", f"{tmp_path}/r.json", "--set"]
+    assert command([*argv, *sets]) == 0
+    printed = capsys.readouterr().out
+    assert "Wilson's 95% interval, for the effective number of items, as some share a source" in printed
+    assert "exact test of random signs over sources; Holm" in printed and "McNemar" not in printed
+    whole = json.loads((tmp_path / "r.json").read_text())["groups"]["all"]["all"]
+    assert whole["tests"]["y"]["p"] == pytest.approx(2 / 2**6), "six sources, not 24 items"
+    assert (whole["systems"]["x"]["sources"], whole["systems"]["x"]["effective"]) == (6, 6)
+    alone = write(tmp_path / "one.tsv", "source\tcorrect\tincorrect\nx\ty\tz\nu\ty\tz\n")
+    scores = write(tmp_path / "right", "1\n0\n" * 2), write(tmp_path / "wrong", "0\n1\n" * 2)
+    assert command([*argv, alone]) == 0
+    printed = capsys.readouterr().out
+    assert "Wilson's 95% interval\n" in printed and "McNemar's exact test; Holm" in printed
+
+
+def test_a_category_called_all_has_its_row_beside_that_of_all_items(tmp_path, capsys):
+    rows = "".join(f"s{i}\tc\ti\t{'all' if i < 3 else 'np'}\n" for i in range(7))
+    path = write(tmp_path / "set.tsv", "source\tcorrect\tincorrect\tcategory\n" + rows)
+    scores = write(tmp_path / "scores", "1\n0\n" * 3 + "0\n1\n" * 4)
+    assert command(["contrast", "--set", path, "--scores", f"a={scores}"]) == 0
+    printed = [line.split()[:-2] for line in capsys.readouterr().out.splitlines()]
+    assert (
+        ["all", "3", "100.0"] in printed and ["np", "4", "0.0"] in printed and ["all", "items", "7", "42.9"] in printed
+    )
+
+
+def test_scores_from_elsewhere(tmp_path, capsys):
+    path = write(tmp_path / "set.json", LINGEVAL)
+    rows = sum(1 + len(entry["errors"]) for entry in LINGEVAL)
+    costs = [float(i % 5) for i in range(rows)]
+    write(tmp_path / "cost", "".join(f"{cost}\n" for cost in costs))
+    argv = ["contrast", "--set", path, "--scores", f"a={tmp_path}/cost", "--lower-is-better"]
+    assert command([*argv, "--json", f"{tmp_path}/r.json", "--write-scores", f"{tmp_path}/out"]) == 0
+    assert "Wilson" in capsys.readouterr().out
+    report = json.loads((tmp_path / "r.json").read_text())
+    found = read_set(path)
+    sources = contrast.sources_of(found)
+    expected = contrast.accuracy(contrast.decisions(found, [-cost for cost in costs]), sources)
+    assert report["groups"]["all"]["all"]["systems"]["a"] == expected
+    assert (tmp_path / "out/a.scores").read_text().splitlines() == [repr(-cost) for cost in costs]
+    # two systems: the tests of the two, corrected over the categories
+    write(tmp_path / "other", "".join(f"{cost}\n" for cost in reversed(costs)))
+    assert command([*argv, "--scores", f"b={tmp_path}/other", "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    tests = [entry["tests"]["b"] for entry in report["groups"]["category"].values()]
+    assert [test["p_holm"] for test in tests] == contrast.holm([test["p"] for test in tests])
+    for more, message in (
+        (["--scores", f"a={tmp_path}/cost"], "two systems are called a"),
+        (["--baseline", "c"], "no system is called c"),
+        (["--json", f"{tmp_path}/none/r.json"], "no such folder"),
+        (["--scores", f"b={path}"], "not a number"),
+        (["--scores", f"b={write(tmp_path / 'nan', 'nan')}"], "nan:1: not a number: 'nan'"),
+        (["--json", f"{tmp_path}/cost"], "the output would overwrite this input"),
+        (["--json", path], "the output would overwrite this input"),
+        (["--set", path], "two sets are called set"),
+        (["--write-scores", path], "is a file, where a folder is wanted"),
+        (["--scores", f"b={tmp_path}/out/a.scores", "--write-scores", f"{tmp_path}/out"], "would overwrite this input"),
+        (
+            ["--scores", f"m/a={tmp_path}/other", f"m_a={tmp_path}/other", "--write-scores", f"{tmp_path}/w"],
+            "be one file",
+        ),
+        (["--scores", f"b={write(tmp_path / 'few', '1')}"], f"1 scores, but the sets have {rows} translations"),
+    ):
+        assert command([*argv, *more]) == 1
+        assert message in capsys.readouterr().err
+    assert command(["contrast", "--set", path]) == 1
+    assert "nothing to compare" in capsys.readouterr().err
+    models = ["--conllu", "x", "--parser", "x", "--data", "x", "--max-tokens", "7", "--score", "mean"]
+    for more, names in ((models, "--data, --conllu, --parser, --score, --max-tokens"), (["--lang", "de"], "--lang")):
+        assert command([*argv, *more]) == 1
+        assert f"{names} without --model" in capsys.readouterr().err
+    assert command(["contrast", "--set", path, "--model", "a.pt", "--lower-is-better"]) == 1
+    assert "--lower-is-better without --scores" in capsys.readouterr().err
+
+
+def test_scores_are_written_as_soon_as_a_model_has_them(tmp_path, capsys, monkeypatch):
+    path = write(tmp_path / "set.tsv", "source\tcorrect\tincorrect\nx\ty\tz\n")
+
+    def only_the_first(*given):
+        yield "a", [1.0, 0.0]
+        raise SyntaxDataError("b has no parse")
+
+    monkeypatch.setattr(contrast_command, "_force", only_the_first)
+    argv = ["contrast", "--set", path, "--model", "a=a.pt", "b=b.pt", "--write-scores", f"{tmp_path}/out"]
+    assert command([*argv, "--scores", f"c={write(tmp_path / 'few', '1')}"]) == 1
+    assert "1 scores, but" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists(), "ready scores are read before models score"
+    assert command(argv) == 1
+    assert "b has no parse" in capsys.readouterr().err
+    assert (tmp_path / "out/a.scores").read_text() == "1.0\n0.0\n"

@@ -1,0 +1,185 @@
+"""The calibration report: its figures by loops, a temperature that is known, and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from parse_models import conllu, models, sentences
+
+from fairseq_syntax.cli import main
+from fairseq_syntax.corpus.conllu import parse_conllu_block
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab import calibration
+from fairseq_syntax.lab.calibration import Choices
+
+GOLD = """1	a	_	_	_	_	2	det	_	_
+2	b	_	_	_	_	0	root	_	_
+3	c	_	_	_	_	2	obj	_	_
+"""
+PARSED = """1	a	_	_	_	_	2	det	_	Arcs=2:det:0.6,2:amod:0.1,3:det:0.2
+2	b	_	_	_	_	0	root	_	Arcs=0:root:0.9
+3	c	_	_	_	_	1	obj	_	Arcs=1:obj:0.5,2:dep:0.3,2:obj:0.15
+"""
+
+
+def softmaxes(n: int, size: int, temperature: float) -> tuple[np.ndarray, Choices]:
+    """[n, size] scores, and their softmaxes, of which the right choices were drawn at another temperature."""
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(n, size)) * 3
+    drawn = (scores / temperature + random.gumbel(size=scores.shape)).argmax(1)
+    p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    right = np.arange(size) == drawn[:, None]
+    return scores, Choices(n, np.repeat(np.arange(n), size), p.ravel(), right.ravel())
+
+
+def test_a_small_parse_word_by_word():
+    sample = calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(PARSED)])
+    confidence, correct = sample.heads.best()
+    assert np.allclose(confidence, [0.7, 0.9, 0.5]) and correct.tolist() == [True, True, False]
+    joint, both = sample.arcs.best()
+    assert np.allclose(joint, [0.6, 0.9, 0.5]) and both.tolist() == [True, True, False]
+    assert np.allclose(sample.labels.best()[0], [6 / 7, 1.0, 2 / 3])
+    assert sample.labels.best()[1].tolist() == [True, True, False]
+    assert np.allclose(sample.tree_p, [0.7, 0.9, 0.5]) and sample.tree_right.tolist() == [True, True, False]
+    assert abs(sample.heads.log_loss() + (np.log(0.7) + np.log(0.9) + np.log(0.45)) / 3) < 1e-12
+    assert calibration.kept_mass(sample.arcs, [0.2]) == [(0.2, pytest.approx(5 / 3), pytest.approx(2.5 / 3))]
+
+
+def test_a_gold_arc_that_was_not_kept_is_an_error_of_the_parser():
+    parsed = parse_conllu_block(PARSED.replace("0:root:0.9", "1:dep:0.9"))
+    sample = calibration.compare([parse_conllu_block(GOLD)], [parsed])
+    assert sample.heads.best()[1].tolist() == [True, False, False]
+    assert sample.labels.n == 2 and sample.tree_p[1] == 0.0
+    assert np.isfinite(sample.heads.log_loss())
+
+
+def test_the_calibration_error_by_loops():
+    random = np.random.default_rng(1)
+    confidence = random.uniform(size=500)
+    confidence[:2] = 0.0, 1.0
+    correct = random.uniform(size=500) < confidence**2
+    for bins in (1, 7, 10):
+        total = 0.0
+        for b in range(bins):
+            inside = [
+                i for i, p in enumerate(confidence) if b / bins <= p < (b + 1) / bins or (b + 1 == bins and p == 1)
+            ]
+            if inside:
+                accuracy = sum(bool(correct[i]) for i in inside) / len(inside)
+                total += abs(accuracy - sum(confidence[i] for i in inside) / len(inside)) * len(inside) / 500
+        assert abs(calibration.calibration_error(confidence, correct, bins) - total) < 1e-12
+
+
+def test_a_temperature_on_probabilities_is_one_on_scores():
+    scores, choices = softmaxes(50, 6, 1.0)
+    for temperature in (0.5, 1.0, 2.5):
+        expected = np.exp(scores / temperature) / np.exp(scores / temperature).sum(1, keepdims=True)
+        assert np.allclose(choices.at(temperature).p, expected.ravel(), atol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
+def test_a_known_temperature_is_found(temperature):
+    _, choices = softmaxes(20_000, 8, temperature)
+    found = calibration.fit_temperature(choices)
+    assert abs(found - temperature) < 0.05 * temperature
+    before = calibration.calibration_error(*choices.best())
+    after = calibration.calibration_error(*choices.at(found).best())
+    assert after < 0.015 and (before > 0.03 or temperature == 1.0)
+    assert abs(calibration.held_out_error(choices) - after) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("parsed", "message"),
+    [
+        (PARSED.replace("\ta\t", "\tx\t"), "line 1 has other words"),
+        (GOLD, "line 1 of the parse has no distributions"),
+    ],
+)
+def test_what_cannot_be_compared(parsed, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)])
+    with pytest.raises(SyntaxDataError, match="no words"):
+        calibration.compare([], [])
+
+
+def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
+    gold, parsed = tmp_path / "gold.conllu", tmp_path / "parsed.conllu"
+    gold.write_text(GOLD)
+    parsed.write_text(PARSED)
+    report = tmp_path / "report.json"
+    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), "--output", str(report)]) == 0
+    assert "3 words: UAS 66.67, LAS 66.67" in capsys.readouterr().out
+    assert json.loads(report.read_text())["curves"]["heads"] == [
+        [0.5, 0.0, 1],
+        [pytest.approx(0.7), 1.0, 1],
+        [0.9, 1.0, 1],
+    ]
+    gold.write_text(conllu(sentences(20, seed=3), seed=3))
+    picture = tmp_path / "reliability.png"
+    toy = ["--lang", "xx", "--model-dir", str(models())]
+    for more in ([], ["--structured"]):
+        command = ["calibrate", "--gold", str(gold), "--output", str(report), "--picture", str(picture), *toy, *more]
+        assert main(command) == 0
+        found = json.loads(report.read_text())
+        assert ("temperature" in found) is not bool(more)
+        assert found["words"] == sum(len(line.split()) for line in sentences(20, seed=3))
+        assert found["kept"][-1]["mass"] > 0.9
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    parsed.write_text(PARSED)
+    before = gold.read_text()
+    for more, message in (
+        ([], "error:"),
+        (["--output", gold], "the output would overwrite this input"),
+        (["--picture", tmp_path / "x.jpg"], "cannot draw a .jpg"),
+        (["--output", tmp_path / "x.svg", "--picture", tmp_path / "x.svg"], "would overwrite"),
+    ):
+        assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), *map(str, more)]) == 1
+        assert message in capsys.readouterr().err
+    assert gold.read_text() == before
+
+
+def fitted(capsys, *arguments) -> tuple[float, float]:
+    """The temperatures that the command prints."""
+    assert main(["calibrate", *map(str, arguments)]) == 0
+    found = re.search(r"--temperature (\S+) --label-temperature (\S+);", capsys.readouterr().out)
+    return float(found[1]), float(found[2])
+
+
+def test_a_fit_is_of_the_scores_whatever_they_were_divided_by(tmp_path, capsys):
+    gold, text, parsed = tmp_path / "gold.conllu", tmp_path / "text", tmp_path / "parsed.conllu"
+    gold.write_text(conllu(sentences(60, seed=3), seed=3))
+    text.write_text("".join(f"{line}\n" for line in sentences(60, seed=3)))
+    toy = ["--lang", "xx", "--model-dir", models()]
+    plain = fitted(capsys, "--gold", gold, *toy)
+    divided = ["--temperature", 1.5, "--label-temperature", 0.8]
+    assert fitted(capsys, "--gold", gold, *toy, *divided) == pytest.approx(plain, rel=0.02)
+    command = ["parse", "--input", text, "--output", parsed, *toy, "--pretokenized", "--distributions", *divided]
+    assert main([*map(str, command), "--min-prob", "1e-5"]) == 0
+    assert fitted(capsys, "--gold", gold, "--parsed", parsed) == pytest.approx(plain, rel=0.02)
+
+
+def test_a_parse_of_marginals_has_no_temperature_and_a_title_may_say_anything(tmp_path, capsys):
+    gold, parsed = tmp_path / "gold.conllu", tmp_path / "parsed.conllu"
+    gold.write_text(GOLD)
+    parsed.write_text('# parsed_with = {"structured": true}\n' + PARSED)
+    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed)]) == 0
+    assert "--temperature" not in capsys.readouterr().out
+    parsed.write_text('# parsed_with = {"temperature": 2.0, "control": ["sharpened"]}\n' + PARSED)
+    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed)]) == 0
+    assert "--temperature" not in capsys.readouterr().out, "it would be relative to what the control made"
+    parsed.write_text(PARSED)
+    plain = fitted(capsys, "--gold", gold, "--parsed", parsed)
+    parsed.write_text('# parsed_with = {"temperature": "hot", "structured": 0}\n' + PARSED)
+    assert fitted(capsys, "--gold", gold, "--parsed", parsed) == plain
+
+
+@pytest.mark.parametrize("option", [["--temperature", "2"], ["--structured"], ["--model-dir", "x"], ["--lang", "de"]])
+def test_options_of_a_parser_where_there_is_none(tmp_path, capsys, option):
+    gold, parsed = tmp_path / "gold.conllu", tmp_path / "parsed.conllu"
+    gold.write_text(GOLD)
+    parsed.write_text(PARSED)
+    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), *option]) == 1
+    assert f"{option[0]} with --parsed: nothing is parsed" in capsys.readouterr().err

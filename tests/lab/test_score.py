@@ -1,0 +1,409 @@
+"""Scores against the commands and functions of the libraries that they come from, on the same files."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nltk.translate.ribes_score import corpus_ribes, sentence_ribes, word_rank_alignment
+from sacrebleu import sentence_bleu, sentence_chrf, sentence_ter
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+from scipy import stats
+
+from fairseq_syntax.cli import score as command
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring import metrics, ribes, significance
+from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
+from fairseq_syntax.lab.scoring.report import Options, evaluate, read_system, tables
+from fairseq_syntax.lab.scoring.tables import Table
+
+TEXT = "the a small red dog cat house, tree river runs sees under over 3.5 well-known isn't fast slowly ."
+WORDS = TEXT.split()
+
+
+def _corpus(n: int, seed: int) -> tuple[list[str], list[str], list[str]]:
+    """References and two noisy copies of them."""
+    rng = random.Random(seed)
+    refs = [" ".join(rng.choices(WORDS, k=rng.randint(3, 30))) for _ in range(n)]
+
+    def noisy(p: float) -> list[str]:
+        lines = []
+        for ref in refs:
+            words = [w if rng.random() > p else rng.choice(WORDS) for w in ref.split() if rng.random() > p / 3]
+            if len(words) > 4 and rng.random() < 0.5:
+                words = words[3:] + words[:3]
+            lines.append(" ".join(words))
+        return lines
+
+    return refs, noisy(0.25), noisy(0.2)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("score")
+    for name, lines in zip(("ref", "a", "b"), _corpus(150, 1)):
+        (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def _parse(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["score", *map(str, argv)])
+
+
+@pytest.fixture(scope="module")
+def report(files):
+    out = files / "report.json"
+    assert command.main(_parse("--ref", files / "ref", "--sys", f"a={files / 'a'}", f"b={files / 'b'}", "--trials",
+                               "500", "--resamples", "200", "--by-length", "10", "--json", out)) == 0  # fmt: skip
+    return json.loads(out.read_text())
+
+
+def _sacrebleu(*argv) -> str:
+    run = [sys.executable, "-W", "ignore", "-m", "sacrebleu", *map(str, argv)]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow
+def test_corpus_scores_and_signatures_are_those_of_sacrebleus_command(files, report):
+    printed = json.loads(_sacrebleu(files / "ref", "-i", files / "a", "-m", "bleu", "chrf", "ter", "-w", "6"))
+    ours = report["systems"][0]["mean"]
+    for name, theirs in zip(("BLEU", "chrF", "TER"), printed):
+        assert ours[name] == pytest.approx(theirs["score"], abs=1e-6)
+        assert report["signatures"][name] == theirs["signature"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, flags", [("bootstrap", ["-pbs", "-pbsn", 200]), ("randomization", ["-par", "-parn", 500])]
+)
+def test_paired_tests_are_those_of_sacrebleus_command(files, report, name, flags):
+    # as LaTeX, because its JSON fails on TER's float32
+    argv = ["-i", files / "a", files / "b", "-m", "bleu", "chrf", "ter", "-w", "5", "-f", "latex", *flags]
+    row = next(
+        line for line in _sacrebleu(files / "ref", *argv).splitlines() if line.lstrip().startswith(f"{files / 'b'} ")
+    )
+    printed = re.findall(r"([\d.]+) (?:\(([\d.]+) ± ([\d.]+)\) )?\(p = ([\d.]+)\)", row)
+    assert len(printed) == 3
+    for metric, (_, mean, ci, p) in zip(("BLEU", "chrF", "TER"), printed):
+        found = report["systems"][1]["tests"][metric]["runs"][0][name]
+        assert f"{found['p']:.4f}" == p
+        if name == "bootstrap":
+            assert (f"{found['mean']:.5f}", f"{found['ci']:.5f}") == (mean, ci)
+
+
+@pytest.mark.slow
+def test_sentence_scores_and_their_tests_are_those_of_the_libraries(files, report):
+    refs, a, b = (read_text(files / name) for name in ("ref", "a", "b"))
+    for key, name, function in (
+        ("bleu", "BLEU", sentence_bleu),
+        ("chrf", "chrF", sentence_chrf),
+        ("ter", "TER", sentence_ter),
+    ):
+        theirs = [np.array([function(line, [ref]).score for line, ref in zip(run, refs)]) for run in (a, b)]
+        np.testing.assert_allclose(metrics.Scorer(key, [refs]).sentences(a), theirs[0], rtol=1e-12)
+        tests = report["systems"][1]["tests"][name]
+        assert tests["t_test"] == pytest.approx(stats.ttest_rel(theirs[1], theirs[0]).pvalue)
+        assert tests["ks"] == pytest.approx(stats.ks_2samp(theirs[1], theirs[0]).pvalue)
+
+
+def test_ribes_is_nltks_and_bleu1_is_unigram_precision_with_brevity(files, report):
+    refs, a = ([Tokenizer13a()(line).split() for line in read_text(files / name)] for name in ("ref", "a"))
+    assert report["systems"][0]["mean"]["RIBES"] == pytest.approx(100 * corpus_ribes([[r] for r in refs], a))
+    matched = sum(min(hyp.count(w), ref.count(w)) for hyp, ref in zip(a, refs) for w in set(hyp))
+    hyp_len, ref_len = sum(map(len, a)), sum(map(len, refs))
+    brevity = min(1.0, np.exp(1 - ref_len / hyp_len))
+    assert report["systems"][0]["mean"]["BLEU-1"] == pytest.approx(100 * brevity * matched / hyp_len)
+    assert "order:1" in report["signatures"]["BLEU-1"]
+
+
+def test_words_that_repeat_are_aligned_as_nltk_does():
+    rng = random.Random(1)
+    for _ in range(400):
+        words = "abcdefgh"[: rng.choice((1, 2, 3, 8))]
+        ref = rng.choices(words, k=rng.randint(1, 13))
+        hyp = (
+            rng.choices(words, k=rng.randint(1, 13))
+            if rng.random() < 0.6
+            else [*ref, rng.choice(words)][rng.randrange(2) :]
+        )
+        if not hyp:
+            continue
+        assert ribes.word_ranks(ref, hyp) == word_rank_alignment(ref, hyp)
+        assert ribes.sentence_ribes([ref, ref[::-1]], hyp) == pytest.approx(sentence_ribes([ref, ref[::-1]], hyp))
+    assert ribes.sentence_ribes([["a"]], []) == ribes.sentence_ribes([], ["a"]) == 0.0
+
+
+def test_ribes_of_a_long_pair_is_a_matter_of_a_moment():
+    """nltk takes half a minute for 800 tokens, and refuses more than 2000."""
+    line = " ".join(random.Random(2).choices("ab", k=2500))
+    assert metrics.Scorer("ribes", [[line]]).corpus([line]) == pytest.approx(100)
+
+
+@pytest.mark.slow
+def test_bleu_by_length_scores_each_interval_as_a_file_of_its_own(files, report):
+    refs, a = read_text(files / "ref"), read_text(files / "a")
+    lengths = [len(Tokenizer13a()(line).split()) for line in refs]
+    buckets = report["by_length"]["buckets"]
+    assert sum(b["sentences"] for b in buckets) == len(refs)
+    for b in buckets:
+        chosen = [i for i, n in enumerate(lengths) if b["over"] < n <= b["to"]]
+        assert b["sentences"] == len(chosen)
+        assert b["BLEU"]["a"] == pytest.approx(
+            metrics.Scorer("bleu", [[refs[i] for i in chosen]]).corpus([a[i] for i in chosen])
+        )
+
+
+def test_systems_of_repeated_options_add_up(files):
+    args = _parse("--ref", files / "ref", "--sys", "a", "b", "--sys", "c", "--metrics", "bleu", "--metrics", "chrf")
+    assert (args.sys, args.metrics) == (["a", "b", "c"], ["bleu", "chrf"])
+
+
+def test_length_is_the_sources_where_a_source_is_given(files):
+    refs = read_text(files / "ref")
+    source = ["w"] * 100 + ["w w w w w w"] * 50
+    options = Options(metrics=["bleu"], by_length=5)
+    found = evaluate([read_system(str(files / "a"))], [refs], options, sources=source)["by_length"]
+    assert found["of"] == "source"
+    assert [(b["over"], b["to"], b["sentences"]) for b in found["buckets"]] == [(0, 5, 100), (5, 10, 50)]
+
+
+def test_several_seeds_have_a_mean_a_deviation_and_a_test(tmp_path):
+    refs, *_ = _corpus(60, 3)
+    for name in "ab":
+        for seed in range(3):
+            (tmp_path / f"{name}{seed}").write_text(
+                "\n".join(_corpus(60, 3)[1 if name == "a" else 2][seed:] + refs[:seed])
+            )
+    systems = [read_system(f"{n}=" + ",".join(str(tmp_path / f"{n}{s}") for s in range(3))) for n in "ab"]
+    report = evaluate(systems, [refs], Options(metrics=["bleu", "chrf"], resamples=100, trials=0))
+    a, b = ([run["scores"]["chrF"] for run in s["runs"]] for s in report["systems"])
+    assert len(set(a)) == 3
+    assert report["systems"][0]["mean"]["chrF"] == pytest.approx(sum(a) / 3)
+    assert report["systems"][0]["sd"]["chrF"] == pytest.approx(stats.tstd(a))
+    tests = report["systems"][1]["tests"]["chrF"]
+    assert tests["seeds"] == pytest.approx(stats.ttest_ind(b, a, equal_var=False).pvalue)
+    assert len(tests["runs"]) == 3 and "randomization" not in tests["runs"][0]
+    scorer = metrics.Scorer("chrf", [refs])
+    pairs = list(zip(*(system.runs for system in systems)))  # seed by seed
+    own = [significance.paired_tests(scorer, x.lines, y.lines, resamples=100, trials=0)["bootstrap"] for x, y in pairs]
+    assert [run["bootstrap"] for run in tests["runs"]] == own and len({one["p"] for one in own}) > 1
+    every = {system.name: [run.lines for run in system.runs] for system in systems}
+    found = significance.Resampled(scorer, every, 100).difference("b", "a")
+    assert tests["holm"]["bootstrap"] == tests["bootstrap"]["p"] == found.p
+    assert (tests["bootstrap"]["low"], tests["bootstrap"]["high"]) == (found.low, found.high)
+    assert tests["difference"] == pytest.approx(found.difference)
+    text = tables(report)[0].render()
+    assert "±" in text and "seeds" in text
+
+
+def test_identical_systems_do_not_differ():
+    refs, a, _ = _corpus(30, 5)
+    found = significance.paired_tests(metrics.Scorer("bleu", [refs]), a, a, resamples=50, trials=50)
+    assert found["bootstrap"]["mean"] == pytest.approx(found["bootstrap"]["baseline_mean"])
+    assert found["bootstrap"]["p"] == found["randomization"]["p"] == 1.0
+    scores = metrics.Scorer("chrf", [refs]).sentences(a)
+    assert significance.sentence_tests(scores, scores) == {"t_test": 1.0, "ks": 1.0}
+    # Systems that say nothing right are at 0 each, though they say other things.
+    nothing = [["x"] * 30, ["y z"] * 30]
+    found = significance.paired_tests(metrics.Scorer("bleu", [refs]), *nothing, resamples=50, trials=50)
+    assert found["bootstrap"]["p"] == found["randomization"]["p"] == 1.0
+    assert significance.seed_test([1.0], [2.0, 3.0]) is None
+    assert significance.seed_test([2.0, 2.0], [2.0, 2.0]) is None
+
+
+def test_two_references(files):
+    refs, b = read_text(files / "ref"), read_text(files / "b")
+    printed = json.loads(_sacrebleu(files / "ref", files / "b", "-i", files / "a", "-w", "6"))
+    report = evaluate([read_system(str(files / "a"))], [refs, b], Options(metrics=["bleu", "ribes"]))
+    assert report["systems"][0]["mean"]["BLEU"] == pytest.approx(printed["score"], abs=1e-6)
+    one = evaluate([read_system(str(files / "a"))], [refs], Options(metrics=["ribes"]))
+    assert report["systems"][0]["mean"]["RIBES"] >= one["systems"][0]["mean"]["RIBES"]
+
+
+def test_chinese_is_scored_by_its_tokenizer():
+    scorer = metrics.Scorer("bleu", [["我喜欢红色的小猫。"]], tokenize="zh")
+    assert scorer.corpus(["我喜欢红色的小猫。"]) == pytest.approx(100.0)
+    assert "tok:zh" in scorer.signature
+    assert metrics.distinct_1(["我我我好"], "zh") == 0.5
+    ter = metrics.Scorer("ter", [["我喜欢猫。"]], tokenize="zh")
+    assert ter.corpus(["我喜欢狗。"]) == pytest.approx(20.0) and "asian:yes" in ter.signature
+
+
+def test_distinct_1_counts_all_hypotheses():
+    assert metrics.distinct_1(["a b b", "b c"]) == 3 / 5
+    assert metrics.distinct_1([""]) == 0.0
+
+
+GENERATED = """2026-01-01 | INFO | fairseq | loading
+S-2\tdrei
+T-2\tthree
+H-2\t-0.5\tth@@ ree
+D-2\t-0.5\tthree
+P-2\t-0.5 -0.5
+H-2\t-0.9\tthr@@ ee
+D-2\t-0.9\tthree three
+S-0\teins
+D-0\t-0.25\tone D-1
+S-1\t
+H-1\t-inf\t
+D-1\t-inf\t
+Generate test with beam=5: BLEU4 = 1.0
+"""
+
+
+def test_generate_output_is_read_in_the_order_of_its_ids(tmp_path):
+    path = tmp_path / "gen.out"
+    path.write_text(GENERATED, encoding="utf-8")
+    run = read_translations(path)
+    assert run.lines == ["one D-1", "", "three"]
+    assert run.nbest == [["one D-1"], [""], ["three", "three three"]]
+    assert run.sources == ["eins", "", "drei"]
+    assert run.scores == [-0.25, float("-inf"), -0.5]
+    report = evaluate([read_system(str(path))], [["one D-1", "x", "three"]], Options())
+    assert report["systems"][0]["mean"]["distinct-1"] == 3 / 5
+
+
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n"), min_size=1), min_size=1))
+def test_any_text_is_read_line_by_line(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("any") / "text.gz"
+    path.write_bytes(gzip.compress(("x\n" + "\n".join(lines) + "\n").encode()))
+    assert read_text(path) == ["x"] + [line.rstrip() for line in lines]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "empty"),
+        ("ein\nzwölf\n".encode("latin-1"), r"run:2: not UTF-8.*0xf6"),
+        (b"H-0\t-0.5\ta@@ b\n", "without D- lines"),
+        (b"D-0\t-0.5\ta\nD-2\t-0.5\tb\n", "no translation of sentence 1"),
+        (b"D-0\t-0.5\ta\nD-1\tb\n", r"run:2: D-1 has no score"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, content, message):
+    path = tmp_path / "run"
+    path.write_bytes(content)
+    with pytest.raises(SyntaxDataError, match=message):
+        read_translations(path)
+
+
+def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(files, tmp_path):
+    short = tmp_path / "short"
+    short.write_text("one line\n")
+    with pytest.raises(SyntaxDataError, match=r"short: 1 lines, but .*ref has 150"):
+        command.main(_parse("--ref", files / "ref", "--sys", short))
+    a = read_system(str(files / "a"))
+    with pytest.raises(SyntaxDataError, match="two systems are called"):
+        evaluate([a, a], [read_text(files / "ref")], Options())
+    with pytest.raises(SyntaxDataError, match="no system is called c"):
+        evaluate([a], [read_text(files / "ref")], Options(), baseline="c")
+    with pytest.raises(SyntaxDataError, match="cannot be read"):
+        read_system("c=nowhere")
+    (files / "a,b").write_text((files / "a").read_text(encoding="utf-8"), encoding="utf-8")
+    assert read_system(f"c={files / 'a,b'}").runs[0].lines == a.runs[0].lines
+    with pytest.raises(SyntaxDataError, match="no tokenizer klingon"):
+        command.main(_parse("--ref", files / "ref", "--sys", files / "a", "--tokenize", "klingon"))
+
+
+def test_beer_is_the_last_score_that_the_program_prints(tmp_path):
+    program = tmp_path / "beer"
+    program.write_text(
+        "#!/bin/sh\n[ $1 = -s ] && [ $3 = -r ] || exit 1\n"
+        'echo "sentence 1 BEER 0.25"; paste -d= "$2" "${4%%:*}" >&2; echo "total BEER 0.625"\n'
+    )
+    program.chmod(0o755)
+    assert metrics.beer(str(program), ["a"], [["b"], ["c"]]) == 0.625
+    with pytest.raises(SyntaxDataError, match="BEER failed"):
+        metrics.beer(str(tmp_path / "missing"), ["a"], [["b"]])
+    with pytest.raises(SyntaxDataError, match="printed no score"):
+        metrics.beer("true", ["a"], [["b"]])
+
+
+def test_tables_align_wide_letters_and_escape_what_the_style_needs():
+    table = Table("a_b", ["system", "p|q"], [["猫", "1.0 ± 0.1"], ["x", "<0.001*"]], ["100%"])
+    rows = table.render().splitlines()
+    assert rows[3] == "猫      1.0 ± 0.1" and rows[4] == "x         <0.001*"
+    assert r"p\|q" in table.render("markdown") and "|:--|--:|" in table.render("markdown")
+    latex = table.render("latex")
+    assert r"$\pm$" in latex and r"\caption{a\_b}" in latex and "$<$0.001*" in latex and "% 100%" in latex
+
+
+def test_case_is_left_out_of_every_metric_where_that_is_asked_for(tmp_path, capsys):
+    refs, lines, _ = _corpus(30, 2)
+    for name, text in (("ref", refs), ("as_is", [line.upper() for line in lines]), ("lower", lines)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in text))
+    argv = ["--ref", tmp_path / "ref", "--sys", f"x={tmp_path / 'as_is'}", f"y={tmp_path / 'lower'}", "--json", "-"]
+    argv += ["--metrics", "bleu", "bleu1", "chrf", "ter", "ribes", "--resamples", "0", "--trials", "0"]
+    reports = []
+    for more in ([], ["--lowercase"]):
+        command.main(_parse(*argv, *more))
+        reports.append(json.loads(capsys.readouterr().out))
+    cased, uncased = ([system["mean"] for system in report["systems"]] for report in reports)
+    assert uncased[0] == uncased[1] == cased[1], "the text is lower case already"
+    assert all(cased[0][name] != cased[1][name] for name in cased[0] if name != "TER"), "TER has no case by default"
+    assert "case:lc" in reports[1]["signatures"]["RIBES"] and "case:lc" in reports[1]["signatures"]["BLEU"]
+
+
+def test_two_systems_and_no_score_to_test(files):
+    systems = [read_system(f"{name}={files / name}") for name in "ab"]
+    report = evaluate(systems, [read_text(files / "ref")], Options(metrics=["distinct1"]))
+    assert report["systems"][1]["tests"] == {}
+    scores, tests = (table.render() for table in tables(report))
+    assert "distinct-1" in scores and "Against a" in tests
+
+
+def test_latex_markdown_and_json_are_printed(files, capsys):
+    argv = [
+        "--ref",
+        files / "ref",
+        "--sys",
+        f"a={files / 'a'}",
+        f"b={files / 'b'}",
+        "--metrics",
+        "bleu",
+        "--trials",
+        "0",
+    ]
+    argv += ["--resamples", "20"]
+    command.main(_parse(*argv, "--format", "latex"))
+    assert capsys.readouterr().out.count(r"\begin{tabular}") == 2
+    command.main(_parse(*argv, "--format", "markdown", "--baseline", "b"))
+    assert "**Against b**" in capsys.readouterr().out
+    command.main(_parse(*argv, "--json", "-"))
+    assert json.loads(capsys.readouterr().out)["baseline"] == "a"
+
+
+def test_what_cannot_be_scored_is_said_before_anything_is_lost(tmp_path):
+    """A reference under the report's name, damaged data, a spread of one draw and a tokenizer that is not there."""
+    (tmp_path / "ref").write_text("a b\n")
+    damaged = bytearray(gzip.compress(b"a b\n" * 50))
+    damaged[12] ^= 255
+    (tmp_path / "bad.gz").write_bytes(damaged)
+    ref = f"{tmp_path}/ref"
+    for argv, message in (
+        (["--sys", ref, "--json", ref], "the output would overwrite this input"),
+        (["--sys", f"x={tmp_path}/bad.gz"], "bad.gz: cannot be read"),
+        (["--sys", ref, "--resamples", "1"], "resamples must be 0 or at least 2"),
+        (["--sys", ref, "--tokenize", "klingon"], "no tokenizer klingon"),
+    ):
+        with pytest.raises(SyntaxDataError, match=message):
+            command.main(_parse("--ref", ref, *argv))
+    assert (tmp_path / "ref").read_text() == "a b\n"
+
+
+def test_the_output_of_two_runs_is_no_run(tmp_path):
+    run = "S-0\ta\nH-0\t-1\tb\nD-0\t-1\tb\n"
+    (tmp_path / "two.out").write_text(run * 2)
+    with pytest.raises(SyntaxDataError, match=r"two.out:4: S-0 stands twice"):
+        read_translations(tmp_path / "two.out")

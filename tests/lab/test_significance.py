@@ -1,0 +1,144 @@
+"""The bootstrap over sentences and seeds: draws by sacrebleu, variance by formulas, errors by simulation."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.outputs import Translations
+from fairseq_syntax.lab.scoring.report import Options, System, evaluate
+from fairseq_syntax.lab.scoring.significance import BLOCK, Difference, Resampled, paired_tests
+from tools.coverage import Mean, alike
+
+WORDS = list("abcdefghijklm")
+REFERENCES = [" ".join(random.Random(n).choices(WORDS, k=12)) for n in range(30)]
+
+
+def noisy(share: float, seed: int) -> list[str]:
+    """The references with this share of the words replaced."""
+    rng = random.Random(seed)
+    return [" ".join(w if rng.random() > share else "x" for w in line.split()) for line in REFERENCES]
+
+
+def test_draws_take_the_same_sentences_for_all_systems():
+    systems = {"one": [noisy(0.2, 1)], "same": [noisy(0.2, 1)], "other": [noisy(0.2, 2)]}
+    resampled = Resampled(Scorer("bleu", [REFERENCES]), systems, 40)
+    assert resampled.difference("one", "same") == Difference(0, 0, 0, 1, 0)
+    assert resampled.difference("one", "other").low < resampled.difference("one", "other").high
+
+
+def test_a_draw_is_the_score_of_its_sentences():
+    lines = noisy(0.3, 1)
+    resampled = Resampled(Scorer("bleu", [REFERENCES]), {"a": [lines]}, 5, seed=3)
+    counts = np.random.default_rng(3).multinomial(30, np.full(30, 1 / 30), size=5)
+    for k, row in enumerate(counts):
+        chosen = np.repeat(np.arange(30), row)
+        expected = sacrebleu.corpus_bleu([lines[i] for i in chosen], [[REFERENCES[i] for i in chosen]]).score
+        assert resampled.scores["a"][k] == pytest.approx(expected)
+
+
+def test_draws_in_blocks_are_draws():
+    """More draws than are in memory at a time: each block has other ones, and the first are those of fewer draws."""
+    systems = {"a": [list(np.random.default_rng(1).normal(size=50))]}
+    few, many = (Resampled(Mean(), systems, draws).scores["a"] for draws in (BLOCK, 2 * BLOCK + 7))
+    assert len(many) == 2 * BLOCK + 7 == len(set(many)) and (many[:BLOCK] == few).all()
+
+
+def test_a_systems_draws_do_not_depend_on_the_others():
+    """Else the intervals of finished rows would change with every row that is added to a table."""
+    rng = np.random.default_rng(1)
+    a, b, c = ([list(rng.normal(mean, 1, size=40)) for mean in (0, 2, 5)] for _ in range(3))
+    alone = Resampled(Mean(), {"a": a, "b": b}, 50)
+    among = Resampled(Mean(), {"c": c, "b": b, "a": a}, 50)
+    assert alone.difference("a", "b") == among.difference("a", "b")
+    independent = alone.scores["a"] - alone.scores["b"]
+    assert independent.std() > 0.5, "the seeds of two systems are drawn apart"
+
+
+def test_the_spread_over_seeds_is_that_of_their_mean():
+    """Three seeds whose sentences are all alike: only the seeds vary, with the variance s²/n of a mean."""
+    reference = ["a b c d e f g h"] * 20
+    seeds = [["a b c d e f g h"] * 20, ["a b c d e f x h"] * 20, ["a b c x e f g h"] * 20]
+    scorer = Scorer("chrf", [reference])
+    resampled = Resampled(scorer, {"a": seeds}, 4000)
+    of_each = [scorer.corpus(lines) for lines in seeds]
+    assert resampled.scores["a"].std() == pytest.approx(np.std(of_each, ddof=1) / 3**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("seeds, of_seeds", [(2, 0.5), (3, 0.5), (5, 0.2), (3, 0.0)])
+def test_the_variance_is_that_of_two_crossed_random_effects(seeds, of_seeds):
+    """Of a mean over n seeds and N sentences: (seeds' variance)/n + (sentences')/N + (their interaction's)/(nN).
+
+    The components are estimated by the mean squares of an analysis of variance (Searle, Casella and McCulloch 1992).
+    """
+    rng, n, size = np.random.default_rng(seeds), seeds, 300
+    scores = rng.normal(size=size) + of_seeds * rng.normal(size=(n, 1)) + rng.normal(size=(n, size))
+    of_rows, of_columns, mean = scores.mean(1, keepdims=True), scores.mean(0, keepdims=True), scores.mean()
+    square_rows = size * ((of_rows - mean) ** 2).sum() / (n - 1)
+    square_columns = n * ((of_columns - mean) ** 2).sum() / (size - 1)
+    square_rest = ((scores - of_rows - of_columns + mean) ** 2).sum() / ((n - 1) * (size - 1))
+    of_seeds = max(0, (square_rows - square_rest) / size)
+    of_sentences = (square_columns - square_rest) / n
+    expected = of_seeds / n + of_sentences / size + square_rest / (n * size)
+    resampled = Resampled(Mean(), {"a": scores.tolist(), "alone": [scores[0].tolist()]}, 6000)
+    assert resampled.own_part() == pytest.approx((of_seeds / (square_rest / size)) ** 0.5, rel=0.05, abs=0.05)
+    drawn = resampled.scores["a"]
+    assert drawn.var() == pytest.approx(expected, rel=0.08)
+    assert drawn.mean() == pytest.approx(mean, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seeds, of_seeds, least, most",
+    [(1, 0.0, 0.02, 0.09), (2, 0.0, 0.02, 0.09), (3, 0.0, 0.02, 0.09), (3, 0.5, 0.02, 0.09), (5, 1.0, 0.04, 0.13)],
+)
+def test_systems_that_are_alike_differ_as_seldom_as_is_said(seeds, of_seeds, least, most):
+    """By the simulation of the table, with fewer draws and trials."""
+    rng, trials = np.random.default_rng(2), 400
+    found = SimpleNamespace(outside=0, small=0, one_sided=0)
+    for _ in range(trials):
+        drawn = Resampled(Mean(), alike(rng, seeds, of_seeds), 200)
+        difference = drawn.difference("b", "a")
+        found.outside += not difference.low <= 0 <= difference.high
+        found.small += difference.p < 0.05
+        # what sacrebleu does: the draws that are further, on the side of the difference
+        shifted = (drawn.scores["b"] - drawn.scores["a"]) * np.sign(difference.difference)
+        found.one_sided += (shifted - shifted.mean() > abs(difference.difference)).mean() < 0.05
+    assert least < found.outside / trials < most and least < found.small / trials < most
+    assert found.one_sided > 1.5 * found.small, "a p of one side would find twice as many"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["bleu", "chrf"])
+def test_one_seed_is_judged_as_by_randomization(key):
+    """Approximate randomization asks the same by another way: swapped translations in place of drawn sentences."""
+    references = [" ".join(random.Random(n).choices(WORDS, k=12)) for n in range(200)]
+    scorer = Scorer(key, [references])
+
+    def run(share: float, seed: int) -> list[str]:
+        rng = random.Random(seed)
+        return [" ".join(w if rng.random() > share else "x" for w in line.split()) for line in references]
+
+    found = []
+    for seed in range(6):
+        base, ours = run(0.22, seed), run(0.22 - 0.004 * seed, 100 + seed)
+        p = paired_tests(scorer, base, ours, resamples=0, trials=2000)["randomization"]["p"]
+        found.append((p, Resampled(scorer, {"a": [base], "b": [ours]}, 2000).difference("b", "a").p))
+    assert max(abs(one - other) for one, other in found) < 0.05, found
+    assert min(p for p, _ in found) < 0.1 < 0.5 < max(p for p, _ in found), "likely and unlikely ones"
+
+
+def test_pairs_of_seeds_begin_again_where_a_system_has_more():
+    seeds = {name: [noisy(share, 10 * share + n) for n in (1, 2, 3)] for name, share in (("base", 0.3), ("ours", 0.2))}
+    systems = [
+        System("base", [Translations("", lines, [[line] for line in lines]) for lines in seeds["base"][:2]]),
+        System("ours", [Translations("", lines, [[line] for line in lines]) for lines in seeds["ours"]]),
+    ]
+    report = evaluate(systems, [REFERENCES], Options(metrics=["bleu"], resamples=20, trials=20))
+    runs = report["systems"][1]["tests"]["BLEU"]["runs"]
+    scorer = Scorer("bleu", [REFERENCES])
+    for run, theirs, ours in zip(runs, (0, 1, 0), (0, 1, 2)):
+        assert run == paired_tests(scorer, seeds["base"][theirs], seeds["ours"][ours], resamples=20, trials=20)

@@ -1,0 +1,330 @@
+"""Files are written whole or not at all, whatever they are; a step is done only if nothing has changed since."""
+
+import errno
+import gzip
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from full_disk import files_no_larger_than
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import check_output, fingerprint, locked, read_lines, whole_file, whole_path
+from fairseq_syntax.runtime.jobs import Parts, Step, in_workers
+
+ROOT = Path(__file__).parents[2]
+
+
+def write(path, text="new\n"):
+    with whole_file(path) as file:
+        file.write(text)
+
+
+def run(program: str, *arguments: str, **options) -> subprocess.Popen:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'fairseq-syntax'\n" + textwrap.dedent(program)]
+    return subprocess.Popen([*command, *map(str, arguments)], env=environment, **options)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/file")
+    (tmp_path / "link2").symlink_to(tmp_path / "link")
+    for text in ("one\n", "two\n"):  # a dangling link, then one to a file
+        write(tmp_path / "link2", text)
+        assert (tmp_path / "there/file").read_text() == text
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "link2").is_symlink()
+    assert os.listdir(tmp_path / "there") == ["file"]
+
+
+def test_a_fifo_and_a_device_are_written_directly(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    found = []
+    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    write(tmp_path / "pipe")
+    reader.join()
+    assert found == ["new\n"] and stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    (tmp_path / "null").symlink_to("/dev/null")
+    write(tmp_path / "null")
+    write("/dev/null")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode) and (tmp_path / "null").is_symlink()
+    with pytest.raises(SyntaxDataError, match=r"/dev/full: cannot be written: No space left.*make room"):
+        write("/dev/full")
+
+
+def test_standard_output_is_added_to(tmp_path):
+    with open(tmp_path / "log", "wb") as log:
+        program = """
+            from fairseq_syntax.runtime.files import whole_file
+            print("before")
+            with whole_file("/dev/stdout") as file:
+                file.write("new\\n")
+            print("after")
+        """
+        assert run(program, stdout=log).wait() == 0
+    assert (tmp_path / "log").read_text() == "before\nnew\nafter\n"
+
+
+def test_a_folder_that_is_none_or_may_not_be_written(tmp_path):
+    with pytest.raises(SyntaxDataError, match=r"none/file: cannot be written: No such file"):
+        write(tmp_path / "none" / "file")
+    with pytest.raises(SyntaxDataError, match="it is a folder"):
+        write(tmp_path)
+
+
+def test_a_read_only_folder(tmp_path, monkeypatch):
+    """Who runs the tests may be allowed everything: so the system's answer is given in its place."""
+
+    def refuse(*arguments, **options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(SyntaxDataError, match=r"file: cannot be written: Permission denied"):
+        write(tmp_path / "file")
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SyntaxDataError, match=r"file: cannot be written: Permission denied"), locked(tmp_path / "file"):
+        pass
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    write(tmp_path / "file", "old\n")
+    with files_no_larger_than(5000), pytest.raises(SyntaxDataError, match=r"file: cannot be written: .*make room"):
+        write(tmp_path / "file", "x" * 100_000)
+    assert os.listdir(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "old\n"
+
+
+def test_an_error_of_another_file_is_not_this_ones(tmp_path):
+    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "file"):
+        (tmp_path / "missing").read_text()
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_run_left_is_removed_and_what_a_running_one_has_is_not(tmp_path):
+    program = """
+        import sys, time
+        from fairseq_syntax.runtime.files import whole_file
+        with whole_file(sys.argv[1]) as file:
+            print("writing", flush=True)
+            time.sleep(600)
+    """
+    runs = [run(program, tmp_path / "file", stdout=subprocess.PIPE) for _ in range(2)]
+    for each in runs:
+        assert each.stdout.readline() == b"writing\n"
+    runs[0].kill()
+    runs[0].wait()
+    assert len(os.listdir(tmp_path)) == 2
+    write(tmp_path / "other")
+    assert len(os.listdir(tmp_path)) == 3, "leftovers of one file are not another's"
+    write(tmp_path / "file")
+    assert len(os.listdir(tmp_path)) == 3, "one of the two is still being written"
+    runs[1].kill()
+    runs[1].wait()
+    with whole_path(tmp_path / "file") as temporary:
+        Path(temporary).write_text("by name\n")
+    assert sorted(os.listdir(tmp_path)) == ["file", "other"] and (tmp_path / "file").read_text() == "by name\n"
+
+
+@pytest.mark.parametrize("cut", [20, -8, None])
+def test_a_damaged_archive_is_an_error_with_its_name(tmp_path, cut):
+    packed = bytearray(gzip.compress("".join(f"line {i}\n" for i in range(1000)).encode()))
+    if cut is None:
+        packed[40:60] = bytes(20)
+    (tmp_path / "text.gz").write_bytes(packed[:cut])
+    with pytest.raises(SyntaxDataError, match=r"text\.gz: cannot be read: "):
+        list(read_lines(tmp_path / "text.gz"))
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_second_waits_for_the_first_and_a_kill_frees_the_lock(tmp_path):
+    program = """
+        import sys, time
+        from fairseq_syntax.runtime.files import locked
+        with locked(sys.argv[1]):
+            print("locked", flush=True)
+            time.sleep(600)
+    """
+    first = run(program, tmp_path / "file", stdout=subprocess.PIPE)
+    assert first.stdout.readline() == b"locked\n"
+    order = []
+
+    def second():
+        with locked(tmp_path / "file"):
+            order.append("second")
+
+    waiting = threading.Thread(target=second)
+    waiting.start()
+    time.sleep(0.2)
+    assert order == []
+    first.kill()
+    first.wait()
+    waiting.join(30)
+    assert order == ["second"] and os.listdir(tmp_path) == []
+
+
+def test_many_take_turns(tmp_path):
+    inside, seen = [], []
+
+    def take(number):
+        for _ in range(20):
+            with locked(tmp_path / "file"):
+                inside.append(number)
+                seen.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(seen) == {1} and len(seen) == 80 and os.listdir(tmp_path) == []
+
+
+# -- done or not ------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_done_only_as_it_stands(tmp_path):
+    outputs = (tmp_path / "a", tmp_path / "b")
+    step = Step(outputs, fingerprint("input", {"option": 1}))
+    with step.making() as record:
+        assert record is None
+        step.begin()
+        for path in outputs:
+            write(path)
+        assert step.record() is None, "begun is not done"
+        step.finish({"lines": 1})
+    assert step.record()["note"] == {"lines": 1}
+    assert Step(outputs, fingerprint("input", {"option": 2})).record() is None
+    assert Step(outputs[:1], step.made_from).record() is None
+    os.utime(outputs[0], (0, 0))
+    assert step.record() is not None, "times say nothing"
+    write(outputs[1], "old\n")
+    assert step.record() is None
+    write(outputs[1])
+    assert step.record() is not None
+    outputs[0].unlink()
+    assert step.record() is None
+    write(outputs[0])
+    for damage in ("", "[]", "{}", '{"made_from": 1}'):
+        step.record_path.write_text(damage)
+        assert step.record() is None
+
+
+# -- parts and workers ------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_whole_or_made_again_and_never_anothers(tmp_path):
+    parts = Parts(tmp_path / "out", "f" * 32, ".part")
+    parts.folder.mkdir()
+    assert not parts.is_whole((0, 5))
+    parts.commit((0, 5), b"one\ntwo")
+    assert parts.is_whole((0, 5)) and parts.body((0, 5)) == b"one\ntwo" and not parts.is_whole((5, 9))
+    raw = parts.path((0, 5)).read_bytes()
+    for at in range(0, len(raw), 7):
+        changed = bytearray(raw)
+        changed[at] ^= 1
+        parts.path((0, 5)).write_bytes(changed)
+        try:
+            assert not parts.is_whole((0, 5))
+        except SyntaxDataError as error:  # the fingerprint itself
+            assert "another text" in str(error)
+        with pytest.raises(SyntaxDataError, match="changed while"):
+            parts.body((0, 5))
+    parts.commit((0, 5), b"again")
+    with pytest.raises(SyntaxDataError, match="made from another text"):
+        Parts(tmp_path / "out", "0" * 32, ".part").is_whole((0, 5))
+    parts.clear_others()
+    assert parts.is_whole((0, 5))
+    parts.path((0, 1)).write_bytes(b"")  # damaged, so that it says nothing
+    parts.clear_others()
+    parts.check_others()
+    other = Parts(tmp_path / "out", "0" * 32, ".part")
+    with pytest.raises(SyntaxDataError, match=r"made from another text.*\(remove .*out\.parts, or wait\)"):
+        other.check_others("wait")
+    other.remove_own()
+    assert parts.is_whole((0, 5))
+    other.clear_others()
+    assert not parts.folder.exists()
+    other.check_others()
+
+
+def test_leftovers_of_parts_are_looked_for_when_a_job_begins_and_not_at_each_part(tmp_path, monkeypatch):
+    parts, spans = Parts(tmp_path / "out", "f" * 32, ".x"), [(0, 5), (5, 9)]
+    parts.make_folder(spans)
+    left = [parts.folder / f".{parts.path(span).name}.abc_1234.part" for span in [*spans, (9, 12)]]
+    for path in left:
+        path.touch()
+    scan, scanned = os.scandir, []
+    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(path) or scan(path))
+    parts.make_folder(spans)
+    assert [path.exists() for path in left] == [False, False, True], "the last one is another shard's"
+    for span in spans:
+        parts.commit(span, b"x")
+    assert scanned == [parts.folder]
+    with parts.being_made():
+        assert not left[2].exists() and parts.is_whole((0, 5))
+
+
+def _square(number: int) -> int:
+    if number == -1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == -2:
+        raise SyntaxDataError("bad", path="file", line=3)
+    time.sleep(0.002 * (number % 3))
+    return number * number
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_come_in_order_and_the_source_is_not_read_ahead(workers):
+    taken = []
+
+    def source():
+        for number in range(40):
+            taken.append(number)
+            yield number
+
+    for count, result in enumerate(in_workers(_square, source(), workers=workers)):
+        assert result == count * count
+        assert len(taken) <= count + 2 * workers + 2
+    assert sorted(in_workers(_square, range(20), workers=2, ordered=False)) == [n * n for n in range(20)]
+
+
+def test_a_killed_worker_is_an_error_and_not_an_endless_wait():
+    with pytest.raises(SyntaxDataError, match="a worker process was killed"):
+        list(in_workers(_square, [1, 2, -1, *range(30)], workers=2))
+    with pytest.raises(SyntaxDataError, match="file:3: bad"):
+        list(in_workers(_square, [1, -2, 3], workers=2))
+
+
+def _bad_start(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [SyntaxDataError("no model", path="file"), SystemExit(3)])
+def test_an_error_at_the_start_of_a_worker_is_that_of_one_process(error, capfd):
+    for workers in (1, 2):
+        with pytest.raises(type(error)) as found:
+            list(in_workers(_square, range(30), workers=workers, start=_bad_start, arguments=(error,)))
+        assert str(found.value) == str(error)
+    assert capfd.readouterr().err == ""
+
+
+def test_an_output_is_no_input_but_for_what_nothing_is_overwritten_of(tmp_path):
+    for name in ("/dev/null", "/dev/stdout", "-"):
+        check_output(name, name)
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(SyntaxDataError, match="the output would overwrite this input"):
+        check_output(tmp_path / "b", tmp_path / "a")

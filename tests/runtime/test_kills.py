@@ -1,0 +1,159 @@
+"""Killed around any commit and given again, every step ends with the files of one undisturbed run."""
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+
+import kills
+import pytest
+import toy_data
+
+from fairseq_syntax.corpus import multitask as doubling
+from fairseq_syntax.corpus import segmentation_files
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> Path:
+    """A small parsed corpus."""
+    folder = tmp_path_factory.mktemp("raw")
+    toy_data.write_raw(folder, {name: lines[:24] for name, lines in toy_data.corpus(seed=2).items()})
+    return folder
+
+
+def run(*arguments: object) -> None:
+    assert toy_data.syntax_command(*arguments) == 0
+
+
+def segment(raw: Path, out: Path) -> None:
+    train = ["--train", "subword_nmt", "--vocab-size", 80]
+    run("segment", "--lang", "en", "--input", raw / "train.en.conllu", raw / "test.en.conllu", "--outdir", out, *train)
+
+
+def segment_text(raw: Path, out: Path) -> None:
+    run(
+        "segment",
+        "--lang",
+        "de",
+        "--input",
+        raw / "test.de",
+        "--outdir",
+        out,
+        "--train",
+        "subword_nmt",
+        "--vocab-size",
+        60,
+    )
+
+
+def multitask(raw: Path, out: Path) -> None:
+    # reads what segment writes; the plain words do as well
+    given = raw / "given"
+    if not given.exists():
+        given.mkdir()
+        segment(raw, given)
+        segment_lines = (raw / "train.de").read_text(encoding="utf-8")
+        (given / "train.de").write_text(segment_lines, encoding="utf-8")
+    run("multitask", "--src", "en", "--tgt", "de", "--train", given / "train", "--outdir", out)
+
+
+def filtered(raw: Path, out: Path) -> None:
+    pair = ["--input", raw / "train.en.text", raw / "train.de", "--output", out / "en", out / "de"]
+    parse = ["--conllu", raw / "train.en.conllu", "--conllu-output", out / "en.conllu"]
+    run("filter", *pair, *parse, "--max-length", 12, "--removed", out / "removed.tsv")
+
+
+def controls(raw: Path, out: Path) -> None:
+    run("control", "linear", "--input", raw / "train.en.conllu", "--output", out / "linear.conllu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [segment, segment_text, multitask, filtered, controls], ids=lambda step: step.__name__)
+def test_killed_around_any_commit(raw, tmp_path, monkeypatch, step):
+    monkeypatch.setattr(segmentation_files, "PART_LINES", 7)
+    monkeypatch.setattr(doubling, "PART_LINES", 7)
+    given = tmp_path / "raw"
+    given.symlink_to(raw)
+    least = {"segment": 20, "segment_text": 12, "multitask": 12, "filtered": 8, "controls": 2}[step.__name__]
+    assert kills.check_every_kill(lambda out: step(raw, out), tmp_path / "runs") >= least
+
+
+def module(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    found = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(found)
+    finally:
+        sys.path.remove(str(path.parent))
+    return found
+
+
+@pytest.mark.slow
+def test_corpora_scripts(raw, tmp_path, monkeypatch):
+    """Killed at any time, the script ends with the same files; in place of its commands there are copies here."""
+    pipeline = module(ROOT / "preprocess" / "pipeline.py")
+
+    def copy(words, check, env):
+        def given(name):
+            rest = words[words.index(name) + 1 :]
+            return list(itertools.takewhile(lambda word: not word.startswith("--"), rest))
+
+        if "fairseq_cli.preprocess" in words:
+            folder = Path(given("--destdir")[0])
+            pairs = [(f"{given('--trainpref')[0]}.{lang}", folder / f"dict.{lang}.txt") for lang in ("en", "de")]
+        elif "segment" in words:
+            pairs = [
+                (name, Path(given("--outdir")[0], Path(name).name.removesuffix(".conllu"))) for name in given("--input")
+            ]
+        else:
+            pairs = list(zip(given("--input"), map(Path, given("--output"))))
+        for before, after in pairs:
+            after.parent.mkdir(parents=True, exist_ok=True)
+            with pipeline.whole_file(after) as file:
+                file.write(Path(before).read_text(encoding="utf-8") + "more\n")
+
+    monkeypatch.setattr(pipeline.subprocess, "run", copy)
+    pairs = [("a man", "ein Mann"), ("a dog", "ein Hund")]
+
+    def make(out: Path) -> None:
+        options = ["--data", str(tmp_path / "data"), "--out", str(out)]
+        args = pipeline.arguments(None).parse_args(options)
+        assert pipeline.run(args, lambda _: [("train", pairs), ("valid", pairs[1:]), ("test", pairs[:1])]) == 0
+
+    assert kills.check_every_kill(make, tmp_path / "runs") >= 20
+
+
+@pytest.mark.slow
+def test_the_toys_preparation(tmp_path, monkeypatch):
+    """The toy's corpora, whose commands are run in this process."""
+    toy = module(ROOT / "examples" / "toy" / "run.py")
+    generate = module(ROOT / "examples" / "toy" / "generate.py")
+    monkeypatch.setattr(toy, "PIECES", {"src": 60, "tgt": 60})
+    monkeypatch.setitem(toy.CORPORA, "attachment", ["--train", "60", "--valid", "8", "--test", "8"])
+
+    class Runner:
+        root = tmp_path
+
+        def run(self, command, log):
+            words = [str(word) for word in command]
+            if words[1].endswith("generate.py"):
+                monkeypatch.setattr(sys, "argv", words[1:])
+                generate.main()
+            elif words[2] == "fairseq_syntax":
+                run(*words[3:])
+            else:
+                at = words.index("--user-dir")
+                toy_data.fairseq("preprocess", *words[3:at], *words[at + 2 :])
+
+    def make(out: Path) -> None:
+        runner = Runner()
+        runner.root = out
+        root = toy.prepare(runner, "attachment", 1)
+        for path in root.rglob("*"):  # fairseq's log holds times and paths, and a record the paths of a folder
+            if path.name == "preprocess.log" or path.name.endswith(".made.json") or path.name == "generate.json":
+                path.unlink()
+
+    assert kills.check_every_kill(make, tmp_path / "runs", step=9) >= 3

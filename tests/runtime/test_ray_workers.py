@@ -1,0 +1,306 @@
+"""Work that Ray places: the results are those of one process, whatever happens to the nodes."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray_cluster  # sets the environment that Ray reads when it is imported
+import s3_server
+
+import fairseq_syntax
+from fairseq_syntax.cli import main
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime import ray_node, ray_workers
+from fairseq_syntax.runtime.jobs import Parts
+from fairseq_syntax.runtime.ray_workers import RayWorkers
+from fairseq_syntax.runtime.uris import location
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[ray_cluster.Nodes]:
+    with ray_cluster.ray_cluster(2) as found:
+        yield found
+
+
+def square(number: int) -> int:
+    if number == -2:
+        raise SyntaxDataError("bad", path="file", line=3)
+    time.sleep(0.002 * (number % 3))
+    return number * number
+
+
+# --------------------------------------------------------------------------------------------------- without Ray
+
+
+def test_two_modules_import_ray_and_only_when_it_is_asked_for():
+    root = Path(fairseq_syntax.__file__).parent
+    found = []
+    for path in root.rglob("*.py"):
+        source = path.read_text("utf-8")
+        if "ray" not in source.replace("array", ""):
+            continue
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == "ray" for name in names):
+                assert node not in tree.body
+                found.append(path.name)
+    assert set(found) == {"ray_node.py", "ray_workers.py"}
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, capsys):
+    (tmp_path / "text").write_text("a\n")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    arguments = ["parse", "--parser", "chain_parser", "--input", str(tmp_path / "text")]
+    assert main([*arguments, "--output", str(tmp_path / "out"), "--ray"]) == 1
+    assert "pip install 'fairseq-syntax[ray]'" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["text"]
+
+
+@needs_ray
+def test_an_address_without_a_cluster_is_said_within_the_time_limit(monkeypatch):
+    monkeypatch.setattr(ray_workers, "SECONDS_TO_REACH", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(SyntaxDataError, match=f"127.0.0.1:{port}: (timed out|no answer)"):
+            RayWorkers.connected(f"127.0.0.1:{port}").__enter__()
+    with pytest.raises(SyntaxDataError, match=f"127.0.0.1:{port}: Connection refused"):
+        RayWorkers.connected(f"127.0.0.1:{port}").__enter__()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(SyntaxDataError, match="what answers there is no Ray cluster"):
+            RayWorkers.connected(f"127.0.0.1:{other.getsockname()[1]}").__enter__()
+        thread.join()
+    for address in ("ray://127.0.0.1:10001", "host:port"):
+        with pytest.raises(SyntaxDataError, match="no address of a Ray cluster"):
+            RayWorkers.connected(address).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gpus-per-worker", "1"], "goes with --ray"),
+        (["--ray", "--gpus-per-worker", "1"], "on the CPU"),
+        (["--ray", "--merge"], "a merge has no workers"),
+        (["--ray", "--parser", "conllu"], "(drop --ray)"),
+    ],
+)
+def test_options_that_contradict_each_other(tmp_path, arguments, message, capsys):
+    (tmp_path / "text").write_text("a\n")
+    common = ["parse", "--parser", "chain_parser", "--input", str(tmp_path / "text"), "--output", str(tmp_path / "o")]
+    assert main([*common, *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_machine_that_does_not_share_the_folder_is_named(tmp_path):
+    with pytest.raises(SyntaxDataError, match=f"is not there on {socket.gethostname()} .*all machines share"):
+        Parts(tmp_path / "elsewhere", "f" * 32, ".part").check_folder()
+
+
+def test_a_command_ends_with_the_worker_that_started_it(tmp_path):
+    mark, log = tmp_path / "mark", tmp_path / "log"
+    command = f"import time; open({str(mark)!r}, 'w').close(); time.sleep(60)"
+    source = f"""
+import subprocess, sys
+command = [sys.executable, "-c", {ray_node.WATCHER!r}, {str(log)!r}, sys.executable, "-c", {command!r}]
+process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+process.stdout.read()
+"""
+    worker = subprocess.Popen([sys.executable, "-c", source])
+    until(mark.exists)
+    running = [pid for pid in os.listdir("/proc") if pid.isdigit() and command in _command_line(pid)]
+    assert running
+    worker.kill()
+    worker.wait()
+    until(lambda: not any(command in _command_line(pid) for pid in running))
+
+
+def test_a_command_that_cannot_be_started_says_why(tmp_path):
+    status = ray_node.run_command(["no-such-program", "a"], str(tmp_path), {}, str(tmp_path / "log"))
+    assert status == 127
+    assert (tmp_path / "log").read_text() == "no-such-program: cannot be started: No such file or directory\n"
+
+
+@needs_ray
+def test_local_is_a_cluster_that_is_started_here(monkeypatch):
+    monkeypatch.setattr(ray_workers, "_running_here", lambda: "127.0.0.1:6379")
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    for address in (None, "local"):
+        with RayWorkers.connected(address) as workers:
+            assert workers.address is None
+    monkeypatch.delenv("RAY_ADDRESS")
+    with RayWorkers.connected() as workers:
+        assert workers.address == "127.0.0.1:6379"
+
+
+def _command_line(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def until(condition, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# ------------------------------------------------------------------------------------------------ on a real cluster
+
+
+@needs_ray
+@pytest.mark.slow
+def test_results_come_in_order_and_the_source_is_not_read_ahead(nodes):
+    taken = []
+
+    def source() -> Iterator[int]:
+        for number in range(40):
+            taken.append(number)
+            yield number
+
+    with RayWorkers.connected(nodes.address) as workers:
+        for count, result in enumerate(workers.run(square, source())):
+            assert result == count * count
+            assert len(taken) <= count + 8
+        assert count == 39
+        assert sorted(workers.run(square, range(20), ordered=False)) == [n * n for n in range(20)]
+        with pytest.raises(SyntaxDataError, match="file:3: bad"):
+            list(workers.run(square, [1, -2, 3]))
+        assert list(workers.run(square, [])) == []
+
+
+@needs_ray
+@pytest.mark.slow
+def test_nodes_are_killed_and_the_parse_is_that_of_one_process(nodes, tmp_path, capsys):
+    text = tmp_path / "text"
+    text.write_text("".join(f"SLOW line {number} of it\n" for number in range(120)))
+    common = ["parse", "--parser", "chain_parser", "--input", str(text), "--part-lines", "3"]
+    assert main([*common, "--output", str(tmp_path / "one")]) == 0
+    generator = random.Random(os.urandom(4))
+
+    def kill() -> None:
+        parts = tmp_path / "two.parts"
+        until(lambda: parts.is_dir() and len(os.listdir(parts)) >= 2)
+        time.sleep(generator.random())
+        nodes.kill()
+        nodes.add()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert main([*common, "--output", str(tmp_path / "two"), "--ray", nodes.address, "--workers", "2"]) == 0
+    killer.join()
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
+    assert sorted(os.listdir(tmp_path)) == [".one.made.json", ".two.made.json", "one", "text", "two"]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_part_that_kills_its_workers_ends_the_run(nodes, tmp_path, capsys):
+    text = tmp_path / "text"
+    text.write_text("one\nKILL here\nthree\n")
+    (tmp_path / "die").touch()
+    arguments = ["parse", "--parser", "chain_parser", "--model-dir", str(tmp_path), "--input", str(text)]
+    arguments += ["--part-lines", "1", "--output", str(tmp_path / "out"), "--ray", nodes.address, "--workers", "1"]
+    assert main(arguments) == 1
+    assert "5 workers were lost over the same part" in capsys.readouterr().err
+    assert len(os.listdir(tmp_path / "out.parts")) >= 1
+    (tmp_path / "die").unlink()
+    assert main(arguments) == 0
+
+
+@needs_ray
+@pytest.mark.slow
+def test_pieces_are_made_on_the_cluster(nodes, tmp_path):
+    text = tmp_path / "train.xx"
+    text.write_text("".join(f"a line of text with number {number}\n" for number in range(200)))
+    common = ["segment", "--lang", "xx", "--input", str(text), "--train", "sentencepiece", "--vocab-size", "40"]
+    assert main([*common, "--outdir", str(tmp_path / "one")]) == 0
+    model = str(tmp_path / "one" / "segmentation.xx.json")
+    on_ray = ["segment", "--lang", "xx", "--input", str(text), "--model", model, "--ray", nodes.address]
+    assert main([*on_ray, "--outdir", str(tmp_path / "two")]) == 0
+    assert (tmp_path / "one" / "train.xx").read_bytes() == (tmp_path / "two" / "train.xx").read_bytes()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_stores_and_inventories_are_made_on_the_cluster(nodes, toy, tmp_path):
+    data, texts = tmp_path / "data", str(toy.segmented / "train")
+    shutil.copytree(toy.data, data)
+    store = data / "train.en-de.en.syntax.arrow"
+    whole = store.read_bytes()
+    store.unlink()
+    cluster = ["--ray", nodes.address, "--workers", "1"]
+    assert main(["binarize", "-s", "en", "-t", "de", "--trainpref", texts, "--destdir", str(data), *cluster]) == 0
+    assert store.read_bytes() == whole
+    assert main(["inventory", "--lang", "en", "--input", f"{texts}.en", "--outdir", str(tmp_path), *cluster]) == 0
+    for name in ("labels.en.json", "dict.en.txt"):
+        assert (tmp_path / name).read_bytes() == (toy.data / name).read_bytes()
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("moto") is None, reason="moto, the S3-compatible server, is not installed")
+def test_workers_write_to_a_bucket(nodes, tmp_path):
+    (tmp_path / "text").write_text("".join(f"line {number}\n" for number in range(9)))
+    common = ["parse", "--parser", "chain_parser", "--part-lines", "2", "--input", str(tmp_path / "text"), "--output"]
+    assert main([*common, str(tmp_path / "one")]) == 0
+    with s3_server.s3_server() as server:
+        out = location(f"s3://key:secret@parses/out?endpoint_override={server}&scheme=http&allow_bucket_creation=true")
+        system, _ = out._place()
+        system.create_dir("parses")
+        assert main([*common, out.uri, "--ray", nodes.address, "--workers", "2"]) == 0
+        assert out.read_bytes() == (tmp_path / "one").read_bytes()
+
+
+EXPERIMENT = """
+name: test
+workdir: work
+seeds: [1, 2]
+systems: {a: {}, b: {}}
+prepare:
+  - {name: words, run: "echo words > words.txt", outputs: [words.txt]}
+steps:
+  - {name: train, run: "cp words.txt {dir}/model; echo job $RAY_JOB_ID; test {seed} = 1", outputs: ["{dir}/model"]}
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_the_cells_of_an_experiment_run_on_the_cluster(nodes, tmp_path):
+    from fairseq_syntax.lab.experiments.grid import Grid
+    from fairseq_syntax.lab.experiments.plan_file import load
+
+    file = tmp_path / "test.yaml"
+    file.write_text(EXPERIMENT)
+    said: list[str] = []
+    with RayWorkers.connected(nodes.address) as workers:
+        assert Grid(load(file), said.append, cluster=workers).run(jobs=2) == ["a/2", "b/2"]
+    assert sum("done in" in line for line in said) == 3
+    logs = [path.read_text() for path in tmp_path.glob("work/*/*/logs/train.log")]
+    assert len(logs) == 4 and all(re.search("^job [0-9a-f]+$", log, re.M) for log in logs)  # Ray alone sets it
+    assert Grid(load(file), said.append).run(["a/1", "b/1"]) == []

@@ -1,0 +1,189 @@
+"""Input that cannot be translated, and models that cannot be loaded: what is said of them, and what is kept."""
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toy_data
+
+from fairseq_syntax.cli import main
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.loading import load_models
+from fairseq_syntax.use.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def short(toy, tmp_path_factory) -> Path:
+    """The checkpoint of a model that takes 30 pieces."""
+    folder = tmp_path_factory.mktemp("short")
+    toy_data.train(toy.data, folder, "--max-source-positions", 31, max_epoch=1)
+    return folder / "checkpoint_last.pt"
+
+
+def flat(toy, number: int) -> str:
+    from fairseq_syntax.corpus.conllu import flatten
+
+    return flatten(toy.lines["test"][number])
+
+
+def long_conllu(word: str = "dogs", words: int = 40) -> str:
+    return "\n".join(f"{i + 1}\t{word}\t_\tNOUN\tNN\t_\t{i}\t{'nsubj' if i else 'root'}\t_\t_" for i in range(words))
+
+
+def test_one_long_line_has_its_own_error_and_the_others_their_translations(toy, short, tmp_path, capsys):
+    lines = [flat(toy, 0), long_conllu().replace("\n", "\\n"), "", flat(toy, 2)]
+    path, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    options = ["--device", "cpu", "--output", str(out), "--alignments", str(tmp_path / "links")]
+    assert main(["translate", str(short), "--input", str(path), *options]) == 1
+    translator = Translator.load(short, device="cpu")
+    alone = [translator.translations([line], alignments=True)[0][0] for line in (lines[0], lines[3])]
+    assert out.read_text(encoding="utf-8").split("\n") == [alone[0].text, "", "", alone[1].text, ""]
+    links = (tmp_path / "links").read_text(encoding="utf-8").split("\n")
+    assert links == [alone[0].alignment.pharaoh(), "", "", alone[1].alignment.pharaoh(), ""]
+    error = capsys.readouterr().err
+    assert f"{path}:2: the sentence has " in error and "the model takes 30" in error and "1 of 4 lines" in error
+    assert translator.translate(lines) == [alone[0].text, "", "", alone[1].text]
+    only = translator.translations(lines[1:2])[0][0]
+    assert only.text == "" and "the model takes 30" in only.error
+
+
+def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
+    """Through batches and empty lines; a wrong parse is the error of its own line."""
+    wrong = flat(toy, 1).replace("\t0\troot", "\t1\troot", 1)
+    lines = [flat(toy, 0), "", "", wrong, *[flat(toy, 2)] * 6, long_conllu().replace("\n", "\\n")]
+    path, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    options = ["--device", "cpu", "--batch-size", "2", "--input", str(path)]
+    assert main(["translate", str(short), *options, "--output", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert f"{path}:4: " in said and f"{path}:11: the sentence has" in said and "2 of 11 lines" in said
+    empty = [not line for line in out.read_text(encoding="utf-8").splitlines()]
+    assert empty == [False, True, True, True, *[False] * 6, True]
+    # The parser's messages have it, too.
+    path.write_text("a man\n\n" * 5 + "x" * 5000 + "\n", encoding="utf-8")
+    with toy_data.logged("fairseq_syntax.corpus.parsing.base") as warned:
+        main(["translate", str(short), *options, "--parser", "chain_parser"])
+    assert "line 11: of a word of 5000 characters the parser sees the first" in warned.getvalue()
+    # align takes the file as a whole
+    path.write_text("".join(line + "\n" for line in (lines[0], "", lines[-1])), encoding="utf-8")
+    out.write_text("a\n\nb\n", encoding="utf-8")
+    assert main(["align", str(short), *options, "--translations", str(out)]) == 1
+    assert "line 3: the sentence has " in capsys.readouterr().err
+    translator = Translator.load(short, device="cpu")
+    translator.models[0].decoder.max_target_positions = 9
+    with pytest.raises(SyntaxDataError, match=r"line 3: the translation has [0-9]+ pieces, and the model takes 8"):
+        translator.align(lines[:1] + lines[1:2] + lines[:1], ["a", "", "a " * 20])
+    (nothing,) = translator.align(lines[:1], [""])
+    assert nothing.source_text and nothing.source_words and not nothing.links and not nothing.target_words
+
+
+def test_a_lone_surrogate_is_that_lines_error(toy, trained):
+    translator = Translator.load(trained, device="cpu")
+    found = translator.translations([flat(toy, 0), "a \ud800 man", flat(toy, 2)])
+    assert [best[0].error is None for best in found] == [True, False, True]
+    assert found[1][0].error == "character 3 is half of one: U+D800, a lone surrogate"
+    assert found[2][0].text == translator.translate([flat(toy, 2)])[0]
+
+
+def test_standard_input_that_is_not_utf8_is_named(trained, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf\n\xed\xa0\x80 man\n"), "utf-8"))
+    assert main(["translate", str(trained), "--device", "cpu"]) == 1
+    assert "<stdin>:2: not UTF-8: byte 1 of the line is 0xed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint\n", b"PK\x03\x04 cut off", b"\x80\x02}q\x00."])
+def test_what_is_no_checkpoint(tmp_path, content):
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    with pytest.raises(SyntaxDataError, match=r"model\.pt: not a checkpoint of fairseq"):
+        load_models([path])
+    with pytest.raises(SyntaxDataError, match="is a folder, not a checkpoint"):
+        load_models([tmp_path])
+    with pytest.raises(SyntaxDataError, match=r"no such checkpoint \(beside it: model\.pt\)"):
+        load_models([tmp_path / "none.pt"])
+    with pytest.raises(SyntaxDataError, match=r"no such checkpoint \(there is no folder .*elsewhere\)"):
+        load_models([tmp_path / "elsewhere" / "none.pt"])
+    with pytest.raises(SyntaxDataError, match=r"given one by one, with spaces or in a list"):
+        load_models([f"{path}:{path}"])
+
+
+def test_data_that_are_missing_or_others(toy, trained, tmp_path, capsys):
+    options = ["--device", "cpu", "--input", str(toy.raw / "test.en.conllu")]
+    assert main(["translate", str(trained), "--data", str(tmp_path / "none"), *options]) == 1
+    assert "the model's data cannot be read" in capsys.readouterr().err
+    other = tmp_path / "other"
+    shutil.copytree(toy.data, other)
+    path = other / "dict.en.txt"
+    rows = path.read_text(encoding="utf-8").splitlines()
+    for changed in (rows[:-3], rows[::-1]):  # of another size, and of the same
+        path.write_text("".join(row + "\n" for row in changed), encoding="utf-8")
+        assert main(["translate", str(trained), "--data", str(other), *options]) == 1
+        assert "another dictionary of the source than that of these data" in capsys.readouterr().err
+    # A checkpoint that does not say what its dictionaries were.
+    state = torch.load(trained, weights_only=True)
+    del state["task_state"]
+    torch.save(state, tmp_path / "old.pt")
+    path.write_text("".join(row + "\n" for row in rows[:-3]), encoding="utf-8")
+    with pytest.raises(SyntaxDataError, match="the model does not fit these data: size mismatch for encoder"):
+        load_models([tmp_path / "old.pt"], other)
+    load_models([tmp_path / "old.pt"])
+
+
+def test_a_word_of_a_hundred_thousand_characters(trained):
+    translator = Translator.load(trained, device="cpu")
+    assert translator.translations([long_conllu("x" * 100_000, 2)])[0][0].error is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beams": 3}, "fairseq's search has no option beams"),
+        ({"nbest": 0}, "nbest is 0: at least 1"),
+        ({"beam": -1}, "beam is -1: at least 1"),
+        ({"batch_size": 0}, "batch_size is 0: at least 1"),
+        ({"beam": 2.5}, "beam is 2.5: a value of type int is wanted"),
+        ({"max_len_b": "9"}, "max_len_b is '9': a value of type int is wanted"),
+        *(({n: 1}, f"search has no option {n}") for n in ("lm_path", "prefix_size", "retain_dropout", "replace_unk")),
+    ],
+)
+def test_options_that_no_search_has(trained, options, message):
+    with pytest.raises(SyntaxDataError, match=message):
+        Translator.load(trained, device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["translate", "x", "--beam", "0"], "must be "),
+        (["serve", "m=x", "--port", "70000"], "must be "),
+        (["show", "x", "--model", "m", "--out", "a.html", "--beam", "0"], "must be "),
+        (["show", "x", "--model", "m", "--out", "a.html", "--sentences", "5-3"], "a range without a number in it"),
+    ],
+)
+def test_numbers_that_cannot_be_on_the_command_line(argv, said, capsys):
+    with pytest.raises(SystemExit):
+        main(argv)
+    assert said in capsys.readouterr().err
+
+
+def test_choosing_a_head_writes_no_links(capsys):
+    files = ["--input", "a", "--translations", "b", "--output", "c"]
+    assert main(["align", "x.pt", *files, "--choose"]) == 1
+    assert "--choose writes no links" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nosuch"])
+def test_a_device_that_is_not_there(device, tmp_path):
+    with pytest.raises(SyntaxDataError, match=f"the device {device} cannot be used: .*--device cpu"):
+        load_models([tmp_path / "no.pt"], device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(tmp_path, capsys):
+    argv = ["tree", "--path", str(tmp_path / "no.pt"), "--device", "cuda", "--input", str(tmp_path / "no")]
+    assert main(argv) == 1
+    assert "the device cuda cannot be used" in capsys.readouterr().err

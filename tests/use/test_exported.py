@@ -1,0 +1,80 @@
+"""``serve`` with what ``export`` wrote, for fairseq and for CTranslate2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import binarized
+import pytest
+from served import running
+from untrained import untrained
+
+from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.export import export
+from fairseq_syntax.use.serving.messages import MAX_PIECES
+from fairseq_syntax.use.serving.models import Source, load_models
+from fairseq_syntax.use.serving.service import Service
+from fairseq_syntax.use.translator import Translator
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    pytest.importorskip("ctranslate2")
+    place = tmp_path_factory.mktemp("exported")
+    data = binarized.make(place / "corpus", train=40, valid=5)
+    plain = untrained(data, "supervised_head_transformer", sure=20)
+    labels = untrained(data, "sennrich_haddow_transformer", "--label-features", "deprel:4,upos:3", sure=20)
+    export(labels, "ctranslate2", place / "labels")
+    export(plain, "fairseq", place / "stock")
+    export(plain, "ctranslate2", place / "fast")  # last, as it may renumber the heads
+    return {name: str(place / name) for name in ("stock", "fast", "labels")}
+
+
+def test_exported_folders_are_served_as_they_translate_offline(folders):
+    parser = load_parser(ParserOptions(parser="chain_parser", distributions=True))
+    texts = ["the dog sees the man.", "children", "the river follows the woman."]
+    models = load_models(folders)
+    assert [sorted(model.needs) for model in models] == [[], [], ["tree"]]
+    with running(Service(models, Source(parser))) as server:
+        status, answer = server.translate(text=texts, model=list(folders), alignments=True)
+        assert status == 200
+        for name, folder in folders.items():
+            offline = Translator.load(folder, parser=parser, device="cpu", max_len_b=MAX_PIECES)
+            expected = offline.translations(texts, alignments=True)
+            found = [t for t in answer["translations"] if t["model"] == name]
+            # scores: a model with random weights has ties
+            assert [t["score"] for t in found] == pytest.approx([best[0].score for best in expected], abs=1e-3)
+            assert [t["cut"] for t in found] == [len(t["pieces"]) == MAX_PIECES for t in found]
+            assert all(len(t["alignment"]["target_words"]) == len(t["alignment"]["links"]) > 0 for t in found)
+        status, answer = server.translate(text="children", model="fast", attention=True)
+        assert status == 422 and "does not show its attention" in answer["detail"]
+    with running(Service(load_models(folders), Source(None))) as server:
+        assert server.translate(text="children", model="fast")[0] == 200
+        status, answer = server.translate(text="children", model="labels")
+        assert status == 422 and "labels cannot do without a parse" in answer["detail"]
+
+
+def test_label_factors_without_a_parse(folders):
+    """Of S&H in CTranslate2: the labels that stand for none."""
+    offline = Translator.load(
+        folders["labels"], parser_name="none", missing_parse="neutral", device="cpu", max_len_b=MAX_PIECES
+    )
+    models = load_models({"labels": folders["labels"]}, missing_parse="neutral")
+    with running(Service(models, Source(None, neutral=True))) as server:
+        status, answer = server.translate(text="the dog sees the man.")
+        assert status == 200 and answer["without_parse"] == [0]
+        expected = offline.translations(["the dog sees the man."])[0][0].score
+        assert answer["translations"][0]["score"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_alignments_where_the_search_ends_by_length(folders):
+    """CTranslate2 has no step then that reads the last piece, which an alignment of a step later is read from."""
+    fast = Translator.load(folders["fast"], device="cpu", max_len_b=2)
+    fast.exported = replace(fast.exported, alignment_shift=1)
+    for (best,) in fast.translations(["the dog sees the man.", "children"], alignments=True):
+        assert 0 < len(best.alignment.links) <= len(best.alignment.target_words)  # nothing is known of the last piece
+    with pytest.raises(SyntaxDataError, match="align given translations with the checkpoint"):
+        fast.align(["children"], ["Kinder"])

@@ -1,0 +1,252 @@
+"""What clients do to a server: too much, too slowly, too often, or going away. Over real connections."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from served import running, stand_in_service
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.serving.app import create_app
+from fairseq_syntax.use.serving.guard import names_of
+from fairseq_syntax.use.serving.server import prepared
+
+TEXT = {"text": "one two"}
+
+
+def until(condition, seconds: float = 10.0) -> bool:
+    end = time.time() + seconds
+    while not condition() and time.time() < end:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def raw(port: int, head: str = "", length: int | str = 0) -> socket.socket:
+    """A connection that has sent the beginning of a request."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+    lines = ["POST /translate HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {length}"]
+    connection.sendall((head or "\r\n".join([*lines, "", ""])).encode())
+    return connection
+
+
+def test_clients_may_knock_before_it_runs():
+    """Its address is printed first: who connects at once is not refused."""
+    _, service = stand_in_service()
+    server, listening = prepared(create_app(service), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    try:
+        with raw(listening.getsockname()[1], "GET /health HTTP/1.1\r\nhost: x\r\n\r\n") as connection:
+            thread.start()
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def test_pages_from_elsewhere_cannot_ask_under_their_own_name():
+    """DNS rebinding: a page's name is made to point here, so that the browser takes the server for the page's own."""
+    _, service = stand_in_service()
+    with running(service, names=names_of("127.0.0.1", ["translate.example"])) as server:
+        for path in ("/", "/models", "/translate", "/metrics"):
+            status, answer = server.ask("GET", path, headers={"host": f"evil.example:{server.port}"})
+            assert status == 421 and "'evil.example'" in answer["detail"], "JSON as with every error"
+        for host in (
+            "localhost",
+            "LocalHost:80",
+            "localhost.",
+            "127.0.0.1:1",
+            "[::1]:80",
+            "10.1.2.3",
+            "Translate.example:443",
+        ):
+            assert server.ask("GET", "/health", headers={"host": host})[0] == 200, host
+        for host in (
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "xlocalhost",
+            "evil.example:localhost",
+            "[evil.example]",
+        ):
+            assert server.ask("GET", "/health", headers={"host": host})[0] == 421, host
+        assert 'status="421"' in server.ask("GET", "/metrics")[1]
+        # HTTP/1.0 needs no name; no browser speaks it
+        with raw(server.port, "GET /health HTTP/1.0\r\n\r\n") as connection:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_which_servers_mind_their_names():
+    for loopback in ("127.0.0.1", "127.0.0.9", "::1", "localhost", "LOCALHOST"):
+        assert names_of(loopback) == {"localhost"}
+        assert names_of(loopback, ["*"]) is None
+    for open_to_others in ("0.0.0.0", "::", "192.168.1.2", "myhost"):
+        assert names_of(open_to_others) is None
+    assert names_of("::1", ["Translate.Example.", "10.0.0.1"]) == {"localhost", "translate.example", "10.0.0.1"}
+
+
+@pytest.mark.parametrize("name", ["https://translate.example", "translate.example:8080", "translate.example/de", ""])
+def test_a_name_that_no_request_can_have_is_refused(name):
+    with pytest.raises(SyntaxDataError, match="takes the name of a host"):
+        names_of("127.0.0.1", [name])
+
+
+def test_a_full_queue_is_said_and_passes():
+    model, service = stand_in_service(wait=True, capacity=3)
+    with running(service) as server:
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(server.translate(**TEXT))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        assert until(lambda: service.accepted == 3)
+        assert server.ask("GET", "/health")[1] == {"status": "ok", "waiting": 3}
+        status, answer = server.translate(**TEXT)
+        assert status == 503 and "3 translations are waiting" in answer["detail"]
+        status, answer = server.translate(text=["a", "b", "c", "d"])
+        assert status == 422 and "more than the 3 that may wait" in answer["detail"]
+        assert "fairseq_syntax_waiting 3.0" in server.ask("GET", "/metrics")[1]
+        model.go.set()
+        for thread in threads:
+            thread.join(20)
+        assert [status for status, _ in answers] == [200] * 3
+        assert server.translate(**TEXT)[0] == 200 and service.accepted == 0
+        assert 'requests_total{path="/translate",status="503"} 1.0' in server.ask("GET", "/metrics")[1]
+
+
+def test_requests_that_come_while_a_batch_is_worked_on_go_together():
+    model, service = stand_in_service(wait=True)
+    with running(service) as server:
+        answers = {}
+
+        def ask(text):
+            answers[text] = server.translate(text=text)
+
+        threads = [threading.Thread(target=ask, args=(f"sentence {i}",)) for i in range(12)]
+        threads[0].start()
+        assert model.began.wait(10)
+        for thread in threads[1:]:
+            thread.start()
+        assert until(lambda: service.waiting() == 11)
+        model.go.set()
+        for thread in threads:
+            thread.join(20)
+    assert len(model.batches) == 2 and len(model.batches[1]) == 11
+    assert all(a["translations"][0]["text"] == text[::-1] for text, (_, a) in answers.items()), "each gets its own"
+
+
+def test_an_answer_that_takes_too_long():
+    model, service = stand_in_service(wait=True)
+    with running(service, timeout=0.2) as server:
+        assert server.translate(**TEXT) == (504, {"detail": "no translation within 0.2 seconds"})
+        assert until(lambda: service.accepted == 0)
+        model.go.set()
+        assert server.translate(**TEXT)[0] == 200
+
+
+def test_the_work_of_a_client_that_hangs_up_is_dropped():
+    model, service = stand_in_service(wait=True)
+    with running(service) as server:
+        first = threading.Thread(target=server.translate, kwargs=TEXT)
+        first.start()
+        assert model.began.wait(10)
+        body = json.dumps({"text": "never mind"}).encode()
+        with raw(server.port, length=len(body)) as connection:
+            connection.sendall(body)
+            assert until(lambda: service.accepted == 2)
+        assert until(lambda: service.accepted == 1), "as soon as the client is gone"
+        model.go.set()
+        first.join(20)
+        assert server.translate(text="next")[0] == 200
+    assert model.batches == [["one two"], ["next"]]
+
+
+def test_it_stops_after_answering_what_it_accepted():
+    model, service = stand_in_service(wait=True)
+    answers = []
+    with running(service) as server:
+        threads = [threading.Thread(target=lambda: answers.append(server.translate(**TEXT))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        assert until(lambda: service.accepted == 3)
+        server.server.should_exit = True
+        time.sleep(0.3)
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=2)
+        assert not answers
+        model.go.set()
+        for thread in threads:
+            thread.join(20)
+    assert [status for status, _ in answers] == [200] * 3
+
+
+def memory() -> float:
+    """MB that this process, which holds the server too, has ever had (Linux)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def test_a_large_body_is_refused_and_not_kept():
+    _, service = stand_in_service()
+    with running(service, max_bytes=100_000) as server:
+        server.translate(**TEXT)
+        before = memory()
+        chunk, chunks = b"x" * 65536, 800  # 50 MB
+        with raw(server.port, length=len(chunk) * chunks) as connection:
+            for _ in range(chunks):
+                connection.sendall(chunk)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+        # without saying before how large it is
+        head = "POST /translate HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        with raw(server.port, head) as connection:
+            for _ in range(chunks):
+                connection.sendall(b"10000\r\n" + chunk + b"\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+        assert memory() - before < 20
+        assert server.translate(**TEXT)[0] == 200
+        status, answer = server.ask("POST", "/translate", b"[" * 90_000)
+        assert status in (400, 422) and answer["detail"]
+
+
+@pytest.mark.slow
+def test_slow_senders_are_cut_off_while_others_are_answered():
+    _, service = stand_in_service()
+    with running(service, upload_seconds=0.4, request_seconds=1.0) as server:
+        silent = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        header = raw(server.port, "POST /translate HTTP/1.1\r\nhost:")
+        body = raw(server.port, length=1000)
+        assert server.translate(**TEXT)[0] == 200
+        assert body.recv(65536).startswith(b"HTTP/1.1 408 ")
+        for connection in (silent, header, body):
+            try:
+                while connection.recv(65536):
+                    pass
+            except ConnectionError:
+                pass  # closed with less courtesy
+            connection.close()
+        # and a connection that stays open between its requests is not cut off
+        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        for wait in (1.2, 0):
+            kept.request("POST", "/translate", json.dumps(TEXT), {"content-type": "application/json"})
+            answer = kept.getresponse()
+            assert answer.status == 200 and json.loads(answer.read())
+            time.sleep(wait)
+        kept.close()
+
+
+def test_a_defect_of_a_model_is_one_requests_error_and_shows_no_traceback():
+    _, service = stand_in_service()
+    with running(service) as server:
+        assert server.translate(text="bad") == (500, {"detail": "a defect of the server; its log says more"})
+        assert server.translate(**TEXT)[0] == 200
+        # as every other answer: it is counted, and has the headers
+        counted = server.ask("GET", "/metrics")[1]
+        assert 'requests_total{path="/translate",status="500"} 1.0' in counted
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request("POST", "/translate", json.dumps({"text": "bad"}), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 500 and answer.getheader("x-content-type-options") == "nosniff" and answer.read()
+        connection.close()

@@ -1,0 +1,144 @@
+"""What the Translator does to its models, and to the words of a parse."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
+
+import lstm_models
+import pytest
+import torch
+from tiny_syntax import LABELS, dictionary
+
+from fairseq_syntax.cli import main as command
+from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu
+from fairseq_syntax.data.batch import unpack
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment_head import default_head
+from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.use.translator import Translator
+
+
+@pytest.mark.parametrize("arch", ["dlaa_lstm", "tree2seq_lstm", "local_attention_lstm"])
+def test_an_lstm_builds_no_map_of_its_attention_in_search(arch):
+    model = lstm_models.model(arch)
+    inputs = lstm_models.net_input(lstm_models.lines(3))
+    with torch.no_grad():
+        logits, attention = model(**inputs)
+        assert attention is not None
+        task = SimpleNamespace(build_generator=lambda models, options: None)
+        Translator([model], task, alignment_heads=[default_head(model)])
+        with mock.patch.object(type(model.decoder.attention), "over_source", side_effect=AssertionError):
+            found, attention = model(**inputs)
+    assert attention is None
+    torch.testing.assert_close(found, logits)
+
+
+def test_a_form_with_a_space_has_two_pieces_without_a_segmentation():
+    """Each piece belongs to its own word: the tokens that the encoder reads are as many as the parse's pieces."""
+    words = dictionary()
+    task = SimpleNamespace(
+        source_segmenter=None,
+        source_dictionary=words,
+        target_dictionary=words,
+        source_labels=LABELS,
+        needs=lambda side: frozenset({"tree"}),
+        cfg=SimpleNamespace(syntax_parser_dir="", syntax_input="auto"),
+    )
+    rows = [("w4", 2, "a"), ("w5 w6", 0, "root"), ("w7", 2, "b")]
+    block = "".join(
+        f"{i}\t{form}\t_\tN\tn\t_\t{head}\t{label}\t_\t_\n" for i, (form, head, label) in enumerate(rows, 1)
+    )
+    given = InteractiveInput(task)
+    tokens, lengths = given.encode([block])
+    assert tokens[0].tolist() == [4, 5, 6, 7, 2] and lengths == [5]
+    dataset = given.dataset(tokens, lengths)
+    batch = dataset.collater([dataset[0]])
+    syntax = unpack(batch["net_input"]["src_syntax"])
+    assert syntax.pieces.tolist() == [1, 2, 1]
+
+
+def test_text_beside_parses_for_a_model_that_needs_none():
+    """Each line is taken as it is given; nobody asks for a parser, unless one was named."""
+    words = dictionary()
+    cfg = SimpleNamespace(syntax_parser_dir="", syntax_parser="", syntax_parser_lang="", source_lang="en")
+    cfg.syntax_input, cfg.missing_parse = "auto", "error"
+    task = SimpleNamespace(source_segmenter=None, source_dictionary=words, source_labels=LABELS, cfg=cfg)
+    task.needs, task.parse_raw_with = lambda side: None, None
+    block = "1\tw4\t_\tN\tn\t_\t0\troot\t_\t_\n2\tw5 w6\t_\tN\tn\t_\t1\ta\t_\t_\n"
+    given = InteractiveInput(task)
+    tokens, lengths = given.encode(["w7 w8", block, "w9"])
+    assert [own.tolist() for own in tokens] == [[7, 8, 2], [4, 5, 6, 2], [9, 2]] and lengths == [3, 4, 2]
+    assert [parse and parse.words for parse in given.parses()] == [None, ["w4", "w5 w6"], None]
+    assert [text.text for text in given.texts()] == ["w7 w8", "w4 w5 w6", "w9"]
+    with pytest.raises(SyntaxDataError, match="input line 2: "):
+        given.encode(["w7", block.replace("\t1\ta", "\t7\ta")])
+    cfg.syntax_parser = "chain_parser"
+    named = InteractiveInput(task)
+    named.encode(["w7 w8"])
+    assert named.parses()[0].deprels == ["root", "dep"], "a parser that was named is used"
+
+
+@pytest.mark.slow
+def test_the_limit_of_a_length_is_of_each_sentence(toy, trained):
+    """fairseq limits all translations of a batch by its longest sentence."""
+    for limits in ({"max_len_a": 0.5, "max_len_b": 1}, {"match_source_len": True}):
+        translator = Translator.load(trained, device="cpu", batch_size=5, **limits)
+        together = translator.translations(toy.lines["test"])
+        assert len({len(line.words) for line in toy.lines["test"]}) > 2
+        for line, (best, *_) in zip(toy.lines["test"], together):
+            ((alone, *_),) = translator.translations([line])
+            assert (best.pieces, best.cut) == (alone.pieces, alone.cut)
+            assert best.score == pytest.approx(alone.score, abs=1e-4)
+    with pytest.raises(SyntaxDataError, match=r"min_len is 99, but .* allow 3 pieces"):
+        translator.with_search(min_len=99, max_len_b=3).translate(toy.lines["test"])
+
+
+@pytest.mark.slow
+def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsys):
+    whole = Translator.load(trained, device="cpu")
+    line = next(line for line in toy.lines["test"] if len(line.words) > 4)
+    (best,) = whole.translations([line])[0]
+    assert len(best.pieces) > 3 and not best.cut
+    exact, short = (whole.with_search(max_len_b=len(best.pieces) - less) for less in (0, 2))
+    (found,) = short.translations([line])[0]
+    assert found.cut and len(found.pieces) == len(best.pieces) - 2
+    assert exact.translate([line]) == [best.text]
+    caplog.clear()
+    short.translate([line])
+    assert f"sentence 1 may be cut: it has {len(found.pieces)} pieces" in caplog.text
+    text = tmp_path / "in.conllu"
+    text.write_text(format_conllu(replace(line, line_number=0)))
+    argv = ["translate", str(trained), "--input", str(text), "--output", f"{tmp_path}/out", "--max-len-b"]
+    assert command([*argv, str(len(found.pieces))]) == 0
+    assert (
+        f"in.conllu:1: may be cut: it has {len(found.pieces)} pieces, the most that --max-len-b or"
+        in capsys.readouterr().err
+    )
+    assert command([*argv, "200"]) == 0
+    assert "may be cut" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sentences", ["A man sleeps.", ParsedLine(), [None], ["a", 3], iter(["a"])])
+def test_one_text_given_for_a_list(trained, sentences):
+    """A text is a sequence of texts, of its characters."""
+    with pytest.raises(SyntaxDataError, match="a list of sentences is wanted"):
+        Translator.load(trained, device="cpu").translate(sentences)
+
+
+def test_the_commands_options_reach_the_search(trained, monkeypatch, tmp_path):
+    seen = {}
+
+    def load(path, data=None, **options):
+        seen.update(options)
+        raise SyntaxDataError("enough")
+
+    monkeypatch.setattr(Translator, "load", load)
+    (tmp_path / "in.txt").write_text("a\n")
+    argv = ["translate", str(trained), "--input", f"{tmp_path}/in.txt", "--output", f"{tmp_path}/out"]
+    argv += ["--beam", "7", "--lenpen", "0.3", "--max-len-b", "9", "--missing-parse", "neutral", "--device", "cpu"]
+    assert (
+        command([*argv, "--parser", "chain_parser", "--lang", "xx", "--model-dir", "models", "--batch-size", "3"]) == 1
+    )
+    wanted = {"beam": 7, "lenpen": 0.3, "max_len_b": 9, "missing_parse": "neutral", "device": "cpu", "batch_size": 3}
+    wanted |= {"parser_name": "chain_parser", "parser_lang": "xx", "parser_dir": "models"}
+    assert {name: seen[name] for name in wanted} == wanted
