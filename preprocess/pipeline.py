@@ -23,7 +23,7 @@ if str(ROOT) not in sys.path:  # a checkout that is not installed
 from sources import Pair  # noqa: E402
 
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
-from fairseq_syntax.runtime.files import file_sha256, fingerprint, make_folder, whole_file  # noqa: E402
+from fairseq_syntax.runtime.files import atomic_open, file_sha256, fingerprint, make_folder  # noqa: E402
 from fairseq_syntax.runtime.jobs import Step  # noqa: E402
 
 # Name (train, valid, test, test1, …) and pairs of each split.
@@ -136,7 +136,7 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
     if not record.exists() or record.read_text("utf-8") != made_from:
         for lang in langs:
             (args.out / "bin" / f"dict.{lang}.txt").unlink(missing_ok=True)
-        with whole_file(record) as file:
+        with atomic_open(record) as file:
             file.write(made_from)
     run_command(command)
     print(f"binarized for fairseq-train in {args.out / 'bin'}")
@@ -152,7 +152,7 @@ def write_text(directory: Path, splits: Splits, langs: tuple[str, str]) -> list[
     for name, pairs in splits:
         names.append(name)
         files = [directory / f"{name}.{lang}" for lang in langs]
-        with whole_file(files[0]) as source, whole_file(files[1]) as target:
+        with atomic_open(files[0]) as source, atomic_open(files[1]) as target:
             count = 0
             for one, other in pairs:
                 source.write(" ".join(one.split()) + "\n")

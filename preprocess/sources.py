@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import file_sha256, locked, make_folder, read_lines, unwritable
+from fairseq_syntax.runtime.files import as_data_error, file_sha256, locked, make_folder, read_lines
 
 Pair = tuple[str, str]
 
@@ -46,7 +46,7 @@ def fetch(url: str, path: Path, sha256: str | None = None) -> None:
     request = urllib.request.Request(url, headers={"Range": f"bytes={begin}-"} if begin else {})
     hint = "run the script again to go on, or fetch it yourself: --data"
     try:
-        with urllib.request.urlopen(request, timeout=60) as response, unwritable(partial):
+        with urllib.request.urlopen(request, timeout=60) as response, as_data_error(partial):
             resumed = begin > 0 and response.status == 206
             length = response.headers.get("Content-Length")
             with open(partial, "ab" if resumed else "wb") as file:
@@ -64,7 +64,7 @@ def fetch(url: str, path: Path, sha256: str | None = None) -> None:
         partial.unlink()
         raise SyntaxDataError("is another file than it was (its SHA-256 differs)", path=url, hint=hint)
     try:
-        with unwritable(path.parent):  # on a full disk the archive stays, and the next run goes on with it
+        with as_data_error(path.parent):  # on a full disk the archive stays, and the next run goes on with it
             if path.suffix in (".tgz", ".gz"):
                 check_gzip(partial)  # all of it, where tar stops before the checksum
             if path.suffix == ".tgz":

@@ -29,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fairseq_syntax.runtime.files import whole_file  # noqa: E402
+from fairseq_syntax.runtime.files import atomic_open  # noqa: E402
 
 LANGS = ("en", "de")
 VALID = 500
@@ -59,7 +59,7 @@ def write_text(folder: Path, name: str, pairs: int, seed: int) -> None:
     share = 1 / (np.arange(WORDS) + 3.0)
     cumulated = np.cumsum(share / share.sum())
     with ExitStack() as stack:
-        files = [stack.enter_context(whole_file(folder / f"{name}.{lang}")) for lang in LANGS]
+        files = [stack.enter_context(atomic_open(folder / f"{name}.{lang}")) for lang in LANGS]
         for begin in range(0, pairs, 10_000):
             lengths = np.clip(np.rint(rng.normal(13, 4, min(10_000, pairs - begin))), 1, 60).astype(int)
             drawn = np.minimum(np.searchsorted(cumulated, rng.random(lengths.sum())), WORDS - 1)
@@ -135,7 +135,7 @@ def measured(command: list[str], log: Path, spent: Path) -> tuple[float, float, 
                 now = time.perf_counter()
                 if now - kept > 5:
                     kept = now
-                    with whole_file(spent) as file:
+                    with atomic_open(spent) as file:
                         json.dump((before + now - begin, peak, own), file)
         finally:
             process.terminate()  # where this program is interrupted
@@ -226,9 +226,9 @@ def main() -> int:
         for row in run(pairs, args.work, args.workers):
             rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
             rows = [r for r in rows if (r["step"], r["pairs"]) != (row["step"], pairs)] + [row | {"note": args.note}]
-            with whole_file(results) as file:
+            with atomic_open(results) as file:
                 file.write("".join(json.dumps(r) + "\n" for r in rows))
-            with whole_file(args.table) as file:
+            with atomic_open(args.table) as file:
                 file.write(table(rows))
     return 0
 

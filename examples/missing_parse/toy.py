@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fairseq_syntax import register
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
-from fairseq_syntax.runtime.files import whole_file, write_json
+from fairseq_syntax.runtime.files import atomic_open, write_json
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "distillation"))
 
@@ -42,7 +42,7 @@ def main() -> None:
     exact = {}
     for name, sentences in (("with", parses), ("without", [text_of(line) for line in parses])):
         said = translator.translate(sentences)  # type: ignore[arg-type]
-        with whole_file(args.output / f"{name}.txt") as file:
+        with atomic_open(args.output / f"{name}.txt") as file:
             file.writelines(f"{line}\n" for line in said)
         exact[name], _ = exact_share(said, args.corpus)
     write_json(args.output / "exact.json", exact)

@@ -35,7 +35,7 @@ from systems import CONTROLS, CORPORA, CORPUS_TRAINING, DEMO, GENERATION, SYSTEM
 from table import Table, over_seeds, table
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.console import progress, say, when_told_to_end
+from fairseq_syntax.runtime.console import on_termination, progress, say
 from fairseq_syntax.runtime.files import file_sha256, fingerprint, locked, write_json
 
 HERE = Path(__file__).resolve().parent
@@ -347,7 +347,7 @@ def main() -> int:
         args.out.mkdir(parents=True, exist_ok=True)
         # Another run of this folder is waited for; what it made is not made again.
         folder = locked(args.out / "results.json")
-        with folder, when_told_to_end(runner.stop), ThreadPoolExecutor(args.jobs) as pool:
+        with folder, on_termination(runner.stop), ThreadPoolExecutor(args.jobs) as pool:
             corpora = list(dict.fromkeys(system.corpus for system in systems))
             runner.say(f"making the corpus: {', '.join(corpora)}")
             roots = dict(zip(corpora, pool.map(lambda name: prepare(runner, name, args.seed), corpora)))

@@ -11,7 +11,7 @@ import numpy as np
 from systems import SYSTEMS
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import check_output, locked, read_lines, whole_file
+from fairseq_syntax.runtime.files import atomic_open, check_output, locked, read_lines
 
 # Of a row of several seeds, what is the mean of theirs.
 MEANS = ("exact", "unambiguous", "bleu", "train_s", "translate_s")
@@ -66,9 +66,9 @@ class Table:
             order = {system.name: place for place, system in enumerate(SYSTEMS)}
             lines = [line for line in lines if line["system"] in order]
             lines.sort(key=lambda line: (order[line["system"]], line.get("seed", 0)))
-            with whole_file(self.lines) as file:
+            with atomic_open(self.lines) as file:
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            with whole_file(self.page) as file:
+            with atomic_open(self.page) as file:
                 file.write(markdown(rows_of(lines)))
 
 

@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.inference.alignment import agreement, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_output, read_lines, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, check_output, read_lines
     from fairseq_syntax.use.exported import CHECKPOINT
     from fairseq_syntax.use.translator import Translator
 
@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> None:
         finished(path, str(best.head), f"fairseq-syntax translate {args.checkpoint} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)
-    with nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output) as file:
+    with nullcontext(sys.stdout) if args.output == "-" else atomic_open(args.output) as file:
         for alignment in alignments:
             file.write(written(alignment, args.output) + "\n")
     if gold is not None:

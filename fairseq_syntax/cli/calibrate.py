@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab import calibration
     from fairseq_syntax.lab.figures.plot import check_ending, reliability_diagram, save
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_output, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, check_output
 
     check_output(args.output, args.gold, args.parsed, args.picture)
     check_output(args.picture, args.gold, args.parsed)
@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
     report, curves = _report(sample, args.bins, _temperatures(args))
     # first what is kept: who reads the table may stop reading
     if args.output is not None:
-        with whole_file(args.output) as file:
+        with atomic_open(args.output) as file:
             json.dump(report | {"curves": curves}, file, indent=1)
             file.write("\n")
     if args.picture is not None:

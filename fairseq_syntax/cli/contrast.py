@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.lab.scoring.contrast_sets import files_of, joined, read_set
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_apart, check_output, make_folder, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, check_apart, check_output, make_folder
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     systems = [_named(text) for text in args.model or ()] + [_named(text) for text in args.scores or ()]
@@ -133,7 +133,7 @@ def main(args: argparse.Namespace) -> int:
     for name, values in chain(_force(args, contrast, sets, dict(own)) if own else (), of_files):
         scores[name] = values
         if args.write_scores:  # at once: what fails after it does not cost them
-            with whole_file(targets[name]) as file:
+            with atomic_open(targets[name]) as file:
                 file.writelines(f"{value!r}\n" for value in values)
     right = {name: decisions(contrast, values, ties_right=args.ties == "right") for name, values in scores.items()}
     report = evaluate(contrast, right, baseline=args.baseline)
@@ -144,7 +144,7 @@ def main(args: argparse.Namespace) -> int:
         print(text)
         return 0
     if args.json:
-        with whole_file(args.json) as file:
+        with atomic_open(args.json) as file:
             file.write(text + "\n")
     print("\n\n".join(table.render(args.format) for table in tables(report)))
     for name, count in report["ties"]["items"].items():

@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.controls import Control
     from fairseq_syntax.runtime.console import finished, progress
-    from fairseq_syntax.runtime.files import check_apart, check_rereadable, make_folder, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereadable, make_folder
 
     if args.block < 2:
         raise SyntaxDataError("--block is 2 lines or more")
@@ -56,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
     lines = progress(read_conllu(args.input, n_lines=n_lines), total=n_lines)
     make_folder(Path(args.output).parent)
     segmented = False
-    with whole_file(args.output) as file:
+    with atomic_open(args.output) as file:
         file.write(title(n_lines, parsed_with={**(before or {}), "control": [*controls(before), *control.for_title()]}))
         try:
             for number, line in enumerate(control(lines)):

@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.lab.figures.plot import save
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import make_folder, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, make_folder
     from fairseq_syntax.systems.lasyn.ensemble import is_latent
     from fairseq_syntax.systems.lasyn.model import check_tags
     from fairseq_syntax.systems.lasyn.search import tag_string
@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> None:
     bigrams = training_bigrams(task, models[0].decoder.tags)
     diversifier = Diversifier(models, task, dataset, bigrams, args.beam, args.batch_size)
     variations = diversifier.vary(sentences, distances, args.samples, rng)
-    with whole_file(os.path.join(args.out, "translations.tsv")) as file:
+    with atomic_open(os.path.join(args.out, "translations.tsv")) as file:
         file.write("line\tdistance\ttags\ttranslation\n")
         lines = [
             f"{v.sentence + 1}\t{v.distance}\t{tag_string(v.tags, diversifier.names)}\t{v.text}\n"
@@ -90,10 +90,10 @@ def main(args: argparse.Namespace) -> None:
         ]
         file.writelines(dict.fromkeys(lines))
     rows = measure(variations, {i: diversifier.reference(i) for i in sentences}, args.tokenize)
-    with whole_file(os.path.join(args.out, "diversity.json")) as file:
+    with atomic_open(os.path.join(args.out, "diversity.json")) as file:
         json.dump(rows, file, indent=1)
         file.write("\n")
-    with whole_file(os.path.join(args.out, "diversity.md")) as file:
+    with atomic_open(os.path.join(args.out, "diversity.md")) as file:
         file.write(table(rows, args.samples).render("markdown") + "\n")
     save(diversity_curves(rows), os.path.join(args.out, "diversity.png"))
     print(table(rows, args.samples).render())

@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, read_system, tables
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_output, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, check_output
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     options = Options(
@@ -92,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
         print(text)
         return 0
     if args.json:
-        with whole_file(args.json) as file:
+        with atomic_open(args.json) as file:
             file.write(text + "\n")
     print("\n\n".join(table.render(args.format) for table in tables(report)))
     if args.json:

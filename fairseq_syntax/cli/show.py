@@ -65,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.figures.plot import FORMATS, save
     from fairseq_syntax.lab.figures.sentences import collect
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_output, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, check_output
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     page_wanted = args.out.lower().endswith((".html", ".htm"))
@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
     if page_wanted:
         from fairseq_syntax.use.pages.page import page
 
-        with whole_file(args.out) as file:
+        with atomic_open(args.out) as file:
             file.write(page(exhibits, src, tgt, f"{args.split}: {src} → {tgt}"))
         finished(args.out, f"{len(exhibits)} sentences", "open it in a browser")
         return 0

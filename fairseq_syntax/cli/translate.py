@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.conllu_parts import count_lines
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.runtime.console import finished, progress
-    from fairseq_syntax.runtime.files import check_output, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, check_output
     from fairseq_syntax.use.translator import Translator, cut_short
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
     count = bad = 0
 
     def write(path: str | None):
-        return nullcontext(sys.stdout if path == "-" else None) if path in ("-", None) else whole_file(path)
+        return nullcontext(sys.stdout if path == "-" else None) if path in ("-", None) else atomic_open(path)
 
     with (
         write(args.output) as file,

@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.title import title
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import finished, progress
-    from fairseq_syntax.runtime.files import check_output, whole_file
+    from fairseq_syntax.runtime.files import atomic_open, check_output
     from fairseq_syntax.use.parent_head import ParentHeadParser, load_model
 
     check_output(args.output, args.input)
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
     parser = ParentHeadParser(options, model, task, args.system, args.find_sentences)
     sentences, n_lines = counted(args.input)
     words = lines = 0
-    opened = nullcontext(sys.stdout) if args.output == "-" else whole_file(args.output)
+    opened = nullcontext(sys.stdout) if args.output == "-" else atomic_open(args.output)
     with opened as output:
         output.write(title(n_lines))
         for chunk in chunks(progress(sentences, total=n_lines, of="parsing")):

@@ -21,12 +21,12 @@ from fairseq_syntax.corpus.title import is_of_title, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
+    atomic_open,
     check_apart,
     check_rereadable,
     decode_line,
     read_lines,
     read_raw_lines,
-    whole_file,
 )
 from fairseq_syntax.runtime.jobs import in_workers
 
@@ -192,7 +192,7 @@ def filter_files(
     check_rereadable("it is read several times", *inputs, *(conllu[:1] if conllu else ()))
     report, kept = Report(), bytearray()
     with ExitStack() as stack:
-        note = stack.enter_context(whole_file(removed)) if removed else None
+        note = stack.enter_context(atomic_open(removed)) if removed else None
         judged = _judged(inputs, conllu[0] if conllu else None, limits, jobs)
         total = sum(1 for _ in read_raw_lines(inputs[0]))
         for texts, verdict in progress(judged, total=total, of="filtering"):
@@ -208,12 +208,12 @@ def filter_files(
         report.kept = sum(kept)
         # all outputs take their names together, at the end
         for source, target in zip(inputs, outputs):
-            file = stack.enter_context(whole_file(target))
+            file = stack.enter_context(atomic_open(target))
             for keep, text in _again(kept, read_lines(source), source):
                 if keep:
                     file.write(text + "\n")
         if conllu:
-            file = stack.enter_context(whole_file(conllu[1]))
+            file = stack.enter_context(atomic_open(conllu[1]))
             number = 0
             blocks = (block for _, block in conllu_blocks(conllu[0], len(kept)))
             for keep, block in _again(kept, blocks, conllu[0]):

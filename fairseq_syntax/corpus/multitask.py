@@ -16,7 +16,7 @@ from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.linearize import is_projective, linearize, piece_symbols
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.runtime.files import fingerprint, read_lines, unwritable, whole_file
+from fairseq_syntax.runtime.files import as_data_error, atomic_open, fingerprint, read_lines
 from fairseq_syntax.runtime.jobs import Parts, in_workers
 
 PART_LINES = 10_000
@@ -101,7 +101,7 @@ def write_doubled(given: Doubling, out: str, *, made_from: str, seed: int = 1, w
         crossing, order, parses = 0, array("q"), array("q")
         asks_parse = f"{given.tags[1]} ".encode()
         folder = Path(out).parent
-        with unwritable(folder), tempfile.TemporaryFile(dir=folder) as spool:
+        with as_data_error(folder), tempfile.TemporaryFile(dir=folder) as spool:
             for span in spans:
                 head, _, body = parts.body(span).partition(b"\n")
                 crossing += json.loads(head)["crossing"]
@@ -165,7 +165,7 @@ def write_tagged(given: Doubling, out: str) -> str:
 def write_pairs(given: Doubling, out: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:
     """Writes both sides, whole or not at all; returns the number of pairs."""
     count = 0
-    with whole_file(f"{out}.{given.src}") as source, whole_file(f"{out}.{given.tgt}") as target:
+    with atomic_open(f"{out}.{given.src}") as source, atomic_open(f"{out}.{given.tgt}") as target:
         for s, t in pairs:
             source.write(f"{s}\n")
             target.write(f"{t}\n")

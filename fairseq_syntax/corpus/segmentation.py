@@ -30,7 +30,7 @@ from typing import ClassVar, NamedTuple
 
 from fairseq_syntax.corpus.words import words_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import whole_binary, whole_file
+from fairseq_syntax.runtime.files import atomic_open, atomic_open_binary
 
 FORMAT_VERSION = 1
 ESCAPE = "▂"
@@ -165,9 +165,9 @@ class Segmenter(ABC):
         """Writes ``dest_prefix.json`` and ``dest_prefix.model``; returns the path of the former."""
         path = Path(f"{os.fspath(dest_prefix)}.json")
         model_path = Path(f"{os.fspath(dest_prefix)}.model")
-        with whole_binary(model_path) as model:
+        with atomic_open_binary(model_path) as model:
             model.write(self.model)
-        with whole_file(path) as file:
+        with atomic_open(path) as file:
             head = {"format": FORMAT_VERSION, "kind": self.kind, "model": model_path.name}
             json.dump({**self.about, **head, "fingerprint": self.fingerprint}, file, indent=1, ensure_ascii=False)
             file.write("\n")

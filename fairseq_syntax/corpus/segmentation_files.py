@@ -18,12 +18,12 @@ from fairseq_syntax.corpus.title import parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
+    atomic_open_binary,
     check_rereadable,
     decode_line,
     file_sha256,
     fingerprint,
     read_raw_lines,
-    whole_binary,
 )
 from fairseq_syntax.runtime.jobs import Parts, Step, Workers, in_workers, read_record
 
@@ -180,7 +180,7 @@ def segment_file(
                 other_parse.unlink(missing_ok=True)
             step.begin()
             with ExitStack() as stack:
-                files = [stack.enter_context(whole_binary(out)) for out in outputs]
+                files = [stack.enter_context(atomic_open_binary(out)) for out in outputs]
                 if len(files) == 2:
                     files[1].write(title(lines, parsed_with=parsed_with(path)).encode())
                 for span, head in zip(spans, heads):

@@ -27,7 +27,7 @@ from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress as progress_bar
-from fairseq_syntax.runtime.files import decode_line, file_sha256, fingerprint, locked, of_file, read_raw_lines
+from fairseq_syntax.runtime.files import decode_line, errors_in, file_sha256, fingerprint, locked, read_raw_lines
 from fairseq_syntax.runtime.jobs import Parts, Workers, in_workers, read_record
 
 logger = logging.getLogger(__name__)
@@ -302,7 +302,7 @@ def _work(task: tuple[list[bytes], ConlluPart]) -> tuple[int, int]:
                     hint="parse the whole text with --distributions, or all of it without",
                 )
             stored.append(sentence)
-        with of_file(tokens):
+        with errors_in(tokens):
             batch = pack(stored, with_arcs=with_arcs, first=part.start)
     finally:
         stored.clear()  # else the collector would look through all of them
@@ -339,7 +339,7 @@ def _merge(
             raw = parts.body(span)
             batch = pa.ipc.read_record_batch(pa.py_buffer(raw[raw.index(b"\n") + 1 :]), layout.schema(with_arcs))
             tables = {column: np.array(labels.ids(column, names)) for column, names in head["labels"].items()}
-            with of_file(out):
+            with errors_in(out):
                 batch = relabelled(batch, tables)
             yield batch
 

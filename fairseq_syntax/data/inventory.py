@@ -15,7 +15,7 @@ from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, to_stored
 from fairseq_syntax.data.labels import COLUMNS, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import whole_file
+from fairseq_syntax.runtime.files import atomic_open
 from fairseq_syntax.runtime.jobs import Workers, in_workers
 
 _Labels = dict[str, list[str]]
@@ -93,6 +93,6 @@ def dictionary(
 
     with counted_words(texts, Path(out), workers=workers) as words:
         made = dictionary_of(words, threshold=threshold, nwords=nwords, padding_factor=padding_factor)
-        with whole_file(out) as file:
+        with atomic_open(out) as file:
             made.save(file)
     return len(made)

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import whole_file
+from fairseq_syntax.runtime.files import atomic_open
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class LabelInventory:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the inventory as JSON; the file appears whole or not at all."""
         known = {} if self.parsed_with is None else {"parsed_with": dict(self.parsed_with)}
-        with whole_file(path) as f:
+        with atomic_open(path) as f:
             json.dump({**self.labels, **known}, f, ensure_ascii=False, indent=1)
             f.write("\n")
 

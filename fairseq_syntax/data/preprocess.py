@@ -22,14 +22,14 @@ from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentat
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
+    as_data_error,
+    atomic_open,
     file_sha256,
     fingerprint,
     locked,
     make_folder,
     read_lines,
     remove_folder,
-    unwritable,
-    whole_file,
 )
 from fairseq_syntax.runtime.jobs import Step, Workers, read_record
 
@@ -309,7 +309,7 @@ def _make_dictionary(steps: dict[str, Step], filenames, task, args, src=False, t
             padding_factor=args.padding_factor,
         )
         for step in made:
-            with whole_file(step.outputs[0]) as file:
+            with atomic_open(step.outputs[0]) as file:
                 dictionary.save(file)
             step.finish()
     return dictionary
@@ -346,7 +346,7 @@ def _writing_below(folder: str) -> Iterator[None]:
         name = error.filename
         if isinstance(name, str) and not Path(name).resolve().is_relative_to(Path(folder).resolve()):
             raise
-        with unwritable(folder):
+        with as_data_error(folder):
             raise
 
 
@@ -363,7 +363,7 @@ def _whole_dictionaries() -> Iterator[None]:
     def save_whole(self, f):
         if not isinstance(f, str):
             return save(self, f)
-        with whole_file(f) as file:
+        with atomic_open(f) as file:
             save(self, file)
 
     Dictionary.save = save_whole

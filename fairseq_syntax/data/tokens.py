@@ -34,13 +34,13 @@ from fairseq.tokenizer import tokenize_line
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
+    as_data_error,
+    atomic_open_binary,
+    atomic_path,
     decode_line,
     file_sha256,
     fingerprint,
     read_raw_lines,
-    unwritable,
-    whole_binary,
-    whole_path,
 )
 from fairseq_syntax.runtime.jobs import Parts, Workers, in_workers, part_spans
 
@@ -169,14 +169,14 @@ def binarize_tokens(
         spans = _make_parts(parts, [path], workers, _binarize, (dictionary, dtype))
         lengths, replaced = [], 0
         index_path = Path(index_file_path(prefix))
-        with whole_path(index_path) as temporary, whole_binary(parts.output) as file:
+        with atomic_path(index_path) as temporary, atomic_open_binary(parts.output) as file:
             for span in spans:
                 head, _, body = parts.body(span).partition(b"\n")
                 size = 4 * (span[1] - span[0])
                 replaced += json.loads(head)["replaced"]
                 lengths.append(np.frombuffer(body[:size], np.int32))
                 file.write(body[size:])
-            with unwritable(index_path):
+            with as_data_error(index_path):
                 _write_index(temporary, dtype, lengths)
                 # A kill between the two names then leaves no dataset, and not the tokens of one with the index of
                 # another.

@@ -101,7 +101,7 @@ def finished(output: str | os.PathLike[str] | None, what: str, then: str = "", *
 
 
 @contextmanager
-def when_told_to_end(stop: Callable[[int], None]) -> Iterator[None]:
+def on_termination(stop: Callable[[int], None]) -> Iterator[None]:
     """Calls ``stop`` with the number of a signal at SIGTERM and SIGINT; in a thread of somebody's it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -154,7 +154,7 @@ def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+def atomic_open(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     """A text file to write to, which takes the name ``path`` only when the block ends without an error.
 
     A kill, a full disk or an exception leaves whatever stood under ``path`` before. A symbolic link stays one, and
@@ -164,48 +164,48 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
         SyntaxDataError: it cannot be written
     """
     if isinstance(path, Uri) or _is_compressed(path):
-        with whole_binary(path) as stream:
+        with atomic_open_binary(path) as stream:
             text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
             try:
                 yield text
             finally:
                 text.detach()  # as its own end would close, and so complete, what is written
         return
-    with whole_binary(path) as binary:
+    with atomic_open_binary(path) as binary:
         file = os.fdopen(os.dup(binary.fileno()), "w", encoding="utf-8", newline="\n")
         try:
             yield file
         finally:
-            with unwritable(path):
+            with as_data_error(path):
                 file.close()
 
 
 @contextmanager
-def whole_binary(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[IO[bytes]]:
-    """As :func:`whole_file`, for bytes. What is named ``.gz`` is compressed, the same bytes to the same.
+def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[IO[bytes]]:
+    """As :func:`atomic_open`, for bytes. What is named ``.gz`` is compressed, the same bytes to the same.
 
     ``leftovers=False``: what killed runs left is not looked for, which would read a folder of many files once for each.
     """
     if isinstance(path, Uri):
-        with unwritable(path), path.whole_binary() as file, _compressing(path, file) as inner:
+        with as_data_error(path), path.atomic_open_binary() as file, _compressing(path, file) as inner:
             yield inner
         return
     target = _target(path)
     if not isinstance(target, str):
-        with unwritable(path), open(target, "wb", closefd=True) as file, _compressing(path, file) as inner:
+        with as_data_error(path), open(target, "wb", closefd=True) as file, _compressing(path, file) as inner:
             yield inner
         return
     with _temporary(path, target, leftovers) as (file, temporary):
         try:
             with _compressing(path, file) as inner:
                 yield inner
-            with unwritable(path):
+            with as_data_error(path):
                 file.flush()
                 os.fsync(file.fileno())
                 _take_name(file.fileno(), temporary, target)
         except OSError as error:
             if error.filename is None:  # not of a file that the block was reading
-                raise _unwritable(path, error) from error
+                raise _data_error(path, error) from error
             raise
 
 
@@ -224,29 +224,29 @@ def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[b
 
 
 @contextmanager
-def whole_path(path: str | os.PathLike[str]) -> Iterator[str]:
-    """A temporary name beside ``path``, for a library that opens files by name; ends as :func:`whole_file` does."""
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[str]:
+    """A temporary name beside ``path``, for a library that opens files by name; ends as :func:`atomic_open` does."""
     target = _target(path)
     if not isinstance(target, str):
         raise SyntaxDataError("must be a regular file", path=path)
     with _temporary(path, target) as (file, temporary):
         yield temporary
-        with unwritable(path):
+        with as_data_error(path):
             os.fsync(file.fileno())
             _take_name(file.fileno(), temporary, target)
 
 
 @contextmanager
-def unwritable(path: str | os.PathLike[str]) -> Iterator[None]:
+def as_data_error(path: str | os.PathLike[str]) -> Iterator[None]:
     """An OSError in the block becomes a SyntaxDataError that names the file."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _data_error(path, error) from error
 
 
 @contextmanager
-def of_file(path: str | os.PathLike[str]) -> Iterator[None]:
+def errors_in(path: str | os.PathLike[str]) -> Iterator[None]:
     """A SyntaxDataError in the block that names no file is one of this file."""
     try:
         yield
@@ -262,7 +262,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
     Raises:
         SyntaxDataError: it cannot be made
     """
-    with unwritable(path):
+    with as_data_error(path):
         if isinstance(path, Uri):
             path.make_folder()
         else:
@@ -293,7 +293,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     folder, name = os.path.split(os.path.realpath(path))
     lock = os.path.join(folder, f".{name}.lock")
     while True:
-        with unwritable(path):
+        with as_data_error(path):
             handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             try:
@@ -347,7 +347,7 @@ def _temporary(path: str | os.PathLike[str], target: str, leftovers: bool = True
     if leftovers:
         remove_leftovers(folder or ".", [name])
     while True:
-        with unwritable(path):
+        with as_data_error(path):
             handle, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name}.", suffix=".part")
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -387,14 +387,14 @@ def _target(path: str | os.PathLike[str], open_it: bool = True) -> str | int:
             if not open_it:
                 return -1
             number = {"out": 1, "err": 2}.get(match["name"]) or int(match["number"] or match["own"] or 0)
-            with unwritable(path):
+            with as_data_error(path):
                 if number == 1:
                     sys.stdout.flush()
                 return os.dup(number)
         if not os.path.islink(name):
             break
         name = os.path.join(os.path.dirname(name), os.readlink(name))
-    with unwritable(path):
+    with as_data_error(path):
         try:
             mode = os.stat(name).st_mode
         except FileNotFoundError:
@@ -406,7 +406,7 @@ def _target(path: str | os.PathLike[str], open_it: bool = True) -> str | int:
         return os.open(name, os.O_WRONLY)
 
 
-def _unwritable(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError:
+def _data_error(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError:
     full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or "too large" in str(error).lower()
     hint = "make room, and run the command again" if full else None
     return SyntaxDataError(f"cannot be written: {error.strerror or error}", path=path, hint=hint)
@@ -414,6 +414,6 @@ def _unwritable(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Writes a JSON file whole or not at all. Raises SyntaxDataError where it cannot be written."""
-    with whole_file(path) as file:
+    with atomic_open(path) as file:
         json.dump(value, file, ensure_ascii=False, indent=1)
         file.write("\n")

@@ -30,6 +30,7 @@ from typing import Any, Protocol, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
+    atomic_open_binary,
     file_sha256,
     is_replaced,
     locked,
@@ -37,7 +38,6 @@ from fairseq_syntax.runtime.files import (
     open_binary,
     remove_folder,
     remove_leftovers,
-    whole_binary,
     write_json,
 )
 from fairseq_syntax.runtime.uris import Uri
@@ -245,7 +245,7 @@ class Parts:
 
     def commit(self, span: tuple[int, int], body: bytes) -> None:
         """Writes a part. Raises SyntaxDataError where that fails."""
-        with whole_binary(self.path(span), leftovers=False) as file:
+        with atomic_open_binary(self.path(span), leftovers=False) as file:
             file.write(self._header(span, body) + body)
 
     def body(self, span: tuple[int, int]) -> bytes:

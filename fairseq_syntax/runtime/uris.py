@@ -110,7 +110,7 @@ class Uri(os.PathLike[str]):
             system.delete_dir(path)
 
     @contextmanager
-    def whole_binary(self) -> Iterator[IO[bytes]]:
+    def atomic_open_binary(self) -> Iterator[IO[bytes]]:
         """The file, to be written; it is there when the block ends without an error. Raises OSError."""
         system, path = self._place()
         direct = self._scheme in _OBJECT_STORES

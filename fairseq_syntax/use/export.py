@@ -19,7 +19,7 @@ from fairseq_syntax.data.binarize import copy_segmentation, segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import AlignmentHead, load_head, save_head
-from fairseq_syntax.runtime.files import locked, make_folder, remove_folder, unwritable
+from fairseq_syntax.runtime.files import as_data_error, locked, make_folder, remove_folder
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 from fairseq_syntax.use.exported import CHECKPOINT, FACTOR_MARK, Exported, factored
 from fairseq_syntax.use.loading import load_models
@@ -103,7 +103,7 @@ def export(
             raise SyntaxDataError(message, path=output, hint="give another folder, or empty it")
         remove_folder(folder)  # of a run that was killed
         try:
-            with unwritable(output):
+            with as_data_error(output):
                 folder.mkdir()
                 write = write_ctranslate2 if kind == "ctranslate2" else write_fairseq
                 factors = write(loaded, folder, quantization)

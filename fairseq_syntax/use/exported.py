@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import whole_file
+from fairseq_syntax.runtime.files import atomic_open
 
 FORMAT_VERSION = 1
 DESCRIPTION = "export.json"
@@ -54,7 +54,7 @@ class Exported:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``export.json``."""
-        with whole_file(Path(folder) / DESCRIPTION) as file:
+        with atomic_open(Path(folder) / DESCRIPTION) as file:
             json.dump(asdict(self), file, indent=1)
             file.write("\n")
 

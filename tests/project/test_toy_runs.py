@@ -309,7 +309,7 @@ def test_a_run_that_is_told_to_end_takes_its_commands_with_it(tmp_path):
         root = Path({str(tmp_path)!r})
         runner = run.Runner(root, 1)
         wait = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
-        with run.when_told_to_end(runner.stop), ThreadPoolExecutor(2) as pool:
+        with run.on_termination(runner.stop), ThreadPoolExecutor(2) as pool:
             command = lambda i: runner.run([sys.executable, "-c", wait, root / f"{{i}}.pid"], root / f"{{i}}.log")
             list(pool.map(command, range(4)))
     """

@@ -16,14 +16,14 @@ import pytest
 from full_disk import files_no_larger_than
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import check_output, fingerprint, locked, read_lines, whole_file, whole_path
+from fairseq_syntax.runtime.files import atomic_open, atomic_path, check_output, fingerprint, locked, read_lines
 from fairseq_syntax.runtime.jobs import Parts, Step, in_workers
 
 ROOT = Path(__file__).parents[2]
 
 
 def write(path, text="new\n"):
-    with whole_file(path) as file:
+    with atomic_open(path) as file:
         file.write(text)
 
 
@@ -66,9 +66,9 @@ def test_a_fifo_and_a_device_are_written_directly(tmp_path):
 def test_standard_output_is_added_to(tmp_path):
     with open(tmp_path / "log", "wb") as log:
         program = """
-            from fairseq_syntax.runtime.files import whole_file
+            from fairseq_syntax.runtime.files import atomic_open
             print("before")
-            with whole_file("/dev/stdout") as file:
+            with atomic_open("/dev/stdout") as file:
                 file.write("new\\n")
             print("after")
         """
@@ -105,7 +105,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 
 
 def test_an_error_of_another_file_is_not_this_ones(tmp_path):
-    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "file"):
+    with pytest.raises(FileNotFoundError), atomic_open(tmp_path / "file"):
         (tmp_path / "missing").read_text()
     assert os.listdir(tmp_path) == []
 
@@ -113,8 +113,8 @@ def test_an_error_of_another_file_is_not_this_ones(tmp_path):
 def test_what_a_killed_run_left_is_removed_and_what_a_running_one_has_is_not(tmp_path):
     program = """
         import sys, time
-        from fairseq_syntax.runtime.files import whole_file
-        with whole_file(sys.argv[1]) as file:
+        from fairseq_syntax.runtime.files import atomic_open
+        with atomic_open(sys.argv[1]) as file:
             print("writing", flush=True)
             time.sleep(600)
     """
@@ -130,7 +130,7 @@ def test_what_a_killed_run_left_is_removed_and_what_a_running_one_has_is_not(tmp
     assert len(os.listdir(tmp_path)) == 3, "one of the two is still being written"
     runs[1].kill()
     runs[1].wait()
-    with whole_path(tmp_path / "file") as temporary:
+    with atomic_path(tmp_path / "file") as temporary:
         Path(temporary).write_text("by name\n")
     assert sorted(os.listdir(tmp_path)) == ["file", "other"] and (tmp_path / "file").read_text() == "by name\n"
 

@@ -112,7 +112,7 @@ def test_corpora_scripts(raw, tmp_path, monkeypatch):
             pairs = list(zip(given("--input"), map(Path, given("--output"))))
         for before, after in pairs:
             after.parent.mkdir(parents=True, exist_ok=True)
-            with pipeline.whole_file(after) as file:
+            with pipeline.atomic_open(after) as file:
                 file.write(Path(before).read_text(encoding="utf-8") + "more\n")
 
     monkeypatch.setattr(pipeline.subprocess, "run", copy)

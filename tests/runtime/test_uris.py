@@ -17,7 +17,7 @@ import s3_server
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import is_replaced, read_lines, whole_binary, whole_file
+from fairseq_syntax.runtime.files import atomic_open, atomic_open_binary, is_replaced, read_lines
 from fairseq_syntax.runtime.uris import Uri, location
 
 needs_moto = pytest.mark.skipif(
@@ -62,7 +62,7 @@ def test_odd_names_are_written_with_percent_signs():
         location("file://host/a")
     folder = Uri("mock:///odd")
     folder.make_folder()
-    with whole_file(folder / "a%23%25%3F") as file:
+    with atomic_open(folder / "a%23%25%3F") as file:
         file.write("b")
     (found,) = folder.glob("*")
     assert found.read_bytes() == b"b" and found._place()[1].endswith("odd/a#%?")
@@ -71,11 +71,11 @@ def test_odd_names_are_written_with_percent_signs():
 def test_a_file_system_without_uploads_gets_a_temporary_name():
     out = Uri("mock:///dir/out")
     Uri("mock:///dir").make_folder()
-    with whole_file(out) as file:
+    with atomic_open(out) as file:
         file.write("ä\n")
         assert not out.is_file()
     assert list(read_lines(out)) == ["ä"]
-    with pytest.raises(ZeroDivisionError), whole_binary(out) as stream:
+    with pytest.raises(ZeroDivisionError), atomic_open_binary(out) as stream:
         stream.write(b"half")
         raise ZeroDivisionError
     assert out.read_bytes() == "ä\n".encode()
@@ -88,7 +88,7 @@ def test_an_existing_parse_is_passed_on_from_a_uri(tmp_path):
     Uri("mock:///parses").make_folder()
     rows = "1\ta\t_\tX\tX\t_\t0\troot\t_\t_\n\n"
     for name in ("parse.conllu", "parse.conllu.gz"):
-        with whole_file(Uri(f"mock:///parses/{name}")) as file:
+        with atomic_open(Uri(f"mock:///parses/{name}")) as file:
             file.write(rows)
         out = tmp_path / name.removesuffix(".gz")
         assert main(["parse", "--parser", "conllu", "--input", f"mock:///parses/{name}", "--output", str(out)]) == 0
@@ -131,13 +131,13 @@ def keys(server: str, bucket: str) -> list[str]:
 def test_an_upload_shows_when_it_is_complete_and_never_after_an_error(server):
     make_bucket(server, "whole")
     out = on(server, "whole/out")
-    with whole_binary(out) as file:
+    with atomic_open_binary(out) as file:
         file.write(bytes(LARGE))
         assert not out.is_file()
     assert len(out.read_bytes()) == LARGE
-    for write in (whole_binary, whole_file):
+    for write in (atomic_open_binary, atomic_open):
         with pytest.raises(ZeroDivisionError), write(out) as file:
-            file.write("half" if write is whole_file else bytes(LARGE))
+            file.write("half" if write is atomic_open else bytes(LARGE))
             raise ZeroDivisionError
         del file
         gc.collect()
@@ -145,7 +145,7 @@ def test_an_upload_shows_when_it_is_complete_and_never_after_an_error(server):
     # The end of the process does not complete it either.
     source = f"""
 from fairseq_syntax.runtime.uris import Uri
-with Uri({out.with_name("late").uri!r}).whole_binary() as file:
+with Uri({out.with_name("late").uri!r}).atomic_open_binary() as file:
     file.write(bytes({LARGE}))
     1 / 0
 """
@@ -162,7 +162,7 @@ def test_a_corpus_is_parsed_from_and_to_a_bucket(server, tmp_path, capsys, monke
     (tmp_path / "text").write_text(text)
     common = ["parse", "--parser", "chain_parser", "--part-lines", "5"]
     assert main([*common, "--input", str(tmp_path / "text"), "--output", str(tmp_path / "out")]) == 0
-    with whole_file(on(server, "corpus/in/text")) as file:
+    with atomic_open(on(server, "corpus/in/text")) as file:
         file.write(text)
     source, target = on(server, "corpus/in/text").uri, on(server, "corpus/out/parse").uri
     there = [*common, "--input", source, "--output", target]
@@ -181,7 +181,7 @@ def test_a_corpus_is_parsed_from_and_to_a_bucket(server, tmp_path, capsys, monke
     assert on(server, "corpus/out/parse").read_bytes() != whole
     # The endpoint may be the environment's.
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server}")
-    with whole_binary(location("s3://corpus/in/text.gz")) as stream:
+    with atomic_open_binary(location("s3://corpus/in/text.gz")) as stream:
         stream.write(text.encode())
     assert main([*common, "--input", "s3://corpus/in/text.gz", "--output", "s3://corpus/gz"]) == 0
     assert on(server, "corpus/gz").read_bytes() == whole

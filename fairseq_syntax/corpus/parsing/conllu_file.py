@@ -12,7 +12,14 @@ from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
 from fairseq_syntax.corpus.title import parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.runtime.files import check_rereadable, file_sha256, fingerprint, is_replaced, read_lines, whole_file
+from fairseq_syntax.runtime.files import (
+    atomic_open,
+    check_rereadable,
+    file_sha256,
+    fingerprint,
+    is_replaced,
+    read_lines,
+)
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.uris import Uri
 
@@ -72,7 +79,7 @@ def _count(parse: Path | Uri, text: Path | Uri | None) -> int:
 def _write(parse: Path | Uri, output: Path | Uri, text: Path | Uri | None, n_lines: int, step: Step | None) -> None:
     texts = read_lines(text) if text is not None else ()
     lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
-    with whole_file(output) as file:
+    with atomic_open(output) as file:
         file.write(title(n_lines, parsed_with=parsed_with(parse)))
         for line, expected in zip_longest(lines, texts):
             if expected is not None and not is_parse_of(line, expected):

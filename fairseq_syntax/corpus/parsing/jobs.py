@@ -25,17 +25,17 @@ from fairseq_syntax.corpus.title import title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
+    atomic_open_binary,
     check_apart,
     check_rereadable,
+    errors_in,
     file_sha256,
     fingerprint,
     is_replaced,
     locked,
     make_folder,
-    of_file,
     read_lines,
     read_raw_lines,
-    whole_binary,
 )
 from fairseq_syntax.runtime.jobs import Parts, Step, Workers, cores, in_workers, part_spans, read_record
 from fairseq_syntax.runtime.uris import Uri
@@ -184,7 +184,7 @@ def merge(plan: Plan) -> Path | Uri:
         if isinstance(plan.job.output, Path) and is_replaced(plan.job.output):
             step = Step((plan.job.output,), plan.fingerprint)
             step.begin()
-        with whole_binary(plan.job.output) as file:
+        with atomic_open_binary(plan.job.output) as file:
             options = plan.job.options.of_the_result
             file.write(title(plan.n_lines, made_from=plan.fingerprint, parsed_with=options).encode())
             for part in plan.parts:
@@ -258,7 +258,7 @@ def _parse_parts(plan: Plan, parts: list[tuple[int, int]], others: Workers | Non
 
 
 def _commit(plan: Plan, parser: Parser, part: tuple[int, int], lines: list[str]) -> None:
-    with of_file(plan.job.text):
+    with errors_in(plan.job.text):
         parsed = parser.parse(lines, first_line=part[0])
         body = "".join(format_conllu(line) for line in parsed)
     # A parser may give what is no tree; better here than after the merge.

@@ -16,7 +16,7 @@ import pyarrow as pa
 from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import Buffers, pack
 from fairseq_syntax.corpus.store.schema import StoredSentence
-from fairseq_syntax.runtime.files import of_file, unwritable, whole_path
+from fairseq_syntax.runtime.files import as_data_error, atomic_path, errors_in
 
 
 def write_store(
@@ -60,8 +60,8 @@ def write_store(
     about["checksum"] = layout.metadata_checksum(about)
     final = layout.schema(with_arcs).with_metadata({layout.METADATA_KEY: json.dumps(about, ensure_ascii=False)})
     with (
-        whole_path(path) as temporary,
-        unwritable(path),
+        atomic_path(path) as temporary,
+        as_data_error(path),
         pa.OSFile(temporary, "wb") as sink,
         pa.ipc.new_file(sink, final) as writer,
     ):
@@ -92,7 +92,7 @@ class SyntaxStoreWriter:
         self._sentences = 0
 
     def __enter__(self) -> SyntaxStoreWriter:
-        with unwritable(self.path):
+        with as_data_error(self.path):
             self._spool = tempfile.TemporaryFile(dir=os.path.dirname(self.path) or ".")
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._spool, "w"), layout.schema(self.with_arcs))
         return self
@@ -101,7 +101,7 @@ class SyntaxStoreWriter:
         try:
             if kind is None:
                 self._flush()
-                with unwritable(self.path):
+                with as_data_error(self.path):
                     self._writer.close()
                     self._spool.flush()
                 write_store(self.path, self._batches, self.metadata, with_arcs=self.with_arcs, chunk=self._chunk)
@@ -126,11 +126,11 @@ class SyntaxStoreWriter:
 
     def _flush(self) -> None:
         if self._waiting:
-            with of_file(self.path):
+            with errors_in(self.path):
                 batch = pack(self._waiting, with_arcs=self.with_arcs, first=self._sentences)
             self._sentences += len(self._waiting)
             self._waiting = []
-            with unwritable(self.path):
+            with as_data_error(self.path):
                 self._writer.write_batch(batch)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

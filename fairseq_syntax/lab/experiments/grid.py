@@ -22,8 +22,8 @@ import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.experiments.plan import Experiment, Task
 from fairseq_syntax.lab.experiments.record import append, read, record_environment, write_whole
-from fairseq_syntax.runtime.console import progress, when_told_to_end
-from fairseq_syntax.runtime.files import file_sha256, fingerprint, make_folder, whole_binary
+from fairseq_syntax.runtime.console import on_termination, progress
+from fairseq_syntax.runtime.files import atomic_open_binary, file_sha256, fingerprint, make_folder
 from fairseq_syntax.runtime.ray_workers import RayWorkers
 
 _SHELL = ("bash", "-euo", "pipefail", "-c")
@@ -179,7 +179,7 @@ class Grid:
         """
         cells = self.experiment.chosen(only)
         make_folder(self.experiment.workdir)
-        with self._lock() as lock, when_told_to_end(self._stop_on_signal), ExitStack() as stack:
+        with self._lock() as lock, on_termination(self._stop_on_signal), ExitStack() as stack:
             self.exchange_kept()
             kept = [cell for cell in cells if not self._is_done_here(*cell) and self._is_kept(*cell)]
             for system, seed in kept:
@@ -418,7 +418,7 @@ def code_fingerprint() -> str:
 def _copy(source: Path, target: Path) -> None:
     """A copy that is there whole or not at all."""
     make_folder(target.parent)
-    with source.open("rb") as file, whole_binary(target) as copy:
+    with source.open("rb") as file, atomic_open_binary(target) as copy:
         shutil.copyfileobj(file, copy)
 
 

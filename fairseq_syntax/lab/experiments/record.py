@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.lab.experiments.plan import Experiment
-from fairseq_syntax.runtime.files import make_folder, whole_file
+from fairseq_syntax.runtime.files import atomic_open, make_folder
 
 _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
              "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
@@ -69,7 +69,7 @@ def read(path: Path) -> list[dict]:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all, whenever the program is killed."""
     make_folder(path.parent)
-    with whole_file(path) as stream:
+    with atomic_open(path) as stream:
         stream.write(text)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.properties import interval_label
-from fairseq_syntax.runtime.files import whole_binary
+from fairseq_syntax.runtime.files import atomic_open_binary
 from fairseq_syntax.use.pages.fonts import any_script
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
     with any_script(), matplotlib.rc_context({"svg.hashsalt": "fairseq_syntax"}):
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
-        with whole_binary(path) as file:
+        with atomic_open_binary(path) as file:
             figure.savefig(file, format=ending[1:], dpi=160, metadata=metadata)
 
 
