@@ -1,0 +1,340 @@
+#!/usr/bin/env python3
+"""LibreOffice's help: one English text and its translations, paragraph by paragraph, out of Debian's packages.
+
+    mkdir debs; (cd debs; for l in en-us de fr hu tr zh-cn ja; do apt-get download libreoffice-help-$l; done)
+    python preprocess/libreoffice.py --data debs --target-lang tr --out runs/atlas/tr --model-dir PARSER
+
+--data holds the packages libreoffice-help-LANG, English (en-us) and those of --languages. A page has the same paragraph ids
+in all languages. Of the paragraphs that all languages have, each is in the training, validation or test part by its page,
+and none of the last two parts has a near copy in an earlier one; further paragraphs of the language pair follow the
+training part. text/SPLIT.page names the page of each line: sentences of a page are not independent (fairseq-syntax score
+--groups). Documentation, 17 words a paragraph, a quarter of them several sentences.
+
+Texts © contributors to LibreOffice and The Document Foundation, MPL-2.0, in parts Apache-2.0 (from Apache OpenOffice).
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import html
+import random
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline import Splits, arguments, run
+from sources import Pair, find, package_files
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import make_folder, whole_file
+
+# As in the packages' names, with _ for -: fairseq tells the two languages of a file en-zh_cn by the one hyphen.
+LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
+WITHOUT_SPACES = frozenset({"zh_cn", "zh_tw", "ja"})
+SEED = 1
+# Of the pages; about 1,000 paragraphs each once near copies are gone.
+TEST_SHARE, VALID_SHARE = 0.106, 0.086
+# SHA-256 of all parts in LANGUAGES, out of packages 4:7.4.7-1+deb12u14 of Debian 12.
+DIGEST = "a87ea24b431b5b1cc2b86ed647511715435fce97e7348b3a0ab45d3076b9ca8e"
+
+_PARAGRAPH = re.compile(r'<(p|h[1-6])\b[^>]*\bid="((?:par|hd|tit)_id[^"]*)"[^>]*>(.*?)</\1>', re.DOTALL)
+_INVISIBLE = re.compile("[\u200b-\u200f\u00ad\ufeff]")
+_HAN_OR_KANA = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_KANA = re.compile("[\u3040-\u30ff]")
+_LATIN = re.compile("[A-Za-z\u00c0-\u024f]")
+_LETTER = re.compile(r"[^\W\d_]")
+_WORD = re.compile(r"[^\W_]+")
+_PLAIN_WORD = re.compile(r"[(\"“]?[A-Za-z][a-z'’-]*[.,:;!?)\"”]*")
+_QUOTED = re.compile(r"[\"“”'‘’«»][^\"“”'‘’«»]{1,40}[\"“”'‘’«»]")
+
+
+class Key(NamedTuple):
+    """Where a paragraph stands, in every language: the page's file and the paragraph's id."""
+
+    page: str
+    id: str
+
+
+Paragraphs = dict[Key, str]
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def read_package(path: Path) -> Paragraphs:
+    """The paragraphs of a language's package, by page and id, in the order of the pages' names.
+
+    Raises:
+        SyntaxDataError: the package is damaged, or of something else
+    """
+    pages = {}
+    for name, content in package_files(path):
+        match = re.fullmatch(r"(?:\./)?usr/share/libreoffice/help/[^/]+/text/(.+\.html)", name)
+        if match:
+            pages[match[1]] = content
+    if not pages:
+        raise SyntaxDataError("holds no help pages", path=path, hint="a package libreoffice-help-LANG of Debian")
+    paragraphs: Paragraphs = {}
+    for page in sorted(pages):
+        for match in _PARAGRAPH.finditer(pages[page].decode("utf-8")):
+            text = re.sub(r"<br\b[^>]*>", " ", default_variant(match[3]))
+            text = html.unescape(re.sub(r"<[^>]+>", "", text))
+            text = " ".join(_INVISIBLE.sub("", text).split())
+            if text:
+                paragraphs.setdefault(Key(page, match[2]), text)
+    return paragraphs
+
+
+def default_variant(markup: str) -> str:
+    """Markup without the spans that a script hides: "Command" beside "Ctrl", Writer's words beside Calc's.
+
+    A paragraph with hidden spans and none that is the default's is empty.
+    """
+
+    def is_hidden(markup: str) -> bool:
+        return 'hidden="true"' in markup and 'id="default' not in markup
+
+    if is_hidden(markup):
+        return ""
+    kept: list[str] = []
+    depth, hidden_from = 0, None
+    for piece in re.split(r"(<[^>]+>)", markup):
+        if piece.startswith("<span"):
+            depth += 1
+            if hidden_from is None and is_hidden(piece):
+                hidden_from = depth
+        if hidden_from is None:
+            kept.append(piece)
+        if piece == "</span>":
+            if depth == hidden_from:
+                hidden_from = None
+            depth -= 1
+    return "".join(kept)
+
+
+# -- which paragraphs are taken ----------------------------------------------------------------------------------------
+
+
+def is_prose(text: str) -> bool:
+    """Whether an English paragraph is text of 4 to 60 words, and no code, formula, label or cell of a table."""
+    words = text.split()
+    plain = sum(_PLAIN_WORD.fullmatch(word) is not None for word in words)
+    return 4 <= len(words) <= 60 and plain >= 3 and plain >= 0.6 * len(words)
+
+
+def is_translated(language: str, source: str, target: str) -> bool:
+    """Whether a paragraph is in its language: half of Japanese and a third of Turkish are English in the packages."""
+    letters = _LETTER.findall(target)
+    if target == source or not letters:
+        return False
+    if language in WITHOUT_SPACES:
+        if len(_HAN_OR_KANA.findall(target)) < 0.4 * len(letters):
+            return False
+        if language != "ja" and _KANA.search(target):
+            return False
+        return 0.4 <= len(target) / len(source.split()) <= 10
+    if len(_LATIN.findall(target)) < 0.8 * len(letters):
+        return False
+    source_words, target_words = words_of(source), words_of(target)
+    copied = sum(word in set(source_words) for word in target_words)
+    return copied <= 0.5 * len(target_words) and 1 / 3 <= len(target_words) / max(1, len(source_words)) <= 3
+
+
+def words_of(text: str) -> list[str]:
+    """Lower-cased letters and digits."""
+    return _WORD.findall(text.lower())
+
+
+@dataclass
+class Paragraph:
+    """An English paragraph, where it stands, and the languages that it is translated into."""
+
+    key: Key
+    text: str
+    languages: list[str]
+
+
+def distinct_paragraphs(english: Paragraphs, others: Mapping[str, Paragraphs]) -> list[Paragraph]:
+    """Prose, each text once: help pages embed one another. The copy with most translations is taken.
+
+    A text under more than two ids belongs to the interface, and is left out.
+    """
+    ids: dict[str, set[str]] = defaultdict(set)
+    for key, text in english.items():
+        ids[text].add(key.id)
+    best: dict[str, Paragraph] = {}
+    for key, text in english.items():
+        if not is_prose(text) or len(ids[text]) > 2:
+            continue
+        languages = [
+            language
+            for language, paragraphs in others.items()
+            if key in paragraphs and is_translated(language, text, paragraphs[key])
+        ]
+        if text not in best or len(languages) > len(best[text].languages):
+            best[text] = Paragraph(key, text, languages)
+    return list(best.values())
+
+
+# -- near copies -------------------------------------------------------------------------------------------------------
+
+
+def masked(text: str) -> list[str]:
+    """The words without what tells templates apart: numbers, quoted names, case."""
+    return words_of(re.sub(r"\d+", "0", _QUOTED.sub(" Q ", text)))
+
+
+def ngrams(words: Sequence[str], n: int) -> set[tuple[str, ...]]:
+    """The distinct n-grams."""
+    return {tuple(words[start : start + n]) for start in range(len(words) - n + 1)}
+
+
+class NearCopies:
+    """Paragraphs among which near copies of others are looked for.
+
+    A near copy is equal once masked, or shares more than 0.7 of the 5-grams, has a Jaccard index of 3-grams above 0.6,
+    or has more than 0.75 of the words in the same order (difflib's ratio).
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._masked = [masked(text) for text in texts]
+        self._whole = {tuple(words) for words in self._masked}
+        self._trigrams = [len(ngrams(words, 3)) for words in self._masked]
+        self._with: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for number, words in enumerate(self._masked):
+            for gram in ngrams(words, 3) | ngrams(words, 5):
+                self._with[gram].append(number)
+
+    def has_one_of(self, text: str) -> bool:
+        """Whether one of the paragraphs is a near copy of ``text``."""
+        words = masked(text)
+        if tuple(words) in self._whole:
+            return True
+        fives, threes = ngrams(words, 5), ngrams(words, 3)
+        shared = self._shared(fives)
+        if max(shared.values(), default=0) > 0.7 * max(1, len(fives)):
+            return True
+        shared = self._shared(threes)
+        alike = {at: count / (len(threes) + self._trigrams[at] - count) for at, count in shared.items()}
+        if max(alike.values(), default=0.0) > 0.6:
+            return True
+        matcher = difflib.SequenceMatcher(None, b=words, autojunk=False)
+        for at in sorted(alike, key=lambda at: (-alike[at], at))[:50]:
+            matcher.set_seq1(self._masked[at])
+            if matcher.quick_ratio() > 0.75 and matcher.ratio() > 0.75:
+                return True
+        return False
+
+    def _shared(self, grams: Iterable[tuple[str, ...]]) -> Counter[int]:
+        return Counter(number for gram in grams for number in self._with.get(gram, ()))
+
+
+# -- the corpus --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Corpus:
+    """The parts of the corpus.
+
+    Attributes:
+        texts: of each language but English
+        parts: train, valid and test: paragraphs that all languages have, line n the same in all of them
+        more: by language, further training paragraphs that not all languages have
+    """
+
+    texts: Mapping[str, Paragraphs]
+    parts: dict[str, list[Paragraph]]
+    more: dict[str, list[Paragraph]] = field(default_factory=dict)
+
+    def pairs(self, paragraphs: Sequence[Paragraph], language: str) -> list[Pair]:
+        """English and the language."""
+        return [(paragraph.text, self.texts[language][paragraph.key]) for paragraph in paragraphs]
+
+    def digest(self) -> str:
+        """SHA-256 of all that is in it."""
+        digest = hashlib.sha256()
+        for language in self.texts:
+            for paragraphs in (*self.parts.values(), self.more[language]):
+                for pair in self.pairs(paragraphs, language):
+                    digest.update("\t".join([*pair, ""]).encode())
+        return digest.hexdigest()
+
+
+def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus:
+    """Splits the paragraphs by their pages, and takes near copies out of the validation and the test part."""
+    paragraphs = distinct_paragraphs(english, others)
+    pages = sorted({paragraph.key.page for paragraph in paragraphs})
+    random.Random(SEED).shuffle(pages)
+    part_of = {
+        page: "test"
+        if at < TEST_SHARE * len(pages)
+        else "valid"
+        if at < (TEST_SHARE + VALID_SHARE) * len(pages)
+        else "train"
+        for at, page in enumerate(pages)
+    }
+    corpus = Corpus(others, {"train": [], "valid": [], "test": []}, {language: [] for language in others})
+    for paragraph in paragraphs:
+        part = part_of[paragraph.key.page]
+        if len(paragraph.languages) == len(others):
+            corpus.parts[part].append(paragraph)
+        elif part == "train":
+            for language in paragraph.languages:
+                corpus.more[language].append(paragraph)
+    training = [*corpus.parts["train"], *(each for more in corpus.more.values() for each in more)]
+    earlier = [NearCopies(dict.fromkeys(paragraph.text for paragraph in training))]
+    for part in ("valid", "test"):
+        corpus.parts[part] = [
+            paragraph
+            for paragraph in corpus.parts[part]
+            if not any(copies.has_one_of(paragraph.text) for copies in earlier)
+        ]
+        earlier.append(NearCopies(paragraph.text for paragraph in corpus.parts[part]))
+    return corpus
+
+
+def take(args: argparse.Namespace) -> Splits:
+    """The pairs of each split."""
+    if args.target_lang not in args.languages or args.source_lang != "en":
+        raise SyntaxDataError("the pairs are English and one of --languages", hint="--target-lang, --languages")
+    packages = [f"libreoffice-help-{language.replace('_', '-')}" for language in ("en_us", *args.languages)]
+    make_folder(args.data)
+    if args.download:
+        there = {package for package in packages if any(args.data.glob(f"{package}_*.deb"))}
+        missing = [package for package in packages if package not in there]
+        subprocess.run(["apt-get", "download", *missing], cwd=args.data, check=True)
+    english, *others = (read_package(find(args.data, f"{package}_*.deb")) for package in packages)
+    corpus = make_corpus(english, dict(zip(args.languages, others)))
+    if tuple(args.languages) == LANGUAGES and corpus.digest() != DIGEST:
+        print(
+            "note: not the packages of Debian 12 (4:7.4.7-1+deb12u14): lines and figures differ from the published ones"
+        )
+    make_folder(args.out / "text")
+    for name, paragraphs in corpus.parts.items():
+        paragraphs = paragraphs + (corpus.more[args.target_lang] if name == "train" else [])
+        with whole_file(args.out / "text" / f"{name}.page") as file:
+            file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
+        yield name, corpus.pairs(paragraphs, args.target_lang)
+
+
+def main() -> int:
+    parser = arguments(__doc__, split_sentences=True, vocab_size=2000)
+    parser.add_argument(
+        "--languages",
+        nargs="+",
+        default=list(LANGUAGES),
+        metavar="CODE",
+        help="those whose common paragraphs are split; the same for every pair (default: %(default)s)",
+    )
+    return run(parser.parse_args(), take)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
