@@ -4,10 +4,11 @@
     mkdir debs; (cd debs; for l in en-us de fr hu tr zh-cn ja; do apt-get download libreoffice-help-$l; done)
     python preprocess/libreoffice.py --data debs --target-lang tr --out runs/atlas/tr --model-dir PARSER
 
---data holds the packages libreoffice-help-LANG, English (en-us) and those of --languages. A page has the same paragraph ids
-in all languages. Of the paragraphs that all languages have, each is in the training, validation or test part by its page,
-and none of the last two parts has a near copy in an earlier one; further paragraphs of the language pair follow the
-training part. text/SPLIT.page names the page of each line: sentences of a page are not independent (fairseq-syntax score
+--data holds the packages libreoffice-help-LANG, English (en-us) and those of --languages. A page
+has the same paragraph ids in all languages. Of the paragraphs that all languages have, each is in
+the training, validation or test part by its page, and none of the last two parts has a near copy in
+an earlier one; further paragraphs of the language pair follow the training part. text/SPLIT.page
+names the page of each line: sentences of a page are not independent (fairseq-syntax score
 --groups). Documentation, 17 words a paragraph, a quarter of them several sentences.
 
 Texts © contributors to LibreOffice and The Document Foundation, MPL-2.0, in parts Apache-2.0 (from Apache OpenOffice).
@@ -33,7 +34,7 @@ from pipeline import Splits, arguments, run
 from sources import Pair, find, package_files
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import make_folder, whole_file
+from fairseq_syntax.runtime.files import make_folder, atomic_open
 
 # As in the packages' names, with _ for -: fairseq tells the two languages of a file en-zh_cn by the one hyphen.
 LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
@@ -319,7 +320,7 @@ def take(args: argparse.Namespace) -> Splits:
     make_folder(args.out / "text")
     for name, paragraphs in corpus.parts.items():
         paragraphs = paragraphs + (corpus.more[args.target_lang] if name == "train" else [])
-        with whole_file(args.out / "text" / f"{name}.page") as file:
+        with atomic_open(args.out / "text" / f"{name}.page") as file:
             file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
         yield name, corpus.pairs(paragraphs, args.target_lang)
 
