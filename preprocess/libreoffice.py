@@ -34,7 +34,7 @@ from pipeline import Splits, arguments, run
 from sources import Pair, find, package_files
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import make_folder, atomic_open
+from fairseq_syntax.runtime.files import atomic_open, make_folder
 
 # As in the packages' names, with _ for -: fairseq tells the two languages of a file en-zh_cn by the one hyphen.
 LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
