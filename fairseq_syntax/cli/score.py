@@ -29,6 +29,11 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         help="translations: plain text or the output of fairseq-generate; several files after a name are its seeds",
     )
     parser.add_argument("--src", metavar="FILE", help="source sentences: --by-length then counts their tokens")
+    parser.add_argument(
+        "--groups",
+        metavar="FILE",
+        help="a line for each sentence, the same for those of a document: the bootstrap then draws documents",
+    )
     parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
     parser.add_argument("--by-length", type=positive, metavar="N", help="also BLEU by length, in steps of N tokens")
     parser.add_argument("--conllu", metavar="PARSE", help="the source's parse, for --by")
@@ -76,17 +81,21 @@ def main(args: argparse.Namespace) -> int:
     )
     if bool(args.by) != bool(args.conllu):
         raise SyntaxDataError("--by and --conllu belong together", hint="give both")
-    check_output(args.json, *args.ref, args.src, args.conllu)
+    check_output(args.json, *args.ref, args.src, args.conllu, args.groups)
     references = [read_text(path) for path in args.ref]
     sources = read_text(args.src) if args.src else None
+    groups = read_text(args.groups) if args.groups else None
     systems = [read_system(text) for text in args.sys]
     # here with the files' names, which the library does not know
     named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
     named += [(args.src, len(sources))] if sources is not None else []
+    named += [(args.groups, len(groups))] if groups is not None else []
     check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
     check_output(args.json, *(run.path for system in systems for run in system.runs))
     parses = read_parses(args.conllu, len(systems[0].runs[0]), sources) if args.conllu else None
-    report = evaluate(systems, references, options, baseline=args.baseline, sources=sources, parses=parses)
+    report = evaluate(
+        systems, references, options, baseline=args.baseline, sources=sources, parses=parses, groups=groups
+    )
     text = json.dumps(report, indent=1, ensure_ascii=False)
     if args.json == "-":
         print(text)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import Translations
 from fairseq_syntax.lab.scoring.report import Options, System, evaluate
@@ -38,6 +39,59 @@ def test_a_draw_is_the_score_of_its_sentences():
         chosen = np.repeat(np.arange(30), row)
         expected = sacrebleu.corpus_bleu([lines[i] for i in chosen], [[REFERENCES[i] for i in chosen]]).score
         assert resampled.scores["a"][k] == pytest.approx(expected)
+
+
+def test_a_draw_of_groups_is_the_score_of_all_their_sentences():
+    lines = noisy(0.3, 1)
+    groups = [f"document {random.Random(line).randrange(8)}" for line in range(30)]
+    names = list(dict.fromkeys(groups))
+    resampled = Resampled(Scorer("bleu", [REFERENCES]), {"a": [lines]}, 5, seed=3, groups=groups)
+    counts = np.random.default_rng(3).multinomial(len(names), np.full(len(names), 1 / len(names)), size=5)
+    for k, row in enumerate(counts):
+        drawn = [name for name, count in zip(names, row) for _ in range(count)]
+        chosen = [i for name in drawn for i in range(30) if groups[i] == name]
+        expected = sacrebleu.corpus_bleu([lines[i] for i in chosen], [[REFERENCES[i] for i in chosen]]).score
+        assert resampled.scores["a"][k] == pytest.approx(expected)
+
+
+def test_groups_of_one_sentence_are_sentences():
+    systems, groups = {"a": [noisy(0.3, 1)], "b": [noisy(0.2, 2)]}, [str(number) for number in range(30)]
+    for subset in (None, [1, 4, 5, 9, 20, 22]):
+        plain, grouped = (
+            Resampled(Scorer("chrf", [REFERENCES]), systems, 20, subset=subset, groups=given)
+            for given in (None, groups)
+        )
+        assert (plain.scores["a"] == grouped.scores["a"]).all()
+        assert plain.difference("a", "b") == grouped.difference("a", "b")
+
+
+@pytest.mark.parametrize("size", [1, 4, 10])
+def test_the_variance_of_a_mean_over_groups(size):
+    """Of groups of one size: the variance of the groups' means over their number."""
+    rng = np.random.default_rng(size)
+    of_groups = rng.normal(size=60)
+    scores = np.repeat(of_groups, size) + 0.3 * rng.normal(size=60 * size)
+    groups = np.repeat(np.arange(60), size)
+    order = rng.permutation(len(scores))  # sentences of a group need not stand together
+    resampled = Resampled(Mean(), {"a": [scores[order].tolist()]}, 6000, groups=groups[order].tolist())
+    expected = scores.reshape(60, size).mean(1).var() / 60
+    assert resampled.scores["a"].var() == pytest.approx(expected, rel=0.08)
+    assert resampled.scores["a"].mean() == pytest.approx(scores.mean(), abs=0.01)
+
+
+def test_with_groups_only_tests_that_know_them():
+    systems = [System(name, [Translations(name, noisy(share, 3), [])]) for name, share in (("a", 0.3), ("b", 0.2))]
+    groups = [str(number // 2) for number in range(30)]
+    options = Options(metrics=["bleu"], resamples=50, trials=50)
+    report = evaluate(systems, [REFERENCES], options, groups=groups)
+    tests = report["systems"][1]["tests"]["BLEU"]
+    assert set(tests["holm"]) == {"bootstrap"} and report["groups"] == 15
+    alone = evaluate(systems, [REFERENCES], options)["systems"][1]["tests"]["BLEU"]
+    assert set(alone["holm"]) >= {"bootstrap", "randomization", "t_test", "ks"}
+    few = evaluate(systems, [REFERENCES], options, groups=[str(number // 6) for number in range(30)])
+    assert "bootstrap" not in few["systems"][1]["tests"]["BLEU"]
+    with pytest.raises(SyntaxDataError):
+        evaluate(systems, [REFERENCES], options, groups=groups[1:])
 
 
 def test_draws_in_blocks_are_draws():

@@ -30,6 +30,7 @@ def by_syntax(
     *,
     baseline: str,
     resamples: int = 1000,
+    groups: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Scores in the intervals of each property.
 
@@ -39,6 +40,7 @@ def by_syntax(
         baseline: the system to compare the others with
         resamples: of the bootstrap over sentences and seeds (:class:`.significance.Resampled`); 0 leaves intervals and
             tests out, as it is where there are fewer than :data:`.significance.LEAST_SENTENCES`
+        groups: the group of each line, for the bootstrap to draw
 
     Returns:
         per property ``{"property", "intervals"}``, and per interval ``{"over", "to", "sentences", "mean", "scores",
@@ -62,7 +64,7 @@ def by_syntax(
                 "differences": {},
             }
             for scorer in scorers:
-                scores, differences = _compare(systems, scorer, interval.lines, baseline, resamples)
+                scores, differences = _compare(systems, scorer, interval.lines, baseline, resamples, groups)
                 entry["scores"][scorer.name], entry["differences"][scorer.name] = scores, differences
             intervals.append(entry)
         for scorer in scorers:
@@ -74,12 +76,18 @@ def by_syntax(
 
 
 def _compare(
-    systems: dict[str, list[list[str]]], scorer: Scorer, lines: np.ndarray, baseline: str, resamples: int
+    systems: dict[str, list[list[str]]],
+    scorer: Scorer,
+    lines: np.ndarray,
+    baseline: str,
+    resamples: int,
+    groups: Sequence[str] | None,
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
     chosen = lines.tolist()
-    resampled = (
-        Resampled(scorer, systems, resamples, subset=chosen) if resamples and len(chosen) >= LEAST_SENTENCES else None
-    )
+    independent = len(chosen) if groups is None else len({groups[line] for line in chosen})
+    resampled = None
+    if resamples and independent >= LEAST_SENTENCES:
+        resampled = Resampled(scorer, systems, resamples, subset=chosen, groups=groups)
     scores: dict[str, dict[str, float]] = {}
     for name, runs in systems.items():
         scores[name] = {"score": float(np.mean([scorer.corpus(run, chosen) for run in runs]))}

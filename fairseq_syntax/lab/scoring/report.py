@@ -124,6 +124,7 @@ def evaluate(
     baseline: str | None = None,
     sources: Sequence[str] | None = None,
     parses: Sequence[ParsedLine] | None = None,
+    groups: Sequence[str] | None = None,
 ) -> dict:
     """Score the systems and test them against the baseline (by name, or the first).
 
@@ -136,6 +137,8 @@ def evaluate(
         references: one list of sentences per reference translation
         sources: source sentences: ``by_length`` then counts source tokens in place of the first reference's
         parses: of the source lines, for the properties of ``options.by``
+        groups: the group of each sentence, such as its document, for the bootstrap to draw; the tests that take
+            sentences for independent (randomization, t-test, KS) are then left out
 
     Returns:
         the report: ``sentences``, ``signatures`` by metric, ``systems`` (``name``, ``runs`` of ``file`` and
@@ -160,9 +163,13 @@ def evaluate(
         raise SyntaxDataError("no metric that is asked for has scores of sentences to sort by a property of the parse")
     if parses is not None:
         counts.append(("the parse", len(parses)))
+    if groups is not None:
+        counts.append(("the groups", len(groups)))
     sentences = check_parallel(counts)
     scorers = [Scorer(m, references, options.tokenize, options.lowercase) for m in options.metrics if m in METRICS]
     report: dict = {"format": FORMAT, "sentences": sentences, "references": len(references)}
+    if groups is not None:
+        report["groups"] = len(set(groups))
     bar = progress(systems, of="scores", unit="systems")
     report["systems"] = [_score(system, scorers, references, options) for system in bar]
     report["signatures"] = {scorer.name: scorer.signature for scorer in scorers}
@@ -179,13 +186,15 @@ def evaluate(
             if entry is not base_entry:
                 entry["tests"] = {}  # where no metric has any, too
         every = {system.name: [run.lines for run in system.runs] for system in systems}
-        resamples = options.resamples if sentences >= LEAST_SENTENCES else 0
+        independent = sentences if groups is None else len(set(groups))
+        resamples = options.resamples if independent >= LEAST_SENTENCES else 0
         with progress(total=(len(systems) - 1) * len(scorers), of="tests", unit="tests") as bar:
             for scorer in scorers:
-                resampled = Resampled(scorer, every, resamples) if resamples else None
+                resampled = Resampled(scorer, every, resamples, groups=groups) if resamples else None
                 for system, entry in zip(systems, report["systems"]):
                     if system is not base:
-                        entry["tests"][scorer.name] = _test(system, base, scorer, resampled, options, entry, base_entry)
+                        tested = _test(system, base, scorer, resampled, options, entry, base_entry, groups)
+                        entry["tests"][scorer.name] = tested
                         bar.update()
         _correct([entry["tests"] for entry in report["systems"] if "tests" in entry])
     if options.by_length:
@@ -194,7 +203,7 @@ def evaluate(
         runs = {system.name: [run.lines for run in system.runs] for system in systems}
         base_name = report.get("baseline", systems[0].name)
         report["by_syntax"] = by_syntax(
-            runs, scorers, parses, options.by, baseline=base_name, resamples=options.resamples
+            runs, scorers, parses, options.by, baseline=base_name, resamples=options.resamples, groups=groups
         )
     return report
 
@@ -233,22 +242,25 @@ def _test(
     options: Options,
     entry: dict,
     base_entry: dict,
+    groups: Sequence[str] | None = None,
 ) -> dict:
     tests: dict = {"difference": entry["mean"][scorer.name] - base_entry["mean"][scorer.name]}
-    enough = len(base.runs[0]) >= LEAST_SENTENCES
+    enough = len(base.runs[0]) >= LEAST_SENTENCES and groups is None
     resamples, trials = (options.resamples, options.trials) if enough else (0, 0)
     tests["runs"] = [
         paired_tests(scorer, theirs.lines, run.lines, resamples=resamples, trials=trials)
         for run, theirs in zip(system.runs, itertools.cycle(base.runs))
     ]
-    ours, theirs = (np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in (system, base))
-    tests |= sentence_tests(theirs, ours)
+    if groups is None:
+        ours, theirs = (np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in (system, base))
+        tests |= sentence_tests(theirs, ours)
     corpora = [[run["scores"][scorer.name] for run in e["runs"]] for e in (base_entry, entry)]
     tests["seeds"] = seed_test(*corpora)
     if resampled is not None:
         found = resampled.difference(system.name, base.name)
         tests["bootstrap"] = {"low": found.low, "high": found.high, "p": found.p}
-        tests["bootstrap"]["signature"] = f"over:sentences and seeds|sides:2|n:{resamples}|seed:{SEED}"
+        over = "sentences" if groups is None else "groups"
+        tests["bootstrap"]["signature"] = f"over:{over} and seeds|sides:2|n:{options.resamples}|seed:{SEED}"
         tests["detectable"] = found.detectable
     return tests
 
@@ -263,7 +275,7 @@ def _p_values(tests: dict) -> dict[str, float]:
     if "randomization" in tests["runs"][0]:
         found["randomization"] = max(run["randomization"]["p"] for run in tests["runs"])
     for name in ("t_test", "ks", "seeds"):
-        if tests[name] is not None:
+        if tests.get(name) is not None:
             found[name] = tests[name]
     return found
 
@@ -347,7 +359,8 @@ def _score_table(report: dict) -> Table:
     notes = [f"{metric}: {signature}" for metric, signature in report["signatures"].items()]
     if seeds:
         notes.insert(0, "mean ± standard deviation over the seeds")
-    return Table(f"Scores of {report['sentences']} sentences", header, rows, notes)
+    in_groups = f" in {report['groups']} groups" if "groups" in report else ""
+    return Table(f"Scores of {report['sentences']} sentences{in_groups}", header, rows, notes)
 
 
 def _test_table(report: dict) -> Table:
@@ -382,8 +395,9 @@ def _test_table(report: dict) -> Table:
         of_pairs = [name for name in first if name == "randomization" or not both_sides]
         if of_pairs:
             notes.append(f"{', '.join(of_pairs)}: the largest p over pairs of seeds")
-    if report["sentences"] < LEAST_SENTENCES:
-        notes.append(f"no bootstrap and no randomization of fewer than {LEAST_SENTENCES} sentences")
+    if report.get("groups", report["sentences"]) < LEAST_SENTENCES:
+        kind = "groups" if "groups" in report else "sentences"
+        notes.append(f"no bootstrap and no randomization of fewer than {LEAST_SENTENCES} {kind}")
     if "seeds" in present:
         notes.append("seeds: Welch's t-test over the seeds' corpus scores")
     return Table(f"Against {report['baseline']}", header, rows, notes)

@@ -1,9 +1,9 @@
-"""Is the difference from the baseline more than chance? A bootstrap over sentences and seeds, and others' tests."""
+"""Is the difference from the baseline significant? A bootstrap over sentences and seeds, and others' tests."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -140,6 +140,11 @@ class Resampled:
     ``examples/evaluation/README.md``): in 95 to 96% where seeds differ by what the sentences make of them, in fewer
     where they are few and differ by far more.
 
+    Sentences of one document are alike, and a draw that takes them one by one finds too little
+    variance. With ``groups`` a draw takes as many groups as there are, with replacement, and of
+    each all sentences (the cluster bootstrap: Davison and Hinkley 1997, Bootstrap Methods and Their
+    Application, section 3.8).
+
     What is drawn for a system depends on its name and not on the other systems.
 
     Args:
@@ -148,6 +153,7 @@ class Resampled:
         draws: of the bootstrap
         seed: of the random numbers
         subset: 0-based numbers of the sentences to look at (default: all)
+        groups: of each sentence, the subset or not, the group that it is in (default: each is one of its own)
 
     Attributes:
         score: of each system, the mean over its seeds
@@ -165,6 +171,7 @@ class Resampled:
         *,
         seed: int = SEED,
         subset: Sequence[int] | None = None,
+        groups: Sequence[Hashable] | None = None,
     ) -> None:
         self.score: dict[str, float] = {}
         self.scores: dict[str, np.ndarray] = {}
@@ -172,7 +179,7 @@ class Resampled:
         self.variances: dict[str, tuple[float, float]] = {}
         for system, translations in runs.items():
             whole = np.array([scorer.corpus(lines, subset) for lines in translations])
-            drawn = _draws(scorer, translations, draws, seed, subset)
+            drawn = _draws(scorer, translations, draws, seed, subset, groups)
             self.score[system], self.scores[system] = float(whole.mean()), drawn.mean(0)
             self.seeds[system] = n = len(whole)
             if n > 1:
@@ -200,25 +207,44 @@ class Resampled:
 
 
 def _draws(
-    scorer: Scorer, runs: Sequence[Sequence[str]], draws: int, seed: int, subset: Sequence[int] | None
+    scorer: Scorer,
+    runs: Sequence[Sequence[str]],
+    draws: int,
+    seed: int,
+    subset: Sequence[int] | None,
+    groups: Sequence[Hashable] | None,
 ) -> np.ndarray:
     """Corpus scores [seeds, draws] of the runs on drawn sentences; equal arguments draw the same sentences."""
     statistics = [np.asarray(scorer.statistics(lines), dtype=np.float64) for lines in runs]
-    if subset is not None:
-        statistics = [one[list(subset)] for one in statistics]
+    numbers = list(range(len(statistics[0])) if subset is None else subset)
+    group_of = group_numbers(numbers if groups is None else [groups[number] for number in numbers])
+    sums = [_sums_by_group(one[numbers], group_of) for one in statistics]
     blocks = [
-        [[scorer.of_sums(sums) for sums in counts @ one] for one in statistics]
-        for counts in _counts(len(statistics[0]), draws, seed)
+        [[scorer.of_sums(drawn) for drawn in counts @ one] for one in sums]
+        for counts in _counts(len(sums[0]), draws, seed)
     ]
     return np.concatenate([np.array(block) for block in blocks], axis=1)
 
 
-def _counts(sentences: int, draws: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each draw takes each sentence, float64 [at most BLOCK, sentences], until there are all draws."""
+def group_numbers(groups: Sequence[Hashable]) -> np.ndarray:
+    """The groups numbered from 0 in the order in which they come first, int64 [N]."""
+    number_of: dict[Hashable, int] = {}
+    return np.array([number_of.setdefault(group, len(number_of)) for group in groups], dtype=np.int64)
+
+
+def _sums_by_group(statistics: np.ndarray, group_of: np.ndarray) -> np.ndarray:
+    """Sums of the sentences' statistics [N, K] over each group, float64 [groups, K]."""
+    sums = np.zeros((int(group_of.max(initial=-1)) + 1, statistics.shape[1]))
+    np.add.at(sums, group_of, statistics)
+    return sums
+
+
+def _counts(groups: int, draws: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each draw takes each group, float64 [at most BLOCK, groups], until there are all draws."""
     rng = np.random.default_rng(seed)
     for start in range(0, draws, BLOCK):
         size = min(BLOCK, draws - start)
-        yield rng.multinomial(sentences, np.full(sentences, 1 / sentences), size=size).astype(np.float64)
+        yield rng.multinomial(groups, np.full(groups, 1 / groups), size=size).astype(np.float64)
 
 
 def holm(p: Sequence[float]) -> list[float]:
