@@ -17,7 +17,7 @@ FLOORS = {
     "corpus": [("corpus",), ("corpus.parsing", "corpus.store")],
     "plugin": [("compat",), ("data",), ("model",), ("systems",), ("criterions",), ("inference",), ("tasks",)],
     "use": [("use",), ("use.pages",), ("use.serving",)],
-    "lab": [("lab",), ("lab.scoring",), ("lab.figures",), ("lab.experiments",)],
+    "lab": [("lab",), ("lab.scoring",), ("lab.figures",), ("lab.experiments",), ("lab.recipes",)],
     "command line": [("cli",)],
 }
 LEVEL = {

@@ -1,0 +1,98 @@
+"""What a recipe may say, and what is told of one that says something else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.recipes import reference
+from fairseq_syntax.lab.recipes.reading import load
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLE = EXAMPLES / "recipe.yaml"
+
+
+def changed(folder: Path, before: str, after: str) -> Path:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert before in text
+    path = folder / "recipe.yaml"
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+    return path
+
+
+def line_of(path: Path, text: str) -> int:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return next(number for number, line in enumerate(lines, start=1) if text in line)
+
+
+def test_the_example_has_all_its_keys_read():
+    recipe = load(EXAMPLE)
+    assert recipe.name == "multi30k-small"
+    assert recipe.seeds == [1, 2, 3]
+    linear = recipe.systems["pascal.linear"]
+    assert (linear.arch, linear.options, linear.parse) == ("pascal_transformer", {"pascal-heads": "2"}, "linear")
+    assert recipe.systems["PSH"].train == {"criterion": "supervised_head"}
+    assert recipe.parse.controls["linear"].make == ["linear"]
+    assert recipe.translate.options == {"beam": "4", "max-tokens": "4000"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "meant"),
+    [
+        ("\nsystems:\n", "\nsytems:\n", "sytems:", "systems"),
+        ("max_length: 100", "max_lenght: 100", "max_lenght", "max_length"),
+        ("without_parse", "without_pars", "without_pars", "without_parse"),
+        ("like: pascal,", "like: pascl,", "like: pascl", "pascal"),
+        ("parse: linear}", "parse: linaer}", "linaer", "linear"),
+        ("baseline: transformer", "baseline: transfomer", "transfomer", "transformer"),
+        ("by_length: 10", "by_length: ten", "by_length: ten", "ten"),
+        ("seeds: [1", "seeds: [x", "seeds: [x", "x"),
+        ("method: sentencepiece", "method: sentencepice", "sentencepice", "sentencepiece"),
+        ("  source: en\n", "", "corpus:", "source"),
+        ("target: de", "target: en", "corpus:", "target"),
+        ("  data: ../data/multi30k ", "  # ", "corpus:", "data"),
+    ],
+)
+def test_a_fault_is_told_with_its_line_and_what_is_meant(tmp_path, before, after, line, meant):
+    path = changed(tmp_path, before, after)
+    with pytest.raises(SyntaxDataError) as raised:
+        load(path)
+    assert Path(raised.value.path) == path
+    assert raised.value.line == line_of(path, line)
+    assert meant in str(raised.value)
+
+
+def test_texts_are_read_as_they_are_written(tmp_path):
+    recipe = load(changed(tmp_path, "target: de", "target: no"))
+    assert recipe.corpus.target == "no"
+    assert load(EXAMPLE).train["lr"] == "0.004"
+
+
+def test_a_recipe_extends_another(tmp_path):
+    shutil.copy(EXAMPLE, tmp_path / "base.yaml")
+    path = tmp_path / "longer.yaml"
+    path.write_text("extends: base.yaml\ntrain: {max-epoch: 12}\nsystems: {lstm: {arch: lstm}}\n")
+    with pytest.raises(SyntaxDataError) as raised:  # the base's variants name its systems
+        load(path)
+    assert raised.value.path == tmp_path / "base.yaml"
+    path.write_text(path.read_text() + "translate: {variants: null, beam: 1}\nscore: null\n")
+    recipe = load(path)
+    assert list(recipe.systems) == ["lstm"]
+    assert recipe.train["max-epoch"] == "12" and recipe.train["lr"] == "0.004"
+    assert recipe.name == "longer" and recipe.folder is None
+
+
+def test_changes_of_the_command_line_reach_any_key():
+    changes = {"corpus.data": "elsewhere", "systems.pascal.linear.options.pascal-heads": "1", "seeds": "[4]"}
+    recipe = load(EXAMPLE, changes)
+    assert recipe.corpus.data == "elsewhere" and recipe.seeds == [4]
+    assert recipe.systems["pascal.linear"].options == {"pascal-heads": "1"}
+
+
+@pytest.mark.checkout
+def test_the_reference_and_the_editors_schema_are_those_of_the_models():
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page()
+    assert reference.SCHEMA.read_text(encoding="utf-8") == reference.json_schema()
