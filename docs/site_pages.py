@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from fairseq_syntax.corpus.linearize import linearize
@@ -197,23 +198,24 @@ def speed_table() -> str:
 
 def commands() -> str:
     """Every subcommand, from its parser."""
-    from fairseq_syntax.cli import SUBCOMMANDS, add_subcommand
+    from fairseq_syntax.cli import command as cli
 
-    parser = argparse.ArgumentParser(prog="fairseq-syntax")
-    subparsers = parser.add_subparsers()
+    subparsers = argparse.ArgumentParser(prog="fairseq-syntax").add_subparsers()
     parts = ["# The command line", "", "`fairseq-syntax SUBCOMMAND --help` says the same.", ""]
-    for name in SUBCOMMANDS:
-        add_subcommand(subparsers, name)
-    for name, sub in subparsers.choices.items():
-        parts += _command(name, sub, 2)
+    group = None
+    for name, module in cli.commands().items():
+        if module.COMMAND.group != group:
+            group = module.COMMAND.group
+            parts += [f"## {group.capitalize()}", ""]
+        parser = cli.add_command(subparsers, name, module.COMMAND)
+        module.add_arguments(parser)
+        parts += _command(name, parser, 3)
     return "\n".join(parts) + "\n"
 
 
 def _command(name: str, parser: argparse.ArgumentParser, level: int) -> list[str]:
     usage = parser.format_usage().removeprefix("usage: ").rstrip()
     parts = [f"{'#' * level} `{name}`", "", _cell(parser.description or ""), "", "```text", usage, "```", ""]
-    from fairseq_syntax.cli.examples import example
-
     formatter = parser._get_formatter()
     rows: list[str] = []
     nested: list[tuple[str, argparse.ArgumentParser]] = []
@@ -230,7 +232,8 @@ def _command(name: str, parser: argparse.ArgumentParser, level: int) -> list[str
         rows.append(f"| `{shown.replace('|', '/')}` | {_cell(text)} |")
     if rows:
         parts += ["| argument | meaning |", "|:--|:--|", *rows, ""]
-    parts += ["```sh", example(name), "```", ""]
+    example = dedent((parser.epilog or "").removeprefix("example:\n"))
+    parts += ["```sh", example, "```", ""]
     for sub_name, sub in nested:
         parts += _command(f"{name} {sub_name}", sub, level + 1)
     return parts

@@ -3,55 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 from typing import Any
 
 from fairseq_syntax import __version__, register
-from fairseq_syntax.cli.examples import add_examples
+from fairseq_syntax.cli.command import GROUPS, add_command, commands, load
 from fairseq_syntax.errors import SyntaxDataError
-
-# In the order of the pipeline.
-SUBCOMMANDS = {
-    "demo": "train the plain Transformer and PASCAL on a toy corpus, and compare them",
-    "filter": "remove pairs of a parallel corpus by language, length, ratio or parse",
-    "parse": "parse text to CoNLL-U",
-    "control": "make control parses: the same form, without the syntax",
-    "segment": "split the words of a parse, or text, into subword pieces",
-    "inventory": "make one dictionary and label inventory for several data directories",
-    "binarize": "binarize the syntax beside an existing token dataset",
-    "inspect": "say what is in a store, and check it against its tokens",
-    "user-dir": "print what to give to --user-dir",
-    "translate": "translate raw text with a trained model",
-    "serve": "serve trained models over HTTP, with a page to try them on",
-    "align": "align the words of translations by a model's attention",
-    "export": "write a model for stock fairseq or CTranslate2",
-    "score": "score translations, with significance",
-    "contrast": "contrastive evaluation: is the right translation the more probable one?",
-    "plot": "draw scores, training curves and reliability",
-    "show": "draw a model's attention with the parse",
-    "experiment": "run a grid of systems and seeds",
-    "calibrate": "compare a parser's probabilities with a treebank",
-    "tree": "write the tree that a model's parent head believes in",
-    "eval-tree": "score trees against a treebank",
-    "multitask": "make the corpus of the multi-task baseline",
-    "diversify": "translate with varied tag sequences",
-}
-# Those that load what fairseq wrote, for which it has to know this package. It takes seconds to import.
-WITH_FAIRSEQ = {
-    "binarize",
-    "inventory",
-    "inspect",
-    "translate",
-    "align",
-    "export",
-    "serve",
-    "contrast",
-    "show",
-    "tree",
-    "diversify",
-}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,24 +19,35 @@ def main(argv: list[str] | None = None) -> int:
         the exit status: 0; 1 after bad input, which is explained on stderr; 2 after wrong usage
     """
     argv = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog="fairseq-syntax", description="Syntax for fairseq's translation models.")
+    parser = argparse.ArgumentParser(
+        prog="fairseq-syntax",
+        usage="%(prog)s [-h] [--version] SUBCOMMAND ...",
+        description="Syntax for fairseq's translation models.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    subparsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
-    chosen = argv[0] if argv and argv[0] in SUBCOMMANDS else None
-    completing = "_ARGCOMPLETE" in os.environ  # set by the shell, which then wants to know all options
-    for name, summary in SUBCOMMANDS.items():
-        if completing or chosen in (None, name):
-            if completing or chosen:
-                add_subcommand(subparsers, name)
-            else:
-                subparsers.add_parser(name, help=summary)
-    if completing:
+    subparsers = parser.add_subparsers(
+        dest="subcommand", metavar="SUBCOMMAND", required=True, help=argparse.SUPPRESS, prog=parser.prog
+    )
+    chosen = load(argv[0]) if argv and "_ARGCOMPLETE" not in os.environ else None
+    # without one, help or an error names all of them, and a shell that completes a line wants their options too
+    modules = {argv[0]: chosen} if chosen else commands()
+    for name, module in modules.items():
+        module.add_arguments(add_command(subparsers, name, module.COMMAND))
+    if not chosen:
+        parser.epilog = _by_group(modules)
         _complete(parser)
-    args = parser.parse_args(argv)
-    if args.subcommand in WITH_FAIRSEQ:
+        if argv and not argv[0].startswith("-"):
+            parser.error(f"there is no subcommand {argv[0]}{_similar(argv[0], modules)}")
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        own = subparsers.choices[args.subcommand]
+        options = [option for action in own._actions for option in action.option_strings]
+        own.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
+    if modules[args.subcommand].COMMAND.needs_fairseq:
         register()
     try:
-        return importlib.import_module(f"fairseq_syntax.cli.{args.subcommand.replace('-', '_')}").main(args) or 0
+        return modules[args.subcommand].main(args) or 0
     except SyntaxDataError as error:
         print(f"fairseq-syntax {args.subcommand}: error: {error}", file=sys.stderr)
         return 1
@@ -89,16 +58,27 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def add_subcommand(subparsers: Any, name: str) -> argparse.ArgumentParser:
-    """Add a subcommand's parser, with its example."""
-    importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}").add_parser(subparsers)
-    parser: argparse.ArgumentParser = subparsers.choices[name]
-    add_examples(name, parser)
-    return parser
+def _by_group(modules: dict[str, Any]) -> str:
+    """The subcommands' names and summaries, one group after the other."""
+    lines = []
+    for group in GROUPS:
+        members = [(name, module.COMMAND.summary) for name, module in modules.items() if module.COMMAND.group == group]
+        lines += [f"{group}:", *(f"  {name:<11} {summary}" for name, summary in members), ""]
+    return "\n".join([*lines, "fairseq-syntax SUBCOMMAND --help describes one, with an example."])
+
+
+def _similar(name: str, names: Any) -> str:
+    """A question that names what was perhaps meant; empty if nothing is similar."""
+    from difflib import get_close_matches
+
+    similar = get_close_matches(name, names, n=1)
+    return f": did you mean {similar[0]}?" if similar else ""
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
     """Answer a shell that completes the command line, and end; without argcomplete there is no answer."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return
     try:
         import argcomplete
     except ImportError:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_translator, read_sentences, translator_options
 
+COMMAND = Command(
+    group="use",
+    summary="align the words of translations by a model's attention",
+    description="Align the words of sentences and their translations by a trained model's attention: a line of "
+    "links such as 0-0 2-1 for each pair. With --choose, try every head of every layer on these pairs instead, and "
+    "keep the best beside the checkpoint, where translate --alignments, align and export find it.",
+    example=r"""
+        fairseq-syntax align checkpoints/checkpoint_best.pt --input test.en --translations test.de \
+            --output test.align""",
+    needs_fairseq=True,
+    step=3,
+)
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add the subcommand."""
-    summary = "align the words of translations by a model's attention"
-    parser = subparsers.add_parser(
-        "align",
-        help=summary,
-        description="Align the words of sentences and their translations by a trained model's attention: a line of "
-        "links such as 0-0 2-1 for each pair. With --choose, try every head of every layer on these pairs instead, and "
-        "keep the best beside the checkpoint, where translate --alignments, align and export find it.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a model")
     parser.add_argument("--input", required=True, metavar="FILE", help="the sentences: text, or a .conllu file")
     parser.add_argument("--translations", required=True, metavar="FILE", help="a line for each sentence")

@@ -6,14 +6,23 @@ import argparse
 import logging
 import sys
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
+COMMAND = Command(
+    group="data",
+    summary="binarize the syntax beside an existing token dataset",
+    example=r"""
+        fairseq-syntax binarize -s en -t de --trainpref pieces/train --validpref pieces/valid --testpref pieces/test \
+            --destdir bin""",
+    needs_fairseq=True,
+    step=5,
+)
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add the subcommand; the options are those of ``fairseq-preprocess``."""
-    summary = "binarize the syntax beside an existing token dataset"
-    parser = subparsers.add_parser("binarize", help=summary, description=summary.capitalize() + ".")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("--destdir", required=True, metavar="DIR", help="the token dataset, with its dictionaries")
     parser.add_argument("-s", "--source-lang", required=True, metavar="SRC")
     parser.add_argument("-t", "--target-lang", required=True, metavar="TGT")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive
 from fairseq_syntax.cli.parse import (
     OF_DISTRIBUTIONS,
@@ -25,15 +26,19 @@ if TYPE_CHECKING:
 _MIN_PROB = 1e-5
 AT_A_TIME = 1000  # sentences, which the parser sorts into batches
 
+COMMAND = Command(
+    group="research",
+    summary="compare a parser's probabilities with a treebank",
+    description="Parse a treebank's own words, or take a parse of them, and report how far the probabilities of "
+    "heads and labels are right: expected calibration error, UAS by confidence, the temperature that fits best, "
+    "and what each --min-prob would keep. The temperatures are those of the softmax for each word.",
+    example="fairseq-syntax calibrate --gold en_ewt-ud-dev.conllu --lang en --output report.json --picture diagram.svg",
+    step=2,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "calibrate",
-        help="compare a parser's probabilities with a treebank",
-        description="Parse a treebank's own words, or take a parse of them, and report how far the probabilities of "
-        "heads and labels are right: expected calibration error, UAS by confidence, the temperature that fits best, "
-        "and what each --min-prob would keep. The temperatures are those of the softmax for each word.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("--gold", required=True, type=Path, metavar="FILE", help="the treebank, CoNLL-U")
     parser.add_argument(
         "--parsed", type=Path, metavar="FILE", help="a parse of its words with Arcs=, in place of a parser"
@@ -44,7 +49,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     add_parser_options(parser, raw_text=False)
     arcs = parser.add_argument_group("distributions")
     add_distribution_options(arcs, min_prob=_MIN_PROB)
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

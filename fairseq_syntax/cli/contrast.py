@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, given, positive
 
 if TYPE_CHECKING:
@@ -21,15 +22,21 @@ _OF_MODELS = {
     **{"parser": "", "lang": "", "score": "sum", "max_tokens": _MAX_TOKENS},
 }
 
+COMMAND = Command(
+    group="evaluate",
+    summary="contrastive evaluation: is the right translation the more probable one?",
+    description="Score right and wrong translations of contrastive sets by forced decoding, and compare how often "
+    "systems find the right one more probable. Intervals and tests take the items of one source together.",
+    example=r"""
+        fairseq-syntax contrast --set lingeval97.de.json --model plain=plain.pt PASCAL=pascal.pt \
+            --conllu lingeval97.en.conllu""",
+    needs_fairseq=True,
+    step=2,
+)
 
-def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "contrast",
-        help="contrastive evaluation: is the right translation the more probable one?",
-        description="Score right and wrong translations of contrastive sets by forced decoding, and compare how often "
-        "systems find the right one more probable. Intervals and tests take the items of one source together.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument(
         "--set",
         nargs="+",
@@ -74,7 +81,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
     parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
     parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import then_segment
 from fairseq_syntax.lab.controls import CONTROLS
 
+COMMAND = Command(
+    group="research",
+    summary="make control parses: the same form, without the syntax",
+    description="Make a control parse out of a parse: the same words in the same format, with trees, labels and "
+    "distributions that tell less. Several controls are applied one after the other. What each of them keeps of "
+    "the parse is said in fairseq_syntax/lab/controls.py.",
+    example="fairseq-syntax control linear --input train.en.conllu --output linear/train.en.conllu",
+    step=1,
+)
 
-def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "control",
-        help="make control parses: the same form, without the syntax",
-        description="Make a control parse out of a parse: the same words in the same format, with trees, labels and "
-        "distributions that tell less. Several controls are applied one after the other. What each of them keeps of "
-        "the parse is said in fairseq_syntax/lab/controls.py.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
     parser.add_argument("--input", required=True, metavar="FILE", help="a parse: CoNLL-U, .gz too")
     parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")
@@ -29,7 +33,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser.add_argument(
         "--block", type=int, default=50_000, metavar="N", help="lines among which shuffled moves trees (default: 50000)"
     )
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+
+from fairseq_syntax.cli.command import Command
+
+COMMAND = Command(
+    group="start",
+    summary="train the plain Transformer and PASCAL on a toy corpus, and compare them",
+    description="Write a toy corpus whose translation depends on the parse, train systems on it, and print what "
+    "they reach beside what can be reached: about 3 minutes on two cores. What is done already is not done again.",
+    example="fairseq-syntax demo --out runs/toy",
+)
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="train the plain Transformer and PASCAL on a toy corpus, and compare them",
-        description="Write a toy corpus whose translation depends on the parse, train systems on it, and print what "
-        "they reach beside what can be reached: about 3 minutes on two cores. What is done already is not done again.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="every system (hours)")
     which.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="these rows; a wrong one lists all")
@@ -22,7 +26,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--seeds", type=int, nargs="+", action="extend", metavar="N", help="train with each of these (default: 1)"
     )
-    return parser
 
 
 def toy_folder() -> Path:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_batches, add_data, positive
 
+COMMAND = Command(
+    group="research",
+    summary="translate with varied tag sequences",
+    description="Translate with a LaSyn model: each source by its most likely tag sequence, then by random valid "
+    "sequences at given edit distances from it. A sequence is valid if the training data has each pair of "
+    "neighbours that is new in it. Writes translations.tsv, diversity.json, diversity.md and diversity.png.",
+    example="fairseq-syntax diversify lasyn/checkpoint_best.pt --sentences 100 --distances 0 2 4 --out diversity",
+    needs_fairseq=True,
+    step=4,
+)
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "diversify",
-        help="translate with varied tag sequences",
-        description="Translate with a LaSyn model: each source by its most likely tag sequence, then by random valid "
-        "sequences at given edit distances from it. A sequence is valid if the training data has each pair of "
-        "neighbours that is new in it. Writes translations.tsv, diversity.json, diversity.md and diversity.png.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("checkpoint", nargs="+", metavar="CHECKPOINT", help="a LaSyn model, or several for an ensemble")
     add_data(parser)
     parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")

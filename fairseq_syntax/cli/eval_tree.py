@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 
+from fairseq_syntax.cli.command import Command
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "eval-tree",
-        help="UAS and LAS of predicted trees against a CoNLL-U file",
-        description="UAS and LAS in the way of the CoNLL 2018 shared task: the files hold the same text, and may cut "
-        "it into tokens, words and sentences differently.  LAS is reported where both files have relations.",
-    )
+COMMAND = Command(
+    group="evaluate",
+    summary="score trees against a treebank",
+    description="UAS and LAS in the way of the CoNLL 2018 shared task: the files hold the same text, and may cut "
+    "it into tokens, words and sentences differently.  LAS is reported where both files have relations.",
+    example="fairseq-syntax eval-tree gold.conllu trees.conllu",
+    step=5,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("gold", help="CoNLL-U file of the trees to compare with (.gz is unpacked)")
     parser.add_argument("system", help="CoNLL-U file of the predicted trees (.gz is unpacked)")
     parser.add_argument("--json", action="store_true", help="print fractions as JSON, not a table")
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

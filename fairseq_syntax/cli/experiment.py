@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
 
@@ -20,13 +21,18 @@ class _Keys(argparse.Action):
         parser.exit()
 
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "experiment",
-        help="run a grid of systems and seeds, and write its results table",
-        description="Run what is not done yet of an experiment, score it, and write the table from the results file. "
-        "--keys describes the keys of the YAML file.",
-    )
+COMMAND = Command(
+    group="train",
+    summary="run a grid of systems and seeds",
+    description="Run what is not done yet of an experiment, score it, and write the table from the results file. "
+    "--keys describes the keys of the YAML file.",
+    example="fairseq-syntax experiment experiment.yaml --jobs 2",
+    step=2,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("file", metavar="FILE.yaml", help="the experiment")
     parser.add_argument("--keys", action=_Keys, nargs=0, help="describe the keys of the YAML file, and end")
     parser.add_argument(
@@ -40,7 +46,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--check-code", action="store_true", help="run again what other code of this package did")
     parser.add_argument("--list", action="store_true", help="show what is done and what is not, and run nothing")
     parser.add_argument("--table", action="store_true", help="write the table again from the results file alone")
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_data
 from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS
 
+COMMAND = Command(
+    group="use",
+    summary="write a model for stock fairseq or CTranslate2",
+    description="Write a folder with a model that needs this package no more, its dictionaries and segmentation. "
+    "For models that are plain Transformers at inference; label embeddings become source factors of CTranslate2.",
+    example=r"""
+        fairseq-syntax export checkpoints/checkpoint_best.pt --to ctranslate2 --output exported \
+            --quantization int8""",
+    needs_fairseq=True,
+    step=4,
+)
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add the subcommand."""
-    summary = "write a model for stock fairseq or CTranslate2"
-    parser = subparsers.add_parser(
-        "export",
-        help=summary,
-        description="Write a folder with a model that needs this package no more, its dictionaries and segmentation. "
-        "For models that are plain Transformers at inference; label embeddings become source factors of CTranslate2.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT")
     parser.add_argument("--to", choices=KINDS, help="what is to run it")
     parser.add_argument("--output", metavar="DIR", help="the folder to make")

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import given, positive, probability, then_segment
 
+COMMAND = Command(
+    group="data",
+    summary="remove pairs of a parallel corpus by language, length, ratio or parse",
+    description="Write the lines of parallel files that pass in all of them, and report what was removed and why. "
+    "Lines that are empty on one side always go; every other test is asked for by its option.",
+    example=r"""
+        fairseq-syntax filter --input train.en train.de --output clean/train.en clean/train.de \
+            --max-length 80 --max-ratio 2.5 --languages en de""",
+    step=1,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "filter",
-        help="remove pairs of a parallel corpus by language, length, ratio or parse",
-        description="Write the lines of parallel files that pass in all of them, and report what was removed and why. "
-        "Lines that are empty on one side always go; every other test is asked for by its option.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument(
         "--input", nargs="+", action="extend", required=True, metavar="FILE", help="parallel text files (.gz too)"
     )
@@ -48,7 +55,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="processes (default: 1)")
-    return parser
 
 
 def _ratio(text: str) -> float:

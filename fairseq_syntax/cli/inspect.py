@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.command import Command
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "inspect",
-        help="say what is in a store, and check it against its tokens",
-        description="Say what is in the stores of a data directory (or in one store), and draw a sentence as text.",
-    )
+COMMAND = Command(
+    group="data",
+    summary="say what is in a store, and check it against its tokens",
+    description="Say what is in the stores of a data directory (or in one store), and draw a sentence as text.",
+    example="fairseq-syntax inspect bin --check",
+    needs_fairseq=True,
+    step=6,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("path", metavar="BIN", help="a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow")
     parser.add_argument("--check", action="store_true", help="verify every sentence against the token dataset")
     parser.add_argument(
@@ -18,7 +25,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--label-groups", default="ud", metavar="MAP", help="of LDD: ud, stanford or a file")
     parser.add_argument("--problems", type=int, default=20, metavar="N", help="with --check: show so many")
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_file_language, positive
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
+COMMAND = Command(
+    group="data",
+    summary="make one dictionary and label inventory for several data directories",
+    description="Make OUTDIR/dict.LANG.txt and, where the texts have parses, OUTDIR/labels.LANG.json from several "
+    "segmented texts: those that one data directory of all of them would have. With --srcdict, --tgtdict, "
+    "--source-labels and --target-labels, fairseq-preprocess makes a directory of each text, on any machine, and "
+    "fairseq-train takes them as DIR0:DIR1:….",
+    example="fairseq-syntax inventory --lang en --input pieces/0/train.en pieces/1/train.en --outdir common",
+    needs_fairseq=True,
+    step=4,
+)
 
-def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "inventory",
-        help="make one dictionary and label inventory for several data directories",
-        description="Make OUTDIR/dict.LANG.txt and, where the texts have parses, OUTDIR/labels.LANG.json from several "
-        "segmented texts: those that one data directory of all of them would have. With --srcdict, --tgtdict, "
-        "--source-labels and --target-labels, fairseq-preprocess makes a directory of each text, on any machine, and "
-        "fairseq-train takes them as DIR0:DIR1:….",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     add_file_language(parser)
     parser.add_argument(
         "--input",
@@ -43,7 +48,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
         "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
     )
     add_ray_options(parser)
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

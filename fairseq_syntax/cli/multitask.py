@@ -5,17 +5,24 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive
 
+COMMAND = Command(
+    group="research",
+    summary="make the corpus of the multi-task baseline",
+    description="Write a corpus for multi-task learning (Currey and Heafield, 2019): each source sentence twice, "
+    "with a tag at both ends that says what is wanted, once with its translation and once with its linearised "
+    "parse, shuffled together. Reads PREFIX.SRC, PREFIX.SRC.conllu and PREFIX.TGT from `fairseq-syntax segment`.",
+    example=r"""
+        fairseq-syntax multitask --src en --tgt de --train pieces/train --translate-only pieces/valid pieces/test \
+            --outdir multitask""",
+    step=3,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "multitask",
-        help="double a corpus: each source with its translation and with its linearised parse",
-        description="Write a corpus for multi-task learning (Currey and Heafield, 2019): each source sentence twice, "
-        "with a tag at both ends that says what is wanted, once with its translation and once with its linearised "
-        "parse, shuffled together. Reads PREFIX.SRC, PREFIX.SRC.conllu and PREFIX.TGT from `fairseq-syntax segment`.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("--src", required=True, metavar="LANG", help="language of the source, which is parsed")
     parser.add_argument("--tgt", required=True, metavar="LANG", help="language of the target")
     parser.add_argument(
@@ -43,7 +50,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the shuffle")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: %(default)s)")
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import given, positive, probability, then_segment
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 from fairseq_syntax.runtime.uris import location
@@ -15,14 +16,18 @@ OF_DISTRIBUTIONS = ("min_prob", "temperature", "label_temperature", "structured"
 PART_LINES = 2000
 OF_JOBS = {"workers": None, "threads": None, "part_lines": PART_LINES, "shard": None, "merge": False, "ray": None}
 
+COMMAND = Command(
+    group="data",
+    summary="parse text to CoNLL-U",
+    description="Parse a text, line by line, to one CoNLL-U file. A run that was interrupted continues when the "
+    "same command is given again; so does one that found the disk full.",
+    example="fairseq-syntax parse --input train.en --output train.en.conllu --lang en --distributions --workers 4",
+    step=2,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "parse",
-        help="parse text to CoNLL-U",
-        description="Parse a text, line by line, to one CoNLL-U file. A run that was interrupted continues when the "
-        "same command is given again; so does one that found the disk full.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument(
         "--input", required=True, type=location, metavar="FILE", help="text, or CoNLL-U for --parser conllu; or a URI"
     )
@@ -61,7 +66,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     work.add_argument(
         "--overwrite", action="store_true", help="replace a result of something else, when the new one is whole"
     )
-    return parser
 
 
 def add_parser_options(parser, *, raw_text: bool = True) -> None:

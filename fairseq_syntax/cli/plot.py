@@ -3,30 +3,55 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
+from fairseq_syntax.cli.command import Command, add_command
 from fairseq_syntax.cli.options import positive
 
+_CURVES = "fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metrics loss bleu --output curves.svg"
 _METRICS = ("bleu", "bleu1", "chrf", "ter", "ribes")
 
+COMMAND = Command(
+    group="evaluate",
+    summary="draw scores, training curves and reliability",
+    description="Draw a figure as PNG, SVG or PDF, by the ending of its name.",
+    example=_CURVES,
+    step=3,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "plot",
-        help="draw scores, training curves and reliability",
-        description="Draw a figure as PNG, SVG or PDF, by the ending of its name.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     figures = parser.add_subparsers(dest="figure", metavar="FIGURE", required=True)
-
-    box = figures.add_parser("box", help="box plot of the systems' sentence scores")
+    box = _figure(
+        figures,
+        "box",
+        "box plot of the systems' sentence scores",
+        "fairseq-syntax plot box --ref test.de --sys plain=plain.out PASCAL=pascal.out --output box.svg",
+    )
     _translations(box)
     box.add_argument("--metric", choices=_METRICS, default="bleu", help="(default: bleu)")
 
-    length = figures.add_parser("length", help="BLEU by length of the reference, or of the source")
+    length = _figure(
+        figures,
+        "length",
+        "BLEU by length of the reference, or of the source",
+        r"""
+        fairseq-syntax plot length --ref test.de --src test.en --sys plain=plain.out PASCAL=pascal.out \
+            --output length.svg""",
+    )
     _translations(length)
     length.add_argument("--src", metavar="FILE", help="source sentences: count their tokens")
     length.add_argument("--step", type=positive, default=10, metavar="N", help="width of an interval (default: 10)")
 
-    by = figures.add_parser("by", help="a metric by a property of the source's parse")
+    by = _figure(
+        figures,
+        "by",
+        "a metric by a property of the source's parse",
+        r"""
+        fairseq-syntax plot by --ref test.de --sys plain=plain.out PASCAL=pascal.out \
+            --conllu test.en.conllu --by dependency-length --output by.svg""",
+    )
     _translations(by)
     by.add_argument("--conllu", required=True, metavar="PARSE", help="the source's parse")
     by.add_argument("--src", metavar="FILE", help="source sentences: a parse of others is refused")
@@ -34,17 +59,30 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     by.add_argument("--metric", choices=_METRICS, default="bleu", help="(default: bleu)")
     by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
 
-    curves = figures.add_parser("curves", help="training curves from fairseq's logs")
+    curves = _figure(
+        figures,
+        "curves",
+        "training curves from fairseq's logs",
+        _CURVES,
+    )
     curves.add_argument("logs", nargs="+", metavar="[NAME=]LOG", help="json, simple or tqdm logs of fairseq-train")
     curves.add_argument("--metrics", nargs="+", action="extend", metavar="NAME", help="one panel each (default: loss)")
     curves.add_argument("--since", type=positive, default=1, metavar="N", help="leave out what was before update N")
 
-    reliability = figures.add_parser("reliability", help="reliability diagram of a parser's probabilities")
+    reliability = _figure(
+        figures,
+        "reliability",
+        "reliability diagram of a parser's probabilities",
+        "fairseq-syntax plot reliability stanza=report.json --output reliability.svg",
+    )
     reliability.add_argument("files", nargs="+", metavar="[NAME=]FILE", help="--output of fairseq-syntax calibrate")
 
     for figure in (box, length, by, curves, reliability):
-        figure.add_argument("--out", required=True, metavar="FILE", help="FILE.png, FILE.svg or FILE.pdf")
-    return parser
+        figure.add_argument("--output", required=True, metavar="FILE", help="FILE.png, FILE.svg or FILE.pdf")
+
+
+def _figure(figures: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+    return add_command(figures, name, Command("evaluate", summary, example))
 
 
 def _translations(parser: argparse.ArgumentParser) -> None:
@@ -62,11 +100,11 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import check_output
 
-    check_output(args.out, *getattr(args, "ref", ()), getattr(args, "src", None), getattr(args, "conllu", None))
-    plot.check_ending(args.out)
+    check_output(args.output, *getattr(args, "ref", ()), getattr(args, "src", None), getattr(args, "conllu", None))
+    plot.check_ending(args.output)
     draw = {"box": _box, "length": _length, "by": _by, "curves": _curves, "reliability": _reliability}[args.figure]
-    plot.save(draw(args), args.out)
-    finished(args.out, "the figure")
+    plot.save(draw(args), args.output)
+    finished(args.output, "the figure")
     return 0
 
 
@@ -148,7 +186,7 @@ def _read(args):
     named += [(args.src, len(sources))] if sources is not None else []
     check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
     check_names([system.name for system in systems])
-    check_output(args.out, *(run.path for system in systems for run in system.runs))
+    check_output(args.output, *(run.path for system in systems for run in system.runs))
     return systems, references, sources
 
 
@@ -159,7 +197,7 @@ def _of_names(args: argparse.Namespace, texts: list[str]) -> list[tuple[str, str
 
     named = [_named(text) for text in texts]
     check_names([name for name, _ in named], "NAME=FILE")
-    check_output(args.out, *(path for _, path in named))
+    check_output(args.output, *(path for _, path in named))
     return named
 
 

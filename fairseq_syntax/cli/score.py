@@ -6,17 +6,24 @@ import argparse
 import json
 import sys
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive
 
 _METRICS = ("bleu", "bleu1", "chrf", "ter", "ribes", "distinct1")
 
+COMMAND = Command(
+    group="evaluate",
+    summary="score translations, with significance",
+    description="Score translations with sacrebleu, nltk and scipy, and test systems against a baseline.",
+    example=r"""
+        fairseq-syntax score --ref test.de --sys plain=plain.out PASCAL=pascal.1.out,pascal.2.out --metrics bleu chrf \
+            --conllu test.en.conllu --by dependency-length""",
+    step=1,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "score",
-        help="score translations and compare systems",
-        description="Score translations with sacrebleu, nltk and scipy, and test systems against a baseline.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument(
         "--ref", nargs="+", action="extend", required=True, metavar="FILE", help="reference translations, plain text"
     )
@@ -55,7 +62,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, where you have it")
     parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
     parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

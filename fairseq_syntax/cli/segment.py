@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_file_language, given, positive, probability
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 OF_SENTENCEPIECE: dict[str, object] = {"model_type": "unigram", "character_coverage": 1.0}
 OF_TRAINING = {"train_on": None, "vocab_size": 8000, **OF_SENTENCEPIECE, "train_lines": 0, "seed": 1}
 
+COMMAND = Command(
+    group="data",
+    summary="split the words of a parse, or text, into subword pieces",
+    description="Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, trained here "
+    "or given. From NAME.LANG.conllu come OUTDIR/NAME.LANG, the pieces with spaces between, and "
+    "OUTDIR/NAME.LANG.conllu, the same parse with the number of pieces of every token. From plain text "
+    "comes the former. Files that were made from the same input by the same model are left as they are.",
+    example=r"""
+        fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --outdir pieces \
+            --train sentencepiece --vocab-size 8000""",
+    step=3,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "segment",
-        help="split words into pieces, each of which knows its word",
-        description="Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, trained here "
-        "or given. From NAME.LANG.conllu come OUTDIR/NAME.LANG, the pieces with spaces between, and "
-        "OUTDIR/NAME.LANG.conllu, the same parse with the number of pieces of every token. From plain text "
-        "comes the former. Files that were made from the same input by the same model are left as they are.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     add_file_language(parser)
     parser.add_argument(
         "--input", nargs="+", action="extend", required=True, metavar="FILE", help=".conllu or plain text; either .gz"
@@ -49,7 +56,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     add_ray_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="train and segment again whatever is there")
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

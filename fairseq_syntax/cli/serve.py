@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, positive
 
+COMMAND = Command(
+    group="use",
+    summary="serve trained models over HTTP, with a page to try them on",
+    description="Load models once and translate what is posted to /translate; / is a page to try them on. "
+    "Requests that come together are translated together. Prints its address when it is ready.",
+    example="fairseq-syntax serve plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --port 8000",
+    needs_fairseq=True,
+    step=2,
+)
 
-def add_parser(verbs: argparse._SubParsersAction) -> None:
-    """Add the verb."""
-    parser = verbs.add_parser(
-        "serve",
-        help="serve trained models over HTTP, with a page to try them on",
-        description="Load models once and translate what is posted to /translate; / is a page to try them on. "
-        "Requests that come together are translated together. Prints its address when it is ready.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument(
         "model", nargs="+", metavar="[NAME=]MODEL", help="checkpoints or exported folders; the first is the default"
     )

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import argparse
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive
 
+COMMAND = Command(
+    group="evaluate",
+    summary="draw a model's attention with the parse",
+    description="Translate sentences with one model or several, and show parse, texts, scores and attention: as "
+    "one self-contained HTML page to step through, or (.png, .svg, .pdf) one sentence's heat maps.",
+    example=r"""
+        fairseq-syntax show bin --model plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --split test \
+            --sentences 1-20 --out page.html""",
+    needs_fairseq=True,
+    step=4,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "show",
-        help="draw a model's attention with the parse",
-        description="Translate sentences with one model or several, and show parse, texts, scores and attention: as "
-        "one self-contained HTML page to step through, or (.png, .svg, .pdf) one sentence's heat maps.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("data", metavar="BIN", help="the binarized data")
     parser.add_argument(
         "--model", nargs="+", action="extend", required=True, metavar="[NAME=]CHECKPOINT", help="trained models"
@@ -43,7 +51,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
     )
     picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="default: encoder")
     picture.add_argument("--tree", metavar="NAME", help="to draw: parser, gold, or 'NAME (predicted)'")
-    return parser
 
 
 def _numbers(text: str) -> list[int]:

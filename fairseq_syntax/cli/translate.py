@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_translator, is_stream, positive, read_sentences, translator_options
 
+COMMAND = Command(
+    group="use",
+    summary="translate raw text with a trained model",
+    description="Translate raw text, or CoNLL-U, line by line: parses it where the model needs a parse, segments, "
+    "translates and puts the pieces together again. Empty lines stay empty.",
+    example="fairseq-syntax translate checkpoints/checkpoint_best.pt --input test.en --output test.de",
+    needs_fairseq=True,
+    step=1,
+)
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add the subcommand."""
-    summary = "translate raw text with a trained model"
-    parser = subparsers.add_parser(
-        "translate",
-        help=summary,
-        description="Translate raw text, or CoNLL-U, line by line: parses it where the model needs a parse, segments, "
-        "translates and puts the pieces together again. Empty lines stay empty.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument(
         "checkpoint", nargs="+", metavar="CHECKPOINT", help="a model, or several for an ensemble; or an exported folder"
     )

@@ -7,20 +7,26 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_device, given, is_stream, positive, probability, read_sentences
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
 
+COMMAND = Command(
+    group="use",
+    summary="write the tree that a model's parent head believes in",
+    description="Write CoNLL-U with the heads that a trained model's parent head predicts (supervised_heads or "
+    "lisa in its encoder), repaired to trees.  Input is raw text, or CoNLL-U whose tokens are taken and whose "
+    "heads are not looked at.  MISC has each head's probability, as Arcs=HEAD:dep:P.",
+    example="fairseq-syntax tree --path checkpoints/checkpoint_best.pt --input test.en --output trees.conllu",
+    needs_fairseq=True,
+    step=5,
+)
 
-def add_parser(subparsers) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        "tree",
-        help="write the trees that a model's parent head predicts",
-        description="Write CoNLL-U with the heads that a trained model's parent head predicts (supervised_heads or "
-        "lisa in its encoder), repaired to trees.  Input is raw text, or CoNLL-U whose tokens are taken and whose "
-        "heads are not looked at.  MISC has each head's probability, as Arcs=HEAD:dep:P.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
     parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
     parser.add_argument("--data", metavar="DIR", help="binarized data, if no longer where they were in training")
     parser.add_argument(
@@ -55,7 +61,6 @@ def add_parser(subparsers) -> argparse.ArgumentParser:
         metavar="P",
         help="least probability written with --distributions (default: 0.01)",
     )
-    return parser
 
 
 def main(args: argparse.Namespace) -> int:

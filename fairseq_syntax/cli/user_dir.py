@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 
+from fairseq_syntax.cli.command import Command
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add the subcommand."""
-    summary = "print what to give to --user-dir"
-    subparsers.add_parser("user-dir", help=summary, description=summary.capitalize() + ".")
+COMMAND = Command(
+    group="train",
+    summary="print what to give to --user-dir",
+    example='fairseq-train bin --user-dir "$(fairseq-syntax user-dir)" --task syntax_translation',
+    step=1,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It has none."""
 
 
 def main(args: argparse.Namespace) -> None:

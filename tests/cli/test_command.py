@@ -14,9 +14,10 @@ import pytest
 import torch
 
 import fairseq_syntax
-from fairseq_syntax.cli import SUBCOMMANDS, WITH_FAIRSEQ, add_subcommand, main
-from fairseq_syntax.cli.examples import EXAMPLES, example
+from fairseq_syntax.cli import main
+from fairseq_syntax.cli.command import GROUPS, add_command, commands
 
+SUBCOMMANDS = commands()
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys
@@ -54,7 +55,6 @@ def test_a_subcommand_that_needs_no_model_does_not_wait_for_fairseq(tmp_path):
 
 @pytest.mark.slow
 def test_a_subcommand_that_needs_fairseq_registers_first(tmp_path):
-    assert set(SUBCOMMANDS) >= WITH_FAIRSEQ
     done = command("translate", str(tmp_path / "model.pt"), "--input", str(tmp_path / "text"))
     assert "['fairseq', 'fairseq_syntax.tasks', 'torch']" in done.stderr
     assert "DEBUG" not in done.stderr  # fairseq's imports configure logging; registering leaves it alone
@@ -96,11 +96,17 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             yield action
 
 
+def parser_of(subcommand: str) -> argparse.ArgumentParser:
+    """The whole command's parser, with this subcommand alone."""
+    parser = argparse.ArgumentParser(prog="fairseq-syntax")
+    module = SUBCOMMANDS[subcommand]
+    module.add_arguments(add_command(parser.add_subparsers(), subcommand, module.COMMAND))
+    return parser
+
+
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS)
 def test_options_of_several_values_add_up_when_they_are_repeated(subcommand):
-    parser = argparse.ArgumentParser()
-    add_subcommand(parser.add_subparsers(), subcommand)
-    for option in options_of(parser):
+    for option in options_of(parser_of(subcommand)):
         if option.nargs in ("+", "*"):
             assert isinstance(option, argparse._ExtendAction), f"{option.option_strings}: the last one wins"
             assert not option.default, f"{option.option_strings}: the default would stay with what is given"
@@ -108,9 +114,7 @@ def test_options_of_several_values_add_up_when_they_are_repeated(subcommand):
 
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS)
 def test_a_number_of_workers_is_1_or_more(subcommand):
-    parser = argparse.ArgumentParser()
-    add_subcommand(parser.add_subparsers(), subcommand)
-    for option in options_of(parser):
+    for option in options_of(parser_of(subcommand)):
         if "--workers" in option.option_strings:
             with pytest.raises(argparse.ArgumentTypeError, match="1 or more"):
                 option.type("0")
@@ -125,25 +129,47 @@ def words_of(example: str) -> list[str]:
     return words[1:]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_every_example_is_understood_by_its_parser(name, capsys):
-    subcommand = name.split()[0]
-    assert subcommand in SUBCOMMANDS
-    parser = argparse.ArgumentParser(prog="fairseq-syntax")
-    own = add_subcommand(parser.add_subparsers(), subcommand)
-    words = words_of(example(name))
-    assert words[: len(name.split())] == name.split()
-    parser.parse_args(words)
-    assert example(subcommand).splitlines()[0] in own.format_help()
-    for text in example(name).splitlines():
-        assert len(text) <= 118, "with its indentation, a line of the help"
+def examples_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """The examples below the help of every subcommand in a parser, with the words that call for that help."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield name, below.epilog.removeprefix("example:")
+                yield from ((f"{name} {names}", example) for names, example in examples_of(below))
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_every_example_is_understood_by_its_parser(subcommand, capsys):
+    parser = parser_of(subcommand)
+    for name, example in examples_of(parser):
+        words = words_of(example)
+        assert words[: len(name.split())] == name.split()
+        parser.parse_args(words)
+        with pytest.raises(SystemExit):
+            parser.parse_args([*name.split(), "--help"])
+        assert example in capsys.readouterr().out
+        for text in example.splitlines():
+            assert len(text) <= 118, "with its indentation, a line of the help"
+        with pytest.raises(SystemExit):
+            parser.parse_args([*words, "--no-such-option"])
+
+
+def test_help_lists_every_subcommand_in_its_group(capsys):
     with pytest.raises(SystemExit):
-        parser.parse_args([*words, "--no-such-option"])
-    capsys.readouterr()
+        main(["--help"])
+    groups = {block.partition(":")[0]: block for block in capsys.readouterr().out.split("\n\n")}
+    for name, module in SUBCOMMANDS.items():
+        assert f"\n  {name} " in groups[module.COMMAND.group]
+    assert set(GROUPS) <= set(groups)
 
 
-def test_every_subcommand_has_an_example():
-    assert set(EXAMPLES) >= set(SUBCOMMANDS)
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [(["plto"], "plot"), (["score", "--ref", "a", "--sys", "b", "--metric5", "bleu"], "--metrics")]
+)
+def test_what_is_misspelt_is_answered_by_what_was_perhaps_meant(wrong, meant, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(wrong)
+    assert end.value.code == 2 and f"did you mean {meant}?" in capsys.readouterr().err
 
 
 def test_module_and_script_are_the_same(capsys):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_syntax.cli import SUBCOMMANDS, demo
+from fairseq_syntax.cli import demo
 from fairseq_syntax.cli import main as command
+from fairseq_syntax.cli.command import commands
 
 
 def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,5 +48,5 @@ def completions(line: str, out: Path) -> set[str]:
 @pytest.mark.slow
 def test_the_shell_completes_subcommands_and_options(tmp_path: Path) -> None:
     pytest.importorskip("argcomplete")
-    assert set(SUBCOMMANDS) <= completions("fairseq-syntax ", tmp_path / "a")
+    assert set(commands()) <= completions("fairseq-syntax ", tmp_path / "a")
     assert completions("fairseq-syntax parse --mer", tmp_path / "b") == {"--merge"}

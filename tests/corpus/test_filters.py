@@ -237,8 +237,8 @@ def test_a_file_that_changes_while_it_is_filtered_is_an_error(corpus, monkeypatc
 
 def test_the_command_prints_its_report(corpus, capsys):
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    argv = ["filter", "--input", f"{corpus}/en", f"{corpus}/de", "--output", f"{corpus}/o.en", f"{corpus}/o.de"]
+    command.add_arguments(parser)
+    argv = ["--input", f"{corpus}/en", f"{corpus}/de", "--output", f"{corpus}/o.en", f"{corpus}/o.de"]
     assert command.main(parser.parse_args([*argv, "--max-ratio", "2", "--min-length", "2"])) == 0
     printed = capsys.readouterr().out
     assert "7 lines, 4 kept, 3 removed" in printed
@@ -262,9 +262,9 @@ def test_the_command_prints_its_report(corpus, capsys):
 )
 def test_limits_that_make_no_sense(option, capsys):
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
+    command.add_arguments(parser)
     with pytest.raises(SystemExit):
-        parser.parse_args(["filter", "--input", "x", "--output", "y", *option])
+        parser.parse_args(["--input", "x", "--output", "y", *option])
     assert f"{option[0]}: must be" in capsys.readouterr().err
 
 

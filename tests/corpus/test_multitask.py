@@ -108,9 +108,9 @@ def test_a_chain_deeper_than_the_interpreters_stack():
 
 def run(tmp_path, *options):
     parser = argparse.ArgumentParser()
-    multitask.add_parser(parser.add_subparsers())
+    multitask.add_arguments(parser)
     common = ["--src", "en", "--tgt", "de", "--outdir", str(tmp_path / "out")]
-    return multitask.main(parser.parse_args(["multitask", *common, *options]))
+    return multitask.main(parser.parse_args([*common, *options]))
 
 
 def corpus(tmp_path, n=20):

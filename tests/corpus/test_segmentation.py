@@ -354,8 +354,8 @@ def test_a_word_of_white_space_is_an_error(segmenters):
 
 def run_segment(*arguments):
     parser = argparse.ArgumentParser()
-    segment_cli.add_parser(parser.add_subparsers())
-    return segment_cli.main(parser.parse_args(["segment", *map(str, arguments)]))
+    segment_cli.add_arguments(parser)
+    return segment_cli.main(parser.parse_args([*map(str, arguments)]))
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])

@@ -69,8 +69,8 @@ def recipe(tmp_path):
 
 def _parse(*argv) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["experiment", *map(str, argv)])
+    command.add_arguments(parser)
+    return parser.parse_args([*map(str, argv)])
 
 
 def _ran(recipe) -> list[str]:

@@ -57,8 +57,8 @@ def files(tmp_path_factory):
 
 def _parse(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["score", *map(str, argv)])
+    command.add_arguments(parser)
+    return parser.parse_args([*map(str, argv)])
 
 
 @pytest.fixture(scope="module")

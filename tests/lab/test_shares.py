@@ -134,8 +134,8 @@ def run(recipe, *options) -> int:
     import argparse
 
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    return command.main(parser.parse_args(["experiment", str(recipe), *options]))
+    command.add_arguments(parser)
+    return command.main(parser.parse_args([str(recipe), *options]))
 
 
 def ran(recipe) -> list[str]:

@@ -170,13 +170,13 @@ def test_a_page_gets_its_equation_after_the_first_paragraph() -> None:
 
 
 def test_every_subcommand_and_option_is_in_the_reference() -> None:
-    from fairseq_syntax.cli import SUBCOMMANDS
+    from fairseq_syntax.cli.command import commands as subcommands
     from fairseq_syntax.model.decoder import DECODER_SYSTEMS
     from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 
     commands = site_pages.commands()
-    for name in SUBCOMMANDS:
-        assert f"\n## `{name}`\n" in commands, name
+    for name in subcommands():
+        assert f"\n### `{name}`\n" in commands, name
     assert "`--shard I/N`" in commands and "%(default)" not in commands
     options = site_pages.options()
     for option in (

@@ -1,0 +1,90 @@
+"""What a subcommand says about itself, and the parser made from it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import textwrap
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+__all__ = ["GROUPS", "Command", "add_command", "commands", "load"]
+
+Group = Literal["start", "data", "train", "use", "evaluate", "research"]
+GROUPS: tuple[Group, ...] = get_args(Group)  # in the order of ``fairseq-syntax --help``
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand, as ``COMMAND`` of the module of its name in this package.
+
+    The module also has ``add_arguments(parser)`` and ``main(args)``, which returns the exit status; None is 0.
+
+    Args:
+        group: where ``fairseq-syntax --help`` lists it
+        summary: one line, without a capital or a full stop
+        example: a command to copy, or several; a test parses each
+        description: what ``--help`` says first (default: the summary)
+        needs_fairseq: whether it loads models or data of fairseq, which then has to know this package first
+        step: its place in the pipeline within its group; those without one come after, by name
+    """
+
+    group: Group
+    summary: str
+    example: str
+    description: str = ""
+    needs_fairseq: bool = False
+    step: int = 100
+
+
+class _Help(argparse.HelpFormatter):
+    """Folds all text but the examples, which are to be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example:") else super()._fill_text(text, width, indent)
+
+
+def add_command(subparsers: Any, name: str, command: Command) -> argparse.ArgumentParser:
+    """The parser of a subcommand, without its options yet, and with its example below them.
+
+    Args:
+        subparsers: what ``ArgumentParser.add_subparsers`` returned
+        name: as it is typed
+        command: what it says about itself
+    """
+    example = textwrap.indent(textwrap.dedent(command.example).strip(), "  ")
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=command.summary,
+        description=command.description or f"{command.summary[0].upper()}{command.summary[1:]}.",
+        epilog=f"example:\n{example}",
+        formatter_class=_Help,
+    )
+    return parser
+
+
+def load(name: str) -> Any:
+    """The module of a subcommand; None if there is none of this name."""
+    if not any(module.name == name.replace("-", "_") for module in pkgutil.iter_modules(_folder())):
+        return None
+    module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}")
+    return module if isinstance(getattr(module, "COMMAND", None), Command) else None
+
+
+def commands() -> dict[str, Any]:
+    """All subcommands' modules by name, in the order of ``fairseq-syntax --help``."""
+    names = [module.name.replace("_", "-") for module in pkgutil.iter_modules(_folder())]
+    modules = {name: module for name in names if (module := load(name)) is not None}
+
+    def place(name: str) -> tuple[int, int, str]:
+        command = modules[name].COMMAND
+        return GROUPS.index(command.group), command.step, name
+
+    return {name: modules[name] for name in sorted(modules, key=place)}
+
+
+def _folder() -> list[str]:
+    from fairseq_syntax import cli
+
+    return list(cli.__path__)
