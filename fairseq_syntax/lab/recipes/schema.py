@@ -69,13 +69,20 @@ class Corpus(Section):
     target: Name = Field(description="language of the target")
     train: Texts = Field([], description="training data: prefix, the two files, or a .tsv file")
     valid: Texts = Field([], description="validation data, likewise")
-    tests: dict[Name, Texts] = Field({}, description="test sets by name, likewise")
+    tests: dict[Name, Texts] = Field(
+        {},
+        description="test sets by name, likewise; with a reader: the name of its split, `test2016: test_2016_flickr`",
+    )
+    references: dict[Name, int] = Field({}, description="of tests with several: PREFIX.de, PREFIX.de.1, …: how many")
     reader: str | None = Field(
         None, description="a corpus with files of its own format: a reader of fairseq_syntax/corpus/readers by name"
     )
     data: str | None = Field(None, description="the folder with the reader's files; --data replaces it")
     options: dict[str, Any] = Field({}, description="the reader's options, such as years or names of its test sets")
     download: bool = Field(False, description="fetch what is missing from `data`, where the reader knows how")
+    words: dict[Name, str] = Field(
+        {}, description="by language: a program that puts spaces between words, such as `mecab -Owakati`"
+    )
     subset: Subset | None = Field(None, description="a random part of the training data")
     filter: Filter = Field(Filter(), description="what stays of the training data")
 
@@ -85,12 +92,21 @@ class Corpus(Section):
             raise ValueError("source and target are the same language: files could not be told apart")
         if self.reader is None and not (self.train and self.valid):
             raise ValueError("give train and valid, or a reader and its data")
-        if self.reader is not None and (self.train or self.valid or self.tests):
-            raise ValueError("a reader gives train, valid and tests itself: name one or the other")
+        if self.reader is not None and (self.train or self.valid):
+            raise ValueError("a reader gives train and valid itself: name one or the other")
+        if not self.tests:
+            raise ValueError("give tests, at least one")
         if self.reader is not None and self.data is None:
             raise ValueError("a reader needs data, the folder with its files")
         if self.tests.keys() & {"train", "valid"}:
             raise ValueError("no test set can be called train or valid")
+        for key, names, known in (
+            ("references", self.references, self.tests),
+            ("words", self.words, (self.source, self.target)),
+        ):
+            for name in names:
+                if name not in known:
+                    raise _error(f"{name} is not one of {', '.join(known)}", key, name)
         return self
 
 
