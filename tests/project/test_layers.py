@@ -14,7 +14,7 @@ ROOT = Path(fairseq_syntax.__file__).parent
 FLOORS = {
     "ground": [("errors",)],
     "runtime": [("runtime",)],
-    "corpus": [("corpus",), ("corpus.parsing", "corpus.store")],
+    "corpus": [("corpus",), ("corpus.parsing", "corpus.readers", "corpus.store")],
     "plugin": [("compat",), ("data",), ("model",), ("systems",), ("criterions",), ("inference",), ("tasks",)],
     "use": [("use",), ("use.pages",), ("use.serving",)],
     "lab": [("lab",), ("lab.scoring",), ("lab.figures",), ("lab.experiments",), ("lab.recipes",)],

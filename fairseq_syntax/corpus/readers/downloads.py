@@ -1,0 +1,180 @@
+"""Downloads: resumed, checked, unpacked; and the files of a corpus by their names."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import shutil
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import as_data_error, locked, make_folder
+
+
+class DamagedArchive(SyntaxDataError):
+    """An archive that has to be fetched again."""
+
+
+def download(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | None = None) -> None:
+    """Fetches files into a folder and unpacks archives there; what is there already is kept.
+
+    Args:
+        checksums: by the name of a file, ``sha256:HEX`` or ``md5:HEX``, where it is published
+
+    Raises:
+        SyntaxDataError: as :func:`fetch`
+    """
+    make_folder(folder)
+    for url in urls:
+        path = folder / url.rsplit("/", 1)[-1]
+        if path.exists():
+            continue
+        print(f"fetching {url}", file=sys.stderr)
+        with locked(path):
+            if not path.exists():
+                fetch(url, path, (checksums or {}).get(path.name))
+
+
+def fetch(url: str, path: Path, checksum: str | None = None) -> None:
+    """Fetches one file, resuming where an earlier run stopped, and unpacks it beside itself if it is an archive.
+
+    Until it is as long as the server says and has the right checksum it lies under ``NAME.part``.
+
+    Args:
+        checksum: ``sha256:HEX`` or ``md5:HEX``; None: none is known
+
+    Raises:
+        SyntaxDataError: it cannot be fetched, ends early, is another file or a damaged one, or the disk is full
+    """
+    partial = path.with_name(path.name + ".part")
+    begin = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={begin}-"} if begin else {})
+    hint = "run it again to go on, or fetch the file yourself and put it into the corpus's folder"
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response, as_data_error(partial):
+            resumed = begin > 0 and response.status == 206
+            length = response.headers.get("Content-Length")
+            with open(partial, "ab" if resumed else "wb") as file:
+                shutil.copyfileobj(response, file)
+            due = None if length is None else int(length) + (begin if resumed else 0)
+            if due is not None and partial.stat().st_size != due:
+                message = f"was cut off: {partial.stat().st_size} of {due} bytes"
+                raise SyntaxDataError(message, path=url, hint=hint)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:  # 416: there is nothing after what we have
+            raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
+    if checksum is not None and (found := _digest(partial, checksum)) != checksum:
+        partial.unlink()
+        message = f"is another file than it was: its checksum is {found}, not {checksum}"
+        raise SyntaxDataError(message, path=url, hint=hint)
+    try:
+        # On a full disk the archive stays, and the next run goes on with it.
+        with as_data_error(path.parent):
+            if path.suffix in (".tgz", ".gz"):
+                check_gzip(partial)  # all of it, where tar stops before the checksum
+            if path.name.endswith((".tgz", ".tar.gz", ".zip")):
+                unpack(partial, path.parent)
+    except DamagedArchive:
+        partial.unlink(missing_ok=True)
+        raise
+    partial.rename(path)
+
+
+def _digest(path: Path, checksum: str) -> str:
+    """The checksum of a file, by the algorithm of the given one."""
+    algorithm = checksum.partition(":")[0]
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with as_data_error(path), open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return f"{algorithm}:{digest.hexdigest()}"
+
+
+def check_gzip(path: Path) -> None:
+    """Raises DamagedArchive where a gzip file cannot be read to its end."""
+    with _archive(path), gzip.open(path) as file:
+        while file.read(1 << 20):
+            pass
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[None]:
+    """What is wrong with an archive that is read in the block, as DamagedArchive; errors of the disk stay."""
+    try:
+        yield
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        EOFError,
+        gzip.BadGzipFile,
+        zlib.error,
+    ) as error:
+        message = f"cannot be unpacked: {error}"
+        raise DamagedArchive(message, path=path, hint="run it again: it is fetched anew") from error
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a tar or zip archive.
+
+    Raises:
+        DamagedArchive: it cannot be read, or has members that would land elsewhere
+        OSError: the disk is full, or the folder cannot be written to
+    """
+    with _archive(archive):
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as packed:
+                for name in packed.namelist():
+                    _check_below(folder, name)
+                packed.extractall(folder)
+            return
+        with tarfile.open(archive) as tar:
+            if hasattr(tarfile, "data_filter"):
+                tar.extractall(folder, filter="data")
+                return
+            for member in tar:  # Python before 3.10.12 and 3.11.4, such as that of Debian 12
+                if not (member.isfile() or member.isdir()):
+                    raise tarfile.ExtractError(f"{member.name} is neither a file nor a folder")
+                _check_below(folder, member.name)
+                tar.extract(member, folder, set_attrs=False)
+
+
+def _check_below(folder: Path, name: str) -> None:
+    if not (folder / name).resolve().is_relative_to(folder.resolve()):
+        raise tarfile.ExtractError(f"{name} is not below the folder")
+
+
+def find(folder: Path, *names: str, hint: str | None = None) -> Path:
+    """The file of one of these names (patterns of ``glob``), plain or ``.gz``, anywhere below a folder.
+
+    A name with ``/`` in it is matched with the folders above the file.
+
+    Args:
+        hint: where the file comes from, for the error
+
+    Raises:
+        SyntaxDataError: there is none, or several for the first name that has any
+    """
+    for name in names:
+        matching = {p for end in ("", ".gz") for p in folder.rglob(name + end) if p.is_file()}
+        if len(matching) == 1:
+            return matching.pop()
+        if matching:
+            shown = ", ".join(sorted(str(path.relative_to(folder)) for path in matching)[:4])
+            message = f"several files are called {name}: {shown}"
+            raise SyntaxDataError(message, path=folder, hint="leave one of them there")
+    raise SyntaxDataError(
+        f"no file {' or '.join(names)} below",
+        path=folder,
+        hint=hint or "give its folder, or download: true",
+    )

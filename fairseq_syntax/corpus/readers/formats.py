@@ -1,0 +1,230 @@
+"""The file formats of parallel corpora, each read as a stream of sentences.
+
+White space inside a sentence becomes single spaces. Character entities are resolved where the format has them (SGML and
+XML), once: what stands as ``&amp;lt;`` in a file is the text ``&lt;``. Plain text is taken as it is.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import xml.parsers.expat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import read_lines
+
+Path = str | os.PathLike[str]
+# A sentence, its translation, and further reference translations where a test set has several.
+Row = tuple[str, ...]
+
+# What the training files of IWSLT hold beside sentences. Some of it stands on one side only
+# (translators, reviewers).
+_TAG = re.compile(r"\s*</?(url|talkid|keywords|speaker|translator|reviewer|doc|transcript)\b[^>]*>")
+_SENTENCE_TAG = re.compile(r"\s*<(title|description)>(.*?)</\1>\s*\Z")
+_SEGMENT_BEGIN = re.compile(r"<seg\b[^>]*>", re.IGNORECASE)
+_SEGMENT_END = re.compile(r"</seg\s*>", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
+
+
+def read_text(path: Path) -> Iterator[str]:
+    """The lines of a text file, plain or ``.gz``."""
+    for line in read_lines(path):
+        yield _spaced(line)
+
+
+def read_tagged(path: Path) -> Iterator[str]:
+    """The sentences of an IWSLT training file (``train.tags.*``): lines of text among lines of tags.
+
+    It is no XML: nothing in it is escaped. Titles and descriptions of talks are sentences.
+    """
+    for line in read_lines(path):
+        if sentence := _SENTENCE_TAG.match(line):
+            yield _spaced(sentence[2])
+        elif not _TAG.match(line):
+            yield _spaced(line)
+
+
+def read_segments(path: Path) -> Iterator[str]:
+    """The ``<seg>`` elements of a test set in NIST's SGML (WMT to 2020, IWSLT, OpenMT).
+
+    Such files are often no well-formed XML (``&`` and ``<`` that are not escaped), so that only the tags of segments
+    are looked for. A segment may run over several lines.
+
+    Raises:
+        SyntaxDataError: a segment that does not end, or one inside another
+    """
+    text: str | None = None  # of the segment that is open
+    began = 0
+    for number, line in enumerate(read_lines(path), start=1):
+        rest = line
+        while rest:
+            begin = _SEGMENT_BEGIN.search(rest)
+            if text is None:
+                if begin is None:
+                    break
+                text, began, rest = "", number, rest[begin.end() :]
+                continue
+            end = _SEGMENT_END.search(rest)
+            if begin is not None and (end is None or begin.start() < end.start()):
+                message = f"a <seg> inside the one of line {began}, which has no end"
+                raise SyntaxDataError(message, path=path, line=number)
+            if end is None:
+                text += rest
+                break
+            yield _spaced(unescape(text + rest[: end.start()]))
+            text, rest = None, rest[end.end() :]
+        if text is not None:
+            text += " "
+    if text is not None:
+        message = "this <seg> does not end"
+        raise SyntaxDataError(message, path=path, line=began, hint="is the file cut off?")
+
+
+def read_wmt_xml(path: Path, element: str, lang: str | None = None) -> Iterator[str]:
+    """The segments of one side of a test set in WMT's XML (from 2021): ``<seg>`` below ``<src>`` or ``<ref>``.
+
+    A document may have several references, by ``translator``; those of the first are taken.
+
+    Args:
+        element: ``src``, ``ref`` or ``hyp``
+        lang: only elements of this ``lang``
+
+    Raises:
+        SyntaxDataError: not well-formed XML
+    """
+    sentences: list[str] = []
+    inside: list[str] = []  # elements that are open
+    chosen = False  # in an element that is wanted
+    taken = False  # this document's is taken
+    parts: list[str] | None = None  # text of the segment that is open
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal chosen, taken, parts
+        inside.append(name)
+        if name == "doc":
+            taken = False
+        elif name == element and not taken and lang in (None, attributes.get("lang", lang)):
+            chosen = taken = True
+        elif name == "seg" and chosen:
+            parts = []
+
+    def end(name: str) -> None:
+        nonlocal chosen, parts
+        inside.pop()
+        if name == "seg" and parts is not None:
+            sentences.append(_spaced("".join(parts)))
+            parts = None
+        elif name == element:
+            chosen = False
+
+    def characters(text: str) -> None:
+        if parts is not None:
+            parts.append(text)
+
+    parser = xml.parsers.expat.ParserCreate("utf-8")
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler = characters
+    # No entity of a file's own making: nesting them is how a small file becomes a large one.
+    parser.EntityDeclHandler = _refuse_entities
+    try:
+        for line in read_lines(path):
+            parser.Parse((line + "\n").encode("utf-8"), False)
+            yield from sentences
+            sentences.clear()
+        parser.Parse(b"", True)
+    except xml.parsers.expat.ExpatError as error:
+        message = f"is not well-formed XML: {xml.parsers.expat.ErrorString(error.code)}"
+        raise SyntaxDataError(message, path=path, line=error.lineno) from error
+    except _Refused as error:
+        message = f"declares an entity, {error}"
+        raise SyntaxDataError(message, path=path, line=parser.CurrentLineNumber) from error
+
+
+class _Refused(Exception):
+    """An XML file declares an entity."""
+
+
+def _refuse_entities(name: str, *_: object) -> None:
+    raise _Refused(name)
+
+
+def read_aspec(path: Path, languages: Sequence[str] = ("ja", "en")) -> Iterator[dict[str, str]]:
+    """The sentences of an ASPEC file, by language: fields with `` ||| `` between them.
+
+    Training files have ``similarity ||| document ||| sentence ||| Japanese ||| English``, the others begin with the
+    document; ASPEC-JC has Chinese in the place of English.
+
+    Raises:
+        SyntaxDataError: a line of another number of fields
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split("|||")
+        if len(fields) not in (4, 5):
+            message = f"{len(fields)} fields between |||, not 4 or 5"
+            raise SyntaxDataError(message, path=path, line=number, hint="is it a file of ASPEC?")
+        yield dict(zip(languages, map(_spaced, fields[-2:])))
+
+
+def read_tsv(path: Path, columns: Sequence[int] = (0, 1)) -> Iterator[Row]:
+    """The rows of a file of tab-separated values, without quoting: a tab always ends a field.
+
+    Args:
+        columns: which ones, from 0
+
+    Raises:
+        SyntaxDataError: a line that has too few
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split("\t")
+        if max(columns) >= len(fields):
+            message = f"{len(fields)} columns, and column {max(columns)} (from 0) is asked for"
+            raise SyntaxDataError(message, path=path, line=number)
+        yield tuple(_spaced(fields[column]) for column in columns)
+
+
+def read_side(path: Path) -> Iterator[str]:
+    """One side of a corpus, in the format that its name says: ``.sgm``, ``.xml``, ``train.tags.*``, or plain text."""
+    name = os.path.basename(os.fspath(path)).removesuffix(".gz")
+    if name.endswith((".xml", ".sgm", ".sgml")):
+        return read_segments(path)
+    return read_tagged(path) if name.startswith("train.tags.") else read_text(path)
+
+
+def parallel(*paths: Path) -> Iterator[Row]:
+    """Rows of parallel files: source, target, and further references.
+
+    Raises:
+        SyntaxDataError: one has fewer sentences than another
+    """
+    return aligned([read_side(path) for path in paths], paths)
+
+
+def aligned(sides: Sequence[Iterable[str]], paths: Sequence[Path]) -> Iterator[Row]:
+    """Rows of parallel streams.
+
+    Args:
+        paths: where each comes from, for errors
+
+    Raises:
+        SyntaxDataError: one ends before another
+    """
+    for count, row in enumerate(zip_longest(*sides)):
+        if None in row:
+            ended = paths[row.index(None)]
+            longer = next(path for path, side in zip(paths, row) if side is not None)
+            message = f"ends after {count} sentences, and {os.fspath(longer)} goes on"
+            hint = "they are not the two sides of one corpus, or one is cut off"
+            raise SyntaxDataError(message, path=ended, line=count, hint=hint)
+        yield row
+
+
+def unescape(text: str) -> str:
+    """Text with its character entities resolved, once; a lone ``&`` is one."""
+    return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())

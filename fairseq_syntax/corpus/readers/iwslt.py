@@ -1,0 +1,109 @@
+"""IWSLT: TED talks, in the layout of the evaluation campaigns of 2014 to 2017.
+
+Files, as they come in the archives of the WIT3 site: ``train.tags.de-en.de`` with its other side, and
+``IWSLT14.TED.dev2010.de-en.de.xml`` and so on. ``download: true`` fetches the German-English archive of 2014 that
+fairseq keeps, and with ``year: 2017`` those of WIT3's copy on GitHub (English with Arabic, Chinese, French, German and
+others; Italian is in the multilingual archive DeEnItNlRo, which is to be fetched by hand from WIT3's site, as are
+those of 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from pathlib import Path
+
+from fairseq_syntax.corpus.readers import Split
+from fairseq_syntax.corpus.readers.downloads import download as fetch
+from fairseq_syntax.corpus.readers.downloads import find
+from fairseq_syntax.corpus.readers.formats import Row, parallel
+from fairseq_syntax.errors import SyntaxDataError
+
+SITES = {
+    2014: "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz",
+    2017: "https://raw.githubusercontent.com/hlt-mt/WIT3/master/archive/2017-01-trnted/texts/"
+    "{source}/{target}/{source}-{target}.tgz",
+}
+# MD5 as sacrebleu has them; of fairseq's archive none is published.
+CHECKSUMS = {
+    "en-de.tgz": "md5:d8a32cfc002a4f12b17429cfa78050e6",
+    "de-en.tgz": "md5:ca2b94d694150d4d6c5dc64c200fa589",
+    "en-zh.tgz": "md5:575b788dad6c5b9c5cee636f9ac1094a",
+    "zh-en.tgz": "md5:1c0ae40171d52593df8a6963d3828116",
+    "en-fr.tgz": "md5:3cf07ebe305312b12f7f1a4d5f8f8377",
+    "fr-en.tgz": "md5:19927da9de0f40348cad9c0fc61642ac",
+}
+EVERY = 23
+MOST_TOKENS, RATIO = 175, 1.5
+FAIRSEQ_TESTS = ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
+
+
+def read(
+    folder: Path,
+    langs: tuple[str, str],
+    *,
+    download: bool = False,
+    year: int = 2014,
+    valid: Sequence[str] = (),
+    tests: Sequence[str] = (),
+) -> Iterator[Split]:
+    """The splits.
+
+    Args:
+        year: of the campaign, to be downloaded
+        valid: development sets, such as ``dev2010``, put together. None: fairseq's own split for IWSLT 2014, every
+            23rd training pair of those that Moses' clean-corpus-n keeps (1 to 175 tokens a side, ratio at most 1.5);
+            for that, ``pip install '.[iwslt]'``
+        tests: test sets, each a split; none: fairseq's, which are five in one, ``test``
+    """
+    if download:
+        if year not in SITES:
+            hint = f"fetch it by hand; {', '.join(map(str, SITES))} can be"
+            raise SyntaxDataError(f"the corpus of {year} cannot be downloaded", path=folder, hint=hint)
+        source, target = langs
+        if year == 2014 and set(langs) != {"de", "en"}:
+            raise SyntaxDataError("of 2014 only German-English can be downloaded", path=folder)
+        url = SITES[year].format(source=source, target=target)
+        fetch([url], folder, CHECKSUMS if year == 2017 else None)
+    pairs = (f"{langs[0]}-{langs[1]}", f"{langs[1]}-{langs[0]}")  # whichever way round in the names
+    train = [find(folder, *(f"train.tags.{pair}.{lang}" for pair in pairs)) for lang in langs]
+
+    def evaluation(name: str) -> Iterator[Row]:
+        """A development or test set."""
+        sides = [find(folder, *(f"IWSLT*.{name}.{pair}.{lang}.xml" for pair in pairs)) for lang in langs]
+        return parallel(*sides)
+
+    if valid:
+        yield Split("train", parallel(*train))
+        yield Split("valid", chain(*map(evaluation, valid)))
+    else:
+        kept = cleaned(parallel(*train), langs)
+        number = accumulate(kept)  # of each pair among those that are kept
+        parts = bytes(0 if not keep else 2 if n % EVERY == 0 else 1 for keep, n in zip(kept, number))
+        for split, part in (("train", 1), ("valid", 2)):
+            rows = zip(parallel(*train), parts, strict=True)
+            yield Split(split, (row for row, its_part in rows if its_part == part))
+    if not tests:
+        yield Split("test", chain(*map(evaluation, FAIRSEQ_TESTS)))
+    for name in tests:
+        yield Split(name, evaluation(name))
+
+
+def cleaned(rows: Iterable[Row], langs: tuple[str, str]) -> bytes:
+    """Whether (0 or 1) Moses' ``clean-corpus-n.perl -ratio 1.5 … 1 175`` keeps each pair, in Moses' tokens.
+
+    Raises:
+        SyntaxDataError: sacremoses is not installed
+    """
+    try:
+        from sacremoses import MosesTokenizer
+    except ImportError as error:
+        hint = "pip install sacremoses, or name the development sets in valid"
+        raise SyntaxDataError("fairseq's split counts Moses' tokens", hint=hint) from error
+    tokenizers = [MosesTokenizer(lang) for lang in langs]
+    return bytes(is_kept([len(t.tokenize(side)) for t, side in zip(tokenizers, row)]) for row in rows)
+
+
+def is_kept(tokens: list[int]) -> bool:
+    """Whether a pair of so many tokens is one for training."""
+    return min(tokens) >= 1 and max(tokens) <= MOST_TOKENS and max(tokens) <= RATIO * min(tokens)

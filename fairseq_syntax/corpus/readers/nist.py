@@ -1,0 +1,82 @@
+"""NIST OpenMT, Chinese to English: news of the LDC, and test sets with several references.
+
+To be bought from the LDC. The paper on supervised heads trains on LDC2003E14, LDC2005T10, LDC2005E83, LDC2006E26,
+LDC2003E07, LDC2005T06, LDC2004T07, LDC2004T08, LDC2006E34, LDC2006E85, LDC2006E92 and LDC2002E18. Their layouts differ:
+put the sentences into ``train.zh`` and ``train.en``, one a line. The test sets are read as NIST gives them: a source
+file ``mt05-src.sgm``, and ``mt05-ref.sgm`` with all references, each ``<refset>`` or ``<DOC>`` with its ``sysid``;
+so is the validation set, ``mt02`` unless another is named (the paper names none).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fairseq_syntax.corpus.readers import Split
+from fairseq_syntax.corpus.readers.downloads import find
+from fairseq_syntax.corpus.readers.formats import Row, aligned, parallel, read_segments
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import read_lines
+
+_SYSTEM = re.compile(r"<(?:refset|doc)\b[^>]*\bsysid\s*=\s*\"?([^\">\s]+)", re.IGNORECASE)
+_SEGMENT = re.compile(r"<seg\b", re.IGNORECASE)
+HINT = "the corpora of the LDC are to be bought; put train.zh and train.en, mt05-src.sgm, mt05-ref.sgm here"
+
+
+def read(
+    folder: Path,
+    langs: tuple[str, str],
+    *,
+    download: bool = False,
+    valid: str = "mt02",
+    tests: Sequence[str] = ("mt05", "mt08", "mt12"),
+) -> Iterator[Split]:
+    """The splits; those of tests have all their references.
+
+    Args:
+        valid: the test set for validation, of which the first reference is taken
+        tests: names of test sets
+    """
+    if download:
+        raise SyntaxDataError("corpora of the LDC cannot be downloaded", path=folder, hint=HINT)
+    train = [find(folder, f"train.{lang}", hint=HINT) for lang in langs]
+    yield Split("train", parallel(*train))
+    yield Split("valid", (row[:2] for row in evaluation(folder, valid)))
+    for name in tests:
+        yield Split(name, evaluation(folder, name))
+
+
+def evaluation(folder: Path, name: str) -> Iterator[Row]:
+    """A test set: source and all references."""
+    source = find(folder, f"{name}-src.sgm", hint=HINT)
+    paths = [source, find(folder, f"{name}-ref.sgm", hint=HINT)]
+    references = read_references(paths[1])
+    return aligned([read_segments(source), *references], [source, *[paths[1]] * len(references)])
+
+
+def read_references(path: Path) -> list[list[str]]:
+    """The reference translations of a test set, one list of sentences for each translator, in the order of the file.
+
+    Each document says by its ``sysid`` whose translation it is. Test sets are small: this is read at once.
+
+    Raises:
+        SyntaxDataError: a segment before any ``sysid``
+    """
+    sentences: dict[str, list[str]] = {}
+    translator: str | None = None
+    of_segment: list[str] = []  # the translator of each segment
+    for number, line in enumerate(read_lines(path), start=1):
+        places = [(m.start(), m[1]) for m in _SYSTEM.finditer(line)]
+        places += [(m.start(), None) for m in _SEGMENT.finditer(line)]
+        for _, name in sorted(places, key=lambda place: place[0]):
+            if name is not None:
+                translator = name
+            elif translator is None:
+                message = "a segment of no translator: no <refset> or <DOC> with a sysid before it"
+                raise SyntaxDataError(message, path=path, line=number)
+            else:
+                of_segment.append(translator)
+    for translator, sentence in zip(of_segment, read_segments(path), strict=True):
+        sentences.setdefault(translator, []).append(sentence)
+    return list(sentences.values())

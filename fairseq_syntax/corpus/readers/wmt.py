@@ -1,0 +1,135 @@
+"""WMT: the training corpora of the translation tasks, and the newstest sets.
+
+Training files, as they lie in the archives (anywhere below the folder, plain or ``.gz``): pairs of plain text in Moses'
+manner, such as ``news-commentary-v11.de-en.de`` and ``.en``, ``europarl-v7.de-en``, ``commoncrawl.de-en``,
+``rapid2016.de-en``, ``SETIMES2.en-tr``; for Chinese CWMT's ``casia2015_ch.txt`` with ``casia2015_en.txt`` and so on (to
+be asked for at Nanjing University's CWMT site). Test sets: ``newstest2016-ende-src.en.sgm`` with ``-ref.de.sgm``, plain
+``newstest2016.en``, or from 2021 ``newstest2021.en-de.xml``.
+
+``download: true`` fetches what lies on statmt.org, and SETIMES from OPUS. The hosts could not be reached where this was
+written, so that the addresses are untried; where an MD5 is given, it is sacrebleu's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from fairseq_syntax.corpus.readers import Split
+from fairseq_syntax.corpus.readers.downloads import download as fetch
+from fairseq_syntax.corpus.readers.downloads import find
+from fairseq_syntax.corpus.readers.formats import Row, aligned, parallel, read_wmt_xml
+from fairseq_syntax.errors import SyntaxDataError
+
+STATMT = "https://data.statmt.org"
+# Where the training corpora lie, and that of the CWMT, which has no address.
+ARCHIVES = {
+    "news-commentary-v9": "https://www.statmt.org/wmt14/training-parallel-nc-v9.tgz",
+    "news-commentary-v11": f"{STATMT}/wmt16/translation-task/training-parallel-nc-v11.tgz",
+    "news-commentary-v12": f"{STATMT}/wmt17/translation-task/training-parallel-nc-v12.tgz",
+    "europarl-v7": "https://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
+    "commoncrawl": "https://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz",
+    "rapid2016": f"{STATMT}/wmt17/translation-task/rapid2016.tgz",
+    "SETIMES2": "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-tr.txt.zip",
+}
+TESTS = {
+    2013: "https://www.statmt.org/wmt14/dev.tgz",
+    2014: "https://www.statmt.org/wmt14/test-full.tgz",
+    2015: "https://www.statmt.org/wmt15/test.tgz",
+    2016: f"{STATMT}/wmt16/translation-task/test.tgz",
+    2017: f"{STATMT}/wmt17/translation-task/test.tgz",
+}
+CHECKSUMS = {
+    2014: "md5:a8cd784e006feb32ac6f3d9ec7eb389a",
+    2015: "md5:67e3beca15e69fe3d36de149da0a96df",
+    2016: "md5:3d809cd0c2c86adb2c67034d15c4e446",
+    2017: "md5:86a1724c276004aa25455ae2a04cef26",
+}
+BOOKS = range(1, 21)
+CWMT = {
+    "casia2015": "casia2015_{}.txt",
+    "casict2015": "casict2015_{}.txt",
+    "datum2015": "datum_{}.txt",
+    "neu2017": "NEU_{}.txt",
+    **{f"datum2017-{n}": f"Book{n}_{{}}.txt" for n in BOOKS},
+}
+HINT_CWMT = "CWMT's corpus is to be asked for at Nanjing University's CWMT site"
+
+
+def read(
+    folder: Path,
+    langs: tuple[str, str],
+    *,
+    download: bool = False,
+    corpora: Sequence[str] = ("news-commentary-v11",),
+    valid: str = "newstest2015",
+    tests: Sequence[str] = ("newstest2016",),
+) -> Iterator[Split]:
+    """The splits.
+
+    Args:
+        corpora: of the training data, put together in this order; ``cwmt`` is all of CWMT's
+        valid, tests: names such as ``newstest2016``; where there are files for this direction, they are taken
+    """
+    if download:
+        _download(folder, corpora, [valid, *tests])
+    yield Split("train", chain(*(_training(folder, name, langs) for name in corpora)))
+    yield Split("valid", newstest(folder, valid, langs))
+    for name in tests:
+        yield Split(name, newstest(folder, name, langs))
+
+
+def _download(folder: Path, corpora: Sequence[str], tests: Sequence[str]) -> None:
+    for name in corpora:
+        if name not in ARCHIVES:
+            hint = HINT_CWMT if name == "cwmt" else f"{', '.join(ARCHIVES)} can be"
+            raise SyntaxDataError(f"{name} cannot be downloaded", path=folder, hint=hint)
+    fetch(dict.fromkeys(ARCHIVES[name] for name in corpora), folder)
+    for name in dict.fromkeys(tests):
+        year = int(digits) if (digits := name.removeprefix("newstest")).isdigit() else 0
+        if year not in TESTS:
+            hint = f"those of {', '.join(map(str, TESTS))} can be"
+            raise SyntaxDataError(f"{name} cannot be downloaded", path=folder, hint=hint)
+        # A folder each: archives of several years are called test.tgz.
+        archive = TESTS[year].rsplit("/", 1)[-1]
+        checksums = {archive: CHECKSUMS[year]} if year in CHECKSUMS else None
+        fetch([TESTS[year]], folder / name, checksums)
+
+
+def _training(folder: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
+    """The pairs of one training corpus."""
+    if name == "cwmt":
+        return chain(*(_training(folder, part, langs) for part in CWMT))
+    if name in CWMT:
+        codes = {"zh": ("ch", "cn"), "en": ("en",)}
+        if set(langs) != set(codes):
+            raise SyntaxDataError(f"{name} has Chinese and English, not {' and '.join(langs)}")
+        names = [[CWMT[name].format(code) for code in codes[lang]] for lang in langs]
+        return parallel(*(find(folder, *candidates, hint=HINT_CWMT) for candidates in names))
+    pairs = (f"{langs[0]}-{langs[1]}", f"{langs[1]}-{langs[0]}")
+    older = {"SETIMES2": ("SETIMES2", "SETIMES")}.get(name, (name,))
+    files = [find(folder, *(f"{each}.{pair}.{lang}" for each in older for pair in pairs)) for lang in langs]
+    return parallel(*files)
+
+
+def newstest(folder: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
+    """A test set: translated in this direction, where the names of the files tell."""
+    source, target = langs
+    xml = [f"{name}.{source}-{target}.xml", f"{name}.{source}-{target}.all.xml"]
+    if any(next(folder.rglob(each), None) for each in xml):
+        path = find(folder, *xml)
+        sides = [read_wmt_xml(path, "src", source), read_wmt_xml(path, "ref", target)]
+        return aligned(sides, [path, path])
+    files = [
+        find(
+            folder,
+            f"{name}-{source}{target}-{side}.{lang}.sgm",
+            # 2014 and before: one set for both directions, called by either
+            f"{name}-{target}{source}-{side}.{lang}.sgm",
+            f"{name}-{side}.{lang}.sgm",
+            f"{name}.{lang}",
+        )
+        for side, lang in (("src", source), ("ref", target))
+    ]
+    return parallel(*files)

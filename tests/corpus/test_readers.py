@@ -1,0 +1,541 @@
+"""Readers of corpora: what was written in a corpus's own format is read back, and what is wrong with it is located."""
+
+import gzip
+import hashlib
+import html
+import http.server
+import io
+import sys
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairseq_syntax.corpus.readers import READERS, Split, downloads, iwslt, read_corpus, write_corpus
+from fairseq_syntax.corpus.readers.formats import (
+    parallel,
+    read_aspec,
+    read_segments,
+    read_tagged,
+    read_tsv,
+    read_wmt_xml,
+    unescape,
+)
+from fairseq_syntax.corpus.readers.held_out import held_out
+from fairseq_syntax.corpus.readers.word_segmentation import segment_words
+from fairseq_syntax.errors import SyntaxDataError
+
+# Sentences as files hold them: words with single spaces, of any script, with what markup must escape.
+words = st.text(
+    st.characters(exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp", "Cn", "Co"), exclude_characters="\ufeff|")
+    | st.sampled_from("&<>;\"'"),
+    min_size=1,
+    max_size=8,
+).filter(lambda word: word.split() == [word])
+sentences = st.lists(words, min_size=0, max_size=5).map(" ".join)
+corpora = st.lists(sentences, min_size=1, max_size=6)
+in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode("utf-8")) if path.suffix == ".gz" else text.encode("utf-8"))
+    return path
+
+
+def lines(side) -> str:
+    return "".join(f"{line}\n" for line in side)
+
+
+def sgm(side, system: str = "") -> str:
+    rows = lines(f'<seg id="{n}"> {escape(line)} </seg>' for n, line in enumerate(side, 1))
+    return f'<srcset setid="x" srclang="any">\n<doc {system}docid="d">\n<p>\n{rows}</p>\n</doc>\n</srcset>\n'
+
+
+def tags(side, *more: str) -> str:
+    talk = ["<url>http://x</url>", "<keywords>talks</keywords>", "<talkid>1</talkid>", *more]
+    return lines([*talk, f"<title>{side[0]}</title>", f"<description>{side[1]}</description>", *side[2:]])
+
+
+def error_of(read) -> SyntaxDataError:
+    with pytest.raises(SyntaxDataError) as caught:
+        list(read)
+    return caught.value
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+@in_a_folder
+@given(corpora, st.sampled_from(["\n", " ", ""]), st.booleans())
+def test_sgm_is_read_back(tmp_path, side, between, upper):
+    """Segments over several lines, several on one line, and entities, each resolved once."""
+    text = between.join(f'<seg id="{n}">{between}{escape(line)}{between}</seg>' for n, line in enumerate(side))
+    text = text.replace("seg", "SEG") if upper and not any("seg" in line for line in side) else text
+    assert list(read_segments(write(tmp_path / "x.sgm", f"<doc>{text}</doc>"))) == side
+
+
+@in_a_folder
+@given(corpora)
+def test_wmt_xml_is_read_back(tmp_path, side):
+    def of(element, attributes, texts):
+        segments = lines(f'<seg id="{n}">{escape(line)}</seg>' for n, line in enumerate(texts, 1))
+        return f"<{element} {attributes}><p>\n{segments}</p></{element}>\n"
+
+    documents = "".join(
+        f'<doc id="{n}" origlang="en">'
+        + of("src", 'lang="en"', part)
+        + of("ref", 'lang="de" translator="A"', [f"A {line}" for line in part])
+        + of("ref", 'lang="de" translator="B"', [f"B {line}" for line in part])
+        + "</doc>\n"
+        for n, part in enumerate((side, side[:1]))
+    )
+    path = write(tmp_path / "x.xml", f'<?xml version="1.0" encoding="utf-8"?>\n<dataset>{documents}</dataset>\n')
+    both = [*side, *side[:1]]
+    assert list(read_wmt_xml(path, "src", "en")) == both
+    assert list(read_wmt_xml(path, "ref", "de")) == [" ".join(f"A {line}".split()) for line in both]
+    assert list(read_wmt_xml(path, "hyp")) == [] and list(read_wmt_xml(path, "ref", "fr")) == []
+
+
+@in_a_folder
+@given(corpora)
+def test_aspec_and_tsv_are_read_back(tmp_path, side):
+    train = lines(f"0.9 ||| A-1 ||| {n} ||| ja {line} ||| {line}" for n, line in enumerate(side))
+    assert [row["en"] for row in read_aspec(write(tmp_path / "train-1.txt", train))] == side
+    test = lines(f"A-1 ||| {n} ||| ja {line} ||| {line}" for n, line in enumerate(side))
+    read = list(read_aspec(write(tmp_path / "test.txt", test)))
+    assert [row["en"] for row in read] == side and [row["ja"] for row in read] == [f"ja {s}".strip() for s in side]
+    table = write(tmp_path / "x.tsv", lines(f"{line}\t0.5\tx {line}" for line in side))
+    assert list(read_tsv(table, (2, 0))) == [(f"x {line}".strip(), line) for line in side]
+
+
+@in_a_folder
+@given(st.lists(sentences.filter(lambda s: not s.startswith("<")), min_size=2, max_size=6))
+def test_iwslt_tags_are_read_back(tmp_path, side):
+    """Titles and descriptions are sentences, other tags are not, and no entity is resolved: the file is no XML."""
+    path = write(tmp_path / "train.tags.de-en.de", tags(side, "<translator href='x'>Somebody</translator>"))
+    assert list(read_tagged(path)) == side
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("AT&amp;T", "AT&T"),
+        ("AT&T; R&D", "AT&T; R&D"),
+        ("&amp;lt;", "&lt;"),
+        ("&amp;amp;quot;", "&amp;quot;"),
+        ("&#8217;&#x2019;", "’’"),
+        ("x&copy=1", "x&copy=1"),
+        ("&quot;a&quot; &nosuch;", '"a" &nosuch;'),
+    ],
+)
+def test_entities_are_resolved_once(text, means):
+    assert unescape(text) == means
+
+
+@given(sentences, st.integers(1, 3))
+def test_escaping_and_resolving_are_inverse(text, times):
+    escaped = text
+    for _ in range(times):
+        escaped = html.escape(escaped)
+    for _ in range(times):
+        escaped = unescape(escaped)
+    assert escaped == text
+
+
+def test_what_is_wrong_with_a_file_is_located(tmp_path):
+    def where(read, text, name="x", **options):
+        path = write(tmp_path / name, text)
+        error = error_of(read(path, **options))
+        assert error.path == path
+        return error.line
+
+    assert where(read_segments, "<doc>\n<seg>a</seg>\n<seg>b\nc\n") == 3
+    assert where(read_segments, "<seg>a\nb\n<seg>c</seg>\n") == 3
+    assert where(read_aspec, "A ||| 1 ||| x ||| y\nA ||| 1 ||| x\n") == 2
+    assert where(read_tsv, "a\tb\na\n") == 2
+    assert where(read_wmt_xml, "<doc>\n<src>\n<seg>a & b</seg></src></doc>\n", element="src") == 3
+    assert where(read_wmt_xml, "<doc>\n<src><seg>a</seg>\n", element="src") == 3
+    bomb = '<!DOCTYPE d [\n<!ENTITY a "aaaa">\n]><d><src><seg>&a;</seg></src></d>\n'
+    assert where(read_wmt_xml, bomb, element="src") == 2
+    path = tmp_path / "latin"
+    path.write_bytes("a\nä\n".encode("latin-1"))
+    error = error_of(parallel(path, path))
+    assert (error.path, error.line) == (path, 2)
+
+
+def test_sides_of_unequal_length_are_an_error(tmp_path):
+    paths = [write(tmp_path / "a", "1\n2\n"), write(tmp_path / "b", "1\n2\n3\n"), write(tmp_path / "c", "1\n2\n3\n")]
+    for order in ([0, 1], [1, 0], [2, 1, 0]):
+        error = error_of(parallel(*(paths[n] for n in order)))
+        assert (error.path, error.line) == (paths[0], 2)
+
+
+def test_a_file_is_a_stream(tmp_path):
+    """The first row is there before the damaged end of the file is read."""
+    path = tmp_path / "x.gz"
+    whole = gzip.compress(lines(f"{n} {hashlib.sha256(str(n).encode()).hexdigest()}" for n in range(20_000)).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    rows = parallel(path, path)
+    assert next(rows)[0].startswith("0 ")
+    with pytest.raises(SyntaxDataError):
+        list(rows)
+
+
+# -- corpora -----------------------------------------------------------------------------------------------------------
+
+ENGLISH = ["A man sees the dog.", "Two girls & a boat", "The dog doesn't see it.", "She said: go home!"]
+GERMAN = ["Ein Mann sieht den Hund.", "Zwei Mädchen & ein Boot", "Der Hund sieht es nicht.", "Sie sagte: geh heim!"]
+
+
+def numbered(side, count: int) -> list[str]:
+    return [f"{number} {side[number % len(side)]}" for number in range(count)]
+
+
+def splits(name, folder, langs, **options) -> dict[str, list]:
+    return {split: list(rows) for split, rows in read_corpus(name, folder, langs, options=options)}
+
+
+def test_multi30k(tmp_path):
+    for split, count, ending in (("train", 9, ".gz"), ("val", 3, ""), ("test_2016_flickr", 4, "")):
+        for lang, side in (("en", ENGLISH), ("de", GERMAN)):
+            write(tmp_path / f"{split}.{lang}{ending}", lines(numbered(side, count)))
+    found = splits("multi30k", tmp_path, ("de", "en"), tests=["test_2016_flickr"])
+    assert {name: len(rows) for name, rows in found.items()} == {"train": 9, "valid": 3, "test_2016_flickr": 4}
+    assert found["valid"][1] == ("1 Zwei Mädchen & ein Boot", "1 Two girls & a boat")
+
+
+def test_iwslt(tmp_path):
+    for lang, side, more in (("de", GERMAN, ["<translator>S</translator>"]), ("en", ENGLISH, [])):
+        rows = numbered(side, 69)
+        rows[9] += " a" * 12 if lang == "de" else ""  # one side much longer than the other
+        write(tmp_path / "de-en" / f"train.tags.de-en.{lang}", tags(rows, *more))
+        for name in ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012"):
+            write(tmp_path / "de-en" / f"IWSLT14.TED.{name}.de-en.{lang}.xml", sgm(numbered(side, 5)))
+    pytest.importorskip("sacremoses")
+    found = splits("iwslt", tmp_path, ("de", "en"))
+    # The 10th pair goes, and every 23rd of the others is for validation.
+    everything = numbered(ENGLISH, 69)
+    del everything[9]
+    assert {name: len(rows) for name, rows in found.items()} == {"train": 66, "valid": 2, "test": 25}
+    assert [row[1] for row in found["valid"]] == everything[22::23]
+    found = splits("iwslt", tmp_path, ("en", "de"), valid=["dev2010"], tests=["tst2010", "tst2011"])
+    assert [(name, len(rows)) for name, rows in found.items()] == [
+        ("train", 69),
+        ("valid", 5),
+        ("tst2010", 5),
+        ("tst2011", 5),
+    ]
+    assert found["tst2010"][1] == ("1 Two girls & a boat", "1 Zwei Mädchen & ein Boot")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kept"),
+    [([1, 1], True), ([0, 1], False), ([175, 175], True), ([176, 176], False), ([2, 3], True), ([5, 8], False)],
+)
+def test_pairs_that_moses_keeps(tokens, kept):
+    assert iwslt.is_kept(tokens) is kept and iwslt.is_kept(tokens[::-1]) is kept
+
+
+def test_wmt(tmp_path):
+    for name in ("news-commentary-v11", "europarl-v7"):
+        for lang, side in (("en", ENGLISH), ("de", GERMAN)):
+            write(tmp_path / "training" / f"{name}.de-en.{lang}", lines(numbered(side, 6)))
+    write(tmp_path / "dev" / "newstest2015-ende-src.en.sgm", sgm(numbered(ENGLISH, 3)))
+    write(tmp_path / "dev" / "newstest2015-ende-ref.de.sgm", sgm(numbered(GERMAN, 3)))
+    write(tmp_path / "dev" / "newstest2014-deen-src.en.sgm", sgm(numbered(ENGLISH, 4)))
+    write(tmp_path / "dev" / "newstest2014-deen-ref.de.sgm", sgm(numbered(GERMAN, 4)))
+    write(tmp_path / "newstest2016.en", lines(numbered(ENGLISH, 5)))
+    write(tmp_path / "newstest2016.de", lines(numbered(GERMAN, 5)))
+    document = "<src lang='en'><p><seg id='1'>a &amp; b</seg></p></src><ref lang='de'><p><seg id='1'>c</seg></p></ref>"
+    write(tmp_path / "newstest2021.en-de.xml", f"<dataset><doc id='1'>{document}</doc></dataset>\n")
+    tests = ["newstest2014", "newstest2016", "newstest2021"]
+    found = splits("wmt", tmp_path, ("en", "de"), corpora=["news-commentary-v11", "europarl-v7"], tests=tests)
+    counts = {"train": 12, "valid": 3, "newstest2014": 4, "newstest2016": 5, "newstest2021": 1}
+    assert {name: len(rows) for name, rows in found.items()} == counts
+    assert found["valid"][1] == ("1 Two girls & a boat", "1 Zwei Mädchen & ein Boot")
+    assert found["newstest2021"] == [("a & b", "c")]
+
+
+def test_cwmt_and_setimes(tmp_path):
+    for lang, side in (("en", ENGLISH), ("ch", GERMAN)):
+        write(tmp_path / "casia2015" / f"casia2015_{lang}.txt", lines(numbered(side, 3)))
+    for lang, side in (("en", ENGLISH), ("cn", GERMAN)):
+        write(tmp_path / "datum2017" / f"Book1_{lang}.txt", lines(numbered(side, 2)))
+        write(tmp_path / f"newsdev2017.{'zh' if lang == 'cn' else lang}", lines(numbered(side, 1)))
+    options = {"corpora": ["casia2015", "datum2017-1"], "valid": "newsdev2017", "tests": []}
+    found = splits("wmt", tmp_path, ("zh", "en"), **options)
+    assert len(found["train"]) == 5 and found["train"][0] == (f"0 {GERMAN[0]}", f"0 {ENGLISH[0]}")
+    for lang in ("en", "tr"):
+        write(tmp_path / f"SETIMES.en-tr.{lang}", lines(numbered(ENGLISH, 3)))
+        write(tmp_path / f"newstest2016.{lang}", lines(numbered(ENGLISH, 3)))
+    found = splits("wmt", tmp_path, ("en", "tr"), corpora=["SETIMES2"], valid="newstest2016", tests=[])
+    assert len(found["train"]) == 3
+
+
+def test_aspec(tmp_path):
+    for name, count in (("train/train-1", 4), ("train/train-2", 3), ("train/train-3", 2)):
+        rows = lines(f"0.9 ||| A ||| {n} ||| 犬を{n}見た ||| {name} {n}" for n in range(count))
+        write(tmp_path / f"{name}.txt", rows)
+    for name in ("dev/dev", "test/test"):
+        write(tmp_path / f"{name}.txt", lines(f"A ||| {n} ||| 犬 ||| {name} {n}" for n in range(2)))
+    found = splits("aspec", tmp_path, ("en", "ja"), train_pairs=5)
+    assert list(found) == ["train", "valid", "test"]
+    assert len(found["train"]) == 5 and found["train"][4] == ("train/train-2 0", "犬を0見た")
+    assert len(splits("aspec", tmp_path, ("ja", "en"))["train"]) == 9
+    assert "to be asked for" in (error_of(read_corpus("aspec", tmp_path, ("en", "ja"), download=True)).hint or "")
+
+
+def test_nist_has_all_references(tmp_path):
+    for lang in ("zh", "en"):
+        write(tmp_path / f"train.{lang}", lines(numbered(ENGLISH, 4)))
+    for name in ("mt02", "mt05"):
+        write(tmp_path / f"{name}-src.sgm", sgm(numbered(GERMAN, 3)))
+        references = "".join(sgm([f"{t} {line}" for line in numbered(ENGLISH, 3)], f'sysid="{t}" ') for t in "ABCD")
+        write(tmp_path / f"{name}-ref.sgm", references)
+    found = splits("nist", tmp_path, ("zh", "en"), tests=["mt05"])
+    assert found["valid"][0] == (f"0 {GERMAN[0]}", f"A 0 {ENGLISH[0]}")
+    assert found["mt05"][2] == (f"2 {GERMAN[2]}", *(f"{t} 2 {ENGLISH[2]}" for t in "ABCD"))
+    # One translator has a sentence less than the others.
+    text = (tmp_path / "mt05-ref.sgm").read_text(encoding="utf-8")
+    cut = text[: text.rindex("<seg")] + "</p></doc></srcset>\n"
+    write(tmp_path / "mt05-ref.sgm", cut)
+    assert error_of(split for _, rows in read_corpus("nist", tmp_path, ("zh", "en")) for split in rows).line == 2
+
+
+def test_a_split_with_references_is_written_and_read(tmp_path):
+    rows = [("a", "b", "c"), ("d", "e", "f")]
+    written = write_corpus(
+        iter([Split("train", iter([("x", "y")])), Split("mt05", iter(rows))]), tmp_path, ("zh", "en")
+    )
+    assert [(split.name, split.sentences) for split in written] == [("train", 1), ("mt05", 2)]
+    assert list(parallel(written[1].source, written[1].target, *written[1].references)) == rows
+    for number, wrong in enumerate(([Split("train", [])], [Split("a", rows), Split("a", rows)])):
+        with pytest.raises(SyntaxDataError):
+            write_corpus(wrong, tmp_path / str(number), ("zh", "en"))
+    assert not list((tmp_path / "0").iterdir())
+
+
+def test_unknown_names_are_told(tmp_path):
+    assert set(READERS) == {p.stem for p in Path(iwslt.__file__).parent.glob("*.py")} & set(READERS)
+    assert "multi30k" in (error_of(read_corpus("nosuch", tmp_path, ("en", "de"))).hint or "")
+    assert "corpora" in (error_of(read_corpus("wmt", tmp_path, ("en", "de"), options={"corpus": []})).hint or "")
+    assert error_of(read_corpus("wmt", tmp_path, ("en", "de"))).path == tmp_path
+    write(tmp_path / "a" / "train.en", "a\n")
+    write(tmp_path / "b" / "train.en", "a\n")
+    assert error_of(read_corpus("multi30k", tmp_path, ("en", "de"))).path == tmp_path
+
+
+# -- validation and test data out of a corpus --------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 45), min_size=1, max_size=200), st.integers(0, 3), st.integers(1, 30), st.integers(0, 9))
+def test_held_out_parts_are_disjoint_and_of_the_right_lengths(lengths, groups, size, seed):
+    corpus = [(" ".join(["w"] * n), str(i)) for i, n in enumerate(lengths)]
+    options = {"seed": seed, "group_count": groups, "group_size": size, "valid_pairs": 5, "max_length": 40}
+    found = {name: list(rows) for name, rows in held_out(lambda: corpus, **options)}
+    numbers = [int(row[1]) for rows in found.values() for row in rows]
+    assert len(set(numbers)) == len(numbers)
+    for name, rows in found.items():
+        own = [int(row[1]) for row in rows]
+        assert own == sorted(own), "in the order of the corpus"
+        if groups and name.startswith("test"):
+            to = int(name.removeprefix("test_"))
+            assert all(to - 10 < lengths[n] <= to for n in own)
+            assert len(own) == min(size, sum(to - 10 < n <= to for n in lengths))
+        else:
+            assert all(0 < lengths[n] <= 40 or name == "test" for n in own)
+    in_tests = {int(row[1]) for name, rows in found.items() if name.startswith("test") for row in rows}
+    left = [n for n, length in enumerate(lengths) if 0 < length <= 40 and n not in in_tests]
+    assert len(found["valid"]) == min(5, len(left)) and len(found["train"]) == len(left) - len(found["valid"])
+    assert found == {name: list(rows) for name, rows in held_out(lambda: corpus, **options)}, "by the seed"
+
+
+def test_every_pair_is_as_likely_to_be_held_out():
+    corpus = [("w", str(n)) for n in range(20)]
+    counts = [0] * 20
+    for seed in range(400):
+        parts = dict(held_out(lambda: corpus, seed=seed, group_size=5, valid_pairs=0))
+        for _, n in parts["test"]:
+            counts[int(n)] += 1
+    assert sum(counts) == 2000 and all(60 < count < 140 for count in counts)  # 100 each, sd 8.7
+
+
+def test_moses_pairs_with_words_by_a_program(tmp_path):
+    chinese = ["我爱你" * n for n in range(1, 9)]
+    write(tmp_path / "en-zh" / "UNv1.0.en-zh.zh", lines(chinese))
+    write(tmp_path / "en-zh" / "UNv1.0.en-zh.en", lines(f"I love you {n}" for n in range(8)))
+    characters = f"{sys.executable} -c 'import sys; [print(*line.strip()) for line in sys.stdin]'"
+    options = {"words": {"zh": characters}, "group_count": 2, "group_width": 6, "group_size": 3, "valid_pairs": 1}
+    found = splits("moses", tmp_path, ("zh", "en"), **options)
+    assert [len(rows) for rows in found.values()] == [3, 1, 2, 2]
+    assert all(6 < len(source.split()) <= 12 for source, _ in found["test_12"])
+    assert ("我 爱 你", "I love you 0") in found["test_6"]
+
+
+# -- words by a program ------------------------------------------------------------------------------------------------
+
+
+def python(code: str) -> str:
+    return f"{sys.executable} -c '{code}'"
+
+
+CHARACTERS = python("import sys; [print(*line.strip()) for line in sys.stdin]")
+
+
+@settings(max_examples=15, deadline=None)
+@given(corpora)
+def test_only_spaces_come_between_words(side):
+    side = [line.replace("'", "’") for line in side]
+    spaced = list(segment_words(side, CHARACTERS))
+    assert ["".join(line.split()) for line in spaced] == ["".join(line.split()) for line in side]
+
+
+def test_more_than_the_pipes_hold_goes_through():
+    side = ["我爱你" * 100] * 3000
+    assert sum(1 for _ in segment_words(side, CHARACTERS)) == 3000
+
+
+def test_a_program_that_fails_is_told():
+    assert error_of(segment_words(["a"], "no-such-program"))
+    assert error_of(segment_words(["ab", "cd"], python('print("a b")'))).line == 1
+    assert error_of(segment_words(["ab", "cd"], python('print("a b"); print("c"); print("x")'))).line == 2
+    error = error_of(segment_words(["ab"], python('import sys; print("no model", file=sys.stderr); sys.exit(3)')))
+    assert error.line == 0 and error.hint == "no model"
+
+    def damaged():
+        yield "ab"
+        raise SyntaxDataError("of the stream", line=7)
+
+    assert error_of(segment_words(damaged(), CHARACTERS)).line == 7
+
+
+# -- downloads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site():
+    """A server on the loopback: ``site.files`` by name; at most ``site.most`` bytes an answer, whatever it promises."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            content = server.files.get(self.path[1:])
+            if content is None:
+                return self.send_error(404)
+            begin = int((self.headers["Range"] or "bytes=0-")[6:-1])
+            if begin >= len(content):
+                return self.send_error(416)
+            server.asked.append((self.path[1:], begin))
+            self.send_response(206 if begin else 200)
+            self.send_header("Content-Length", str(len(content) - begin))
+            self.end_headers()
+            self.wfile.write(content[begin : begin + server.most])
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    server.files, server.asked, server.most = {}, [], 1 << 30
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def tgz(name: str, content: bytes, kind=tarfile.REGTYPE, target: str = "") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname, member.size = kind, target, len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        packed.writestr(name, content)
+    return buffer.getvalue()
+
+
+def test_a_cut_off_download_goes_on_and_is_checked(tmp_path, site):
+    content = bytes(range(256)) * 10
+    site.files["file"], site.most = content, 1000
+    right = {"file": f"sha256:{hashlib.sha256(content).hexdigest()}"}
+    for size in (1000, 2000):
+        with pytest.raises(SyntaxDataError):
+            downloads.download([f"{site.url}/file"], tmp_path, right)
+        assert [(p.name, p.stat().st_size) for p in tmp_path.iterdir()] == [("file.part", size)]
+    downloads.download([f"{site.url}/file"], tmp_path, right)
+    assert (tmp_path / "file").read_bytes() == content and [begin for _, begin in site.asked] == [0, 1000, 2000]
+    downloads.download([f"{site.url}/file"], tmp_path, right)
+    assert len(site.asked) == 3, "what is there is kept"
+    # A whole .part asks for nothing more; with another checksum than it should have it goes.
+    (tmp_path / "file").rename(tmp_path / "file.part")
+    with pytest.raises(SyntaxDataError):
+        downloads.fetch(f"{site.url}/file", tmp_path / "file", f"md5:{hashlib.md5(b'other').hexdigest()}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("filters", [True, False], ids=["this Python", "Python 3.11.3"])
+def test_archives_are_unpacked_into_the_folder_only(tmp_path, site, monkeypatch, filters):
+    if not filters:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    site.files |= {"a.tgz": tgz("corpus/train.en", b"a\n"), "b.zip": zipped("corpus/train.de", b"b\n")}
+    site.files |= {
+        "c.gz": gzip.compress(b"c\n"),
+        "evil.tgz": tgz("../outside", b"x"),
+        "evil.zip": zipped("../out", b"x"),
+    }
+    site.files["link.tgz"] = tgz("link", b"", tarfile.SYMTYPE, "/etc")
+    folder = tmp_path / "data"
+    downloads.download([f"{site.url}/{name}" for name in ("a.tgz", "b.zip", "c.gz")], folder)
+    assert list(parallel(*(downloads.find(folder, f"train.{lang}") for lang in ("en", "de")))) == [("a", "b")]
+    assert list(parallel(downloads.find(folder, "c"))) == [("c",)]
+    for name in ("evil.tgz", "evil.zip", "link.tgz"):
+        with pytest.raises(downloads.DamagedArchive):
+            downloads.download([f"{site.url}/{name}"], folder)
+        assert not (folder / name).exists()
+    assert not (folder / "link").exists() and [p.name for p in tmp_path.iterdir()] == ["data"]
+    with pytest.raises(SyntaxDataError):
+        downloads.download([f"{site.url}/none"], folder)
+
+
+def test_a_damaged_archive_is_fetched_again(tmp_path, site):
+    right = tgz("train.en", bytes(hashlib.sha256(b"x").digest() * 10_000))
+    site.files["a.tgz"] = right[: len(right) // 2] + bytes(20) + right[len(right) // 2 + 20 :]
+    with pytest.raises(downloads.DamagedArchive):
+        downloads.download([f"{site.url}/a.tgz"], tmp_path)
+    assert not list(tmp_path.glob("a.tgz*"))
+    site.files["a.tgz"] = right
+    downloads.download([f"{site.url}/a.tgz"], tmp_path)
+    assert downloads.find(tmp_path, "train.en").stat().st_size == 320_000
+
+
+def test_wmt_fetches_archives_of_one_name_apart(tmp_path, site, monkeypatch):
+    from fairseq_syntax.corpus.readers import wmt
+
+    pair = {"en": b"a\n", "de": b"b\n"}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        for lang, text in pair.items():
+            packed.writestr(f"training/nc.de-en.{lang}", text)
+    site.files["nc.zip"] = buffer.getvalue()
+    monkeypatch.setattr(wmt, "ARCHIVES", {"nc": f"{site.url}/nc.zip"})
+    monkeypatch.setattr(wmt, "CHECKSUMS", {})
+    monkeypatch.setattr(wmt, "TESTS", {2015: f"{site.url}/2015/test.zip", 2016: f"{site.url}/2016/test.zip"})
+    for year in (2015, 2016):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as packed:
+            for side, lang in (("src", "en"), ("ref", "de")):
+                packed.writestr(f"test/newstest{year}-ende-{side}.{lang}.sgm", sgm([f"{lang} {year}"]))
+        site.files[f"{year}/test.zip"] = buffer.getvalue()
+    found = dict(read_corpus("wmt", tmp_path, ("en", "de"), download=True, options={"corpora": ["nc"]}))
+    assert list(found["train"]) == [("a", "b")] and list(found["newstest2016"]) == [("en 2016", "de 2016")]
