@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_syntax.corpus.readers import READERS, Split, downloads, iwslt, read_corpus, write_corpus
-from fairseq_syntax.corpus.readers.formats import (
+from fairseq_syntax.corpus import downloads
+from fairseq_syntax.corpus.held_out import held_out
+from fairseq_syntax.corpus.parallel_text import (
     parallel,
     read_aspec,
     read_segments,
@@ -26,8 +27,8 @@ from fairseq_syntax.corpus.readers.formats import (
     read_wmt_xml,
     unescape,
 )
-from fairseq_syntax.corpus.readers.held_out import held_out
-from fairseq_syntax.corpus.readers.word_segmentation import segment_words
+from fairseq_syntax.corpus.readers import Split, iwslt, names, read_corpus, reader, write_corpus
+from fairseq_syntax.corpus.word_segmentation import segment_words
 from fairseq_syntax.errors import SyntaxDataError
 
 # Sentences as files hold them: words with single spaces, of any script, with what markup must escape.
@@ -198,7 +199,7 @@ def numbered(side, count: int) -> list[str]:
 
 
 def splits(name, folder, langs, **options) -> dict[str, list]:
-    return {split: list(rows) for split, rows in read_corpus(name, folder, langs, options=options)}
+    return {split: list(rows) for split, rows in read_corpus(name, folder, *langs, options=options)}
 
 
 def test_multi30k(tmp_path):
@@ -288,7 +289,7 @@ def test_aspec(tmp_path):
     assert list(found) == ["train", "valid", "test"]
     assert len(found["train"]) == 5 and found["train"][4] == ("train/train-2 0", "犬を0見た")
     assert len(splits("aspec", tmp_path, ("ja", "en"))["train"]) == 9
-    assert "to be asked for" in (error_of(read_corpus("aspec", tmp_path, ("en", "ja"), download=True)).hint or "")
+    assert error_of(read_corpus("aspec", tmp_path, "en", "ja", download=True)).path == tmp_path
 
 
 def test_nist_has_all_references(tmp_path):
@@ -305,30 +306,36 @@ def test_nist_has_all_references(tmp_path):
     text = (tmp_path / "mt05-ref.sgm").read_text(encoding="utf-8")
     cut = text[: text.rindex("<seg")] + "</p></doc></srcset>\n"
     write(tmp_path / "mt05-ref.sgm", cut)
-    assert error_of(split for _, rows in read_corpus("nist", tmp_path, ("zh", "en")) for split in rows).line == 2
+    assert error_of(split for _, rows in read_corpus("nist", tmp_path, "zh", "en") for split in rows).line == 2
 
 
 def test_a_split_with_references_is_written_and_read(tmp_path):
     rows = [("a", "b", "c"), ("d", "e", "f")]
-    written = write_corpus(
-        iter([Split("train", iter([("x", "y")])), Split("mt05", iter(rows))]), tmp_path, ("zh", "en")
-    )
+    written = write_corpus(iter([Split("train", iter([("x", "y")])), Split("mt05", iter(rows))]), tmp_path, "zh", "en")
     assert [(split.name, split.sentences) for split in written] == [("train", 1), ("mt05", 2)]
     assert list(parallel(written[1].source, written[1].target, *written[1].references)) == rows
     for number, wrong in enumerate(([Split("train", [])], [Split("a", rows), Split("a", rows)])):
         with pytest.raises(SyntaxDataError):
-            write_corpus(wrong, tmp_path / str(number), ("zh", "en"))
+            write_corpus(wrong, tmp_path / str(number), "zh", "en")
     assert not list((tmp_path / "0").iterdir())
 
 
 def test_unknown_names_are_told(tmp_path):
-    assert set(READERS) == {p.stem for p in Path(iwslt.__file__).parent.glob("*.py")} & set(READERS)
-    assert "multi30k" in (error_of(read_corpus("nosuch", tmp_path, ("en", "de"))).hint or "")
-    assert "corpora" in (error_of(read_corpus("wmt", tmp_path, ("en", "de"), options={"corpus": []})).hint or "")
-    assert error_of(read_corpus("wmt", tmp_path, ("en", "de"))).path == tmp_path
+    assert {"aspec", "iwslt", "moses", "multi30k", "nist", "wmt"} <= set(names())
+    assert "multi30k" in (error_of(read_corpus("nosuch", tmp_path, "en", "de")).hint or "")
+    assert "corpora" in (error_of(read_corpus("wmt", tmp_path, "en", "de", options={"corpus": []})).hint or "")
+    assert error_of(read_corpus("wmt", tmp_path, "en", "de")).path == tmp_path
     write(tmp_path / "a" / "train.en", "a\n")
     write(tmp_path / "b" / "train.en", "a\n")
-    assert error_of(read_corpus("multi30k", tmp_path, ("en", "de"))).path == tmp_path
+    assert error_of(read_corpus("multi30k", tmp_path, "en", "de")).path == tmp_path
+    mine = write(
+        tmp_path / "mine.py", "def read(data, source, target, *, n=1):\n    yield 'train', [(source, target)] * n\n"
+    )
+    assert [list(rows) for _, rows in read_corpus(str(mine), tmp_path, "a", "b", options={"n": 2})] == [
+        [("a", "b")] * 2
+    ]
+    with pytest.raises(SyntaxDataError):
+        reader(str(tmp_path / "none.py"))
 
 
 # -- validation and test data out of a corpus --------------------------------------------------------------------------
@@ -471,11 +478,11 @@ def test_a_cut_off_download_goes_on_and_is_checked(tmp_path, site):
     right = {"file": f"sha256:{hashlib.sha256(content).hexdigest()}"}
     for size in (1000, 2000):
         with pytest.raises(SyntaxDataError):
-            downloads.download([f"{site.url}/file"], tmp_path, right)
+            downloads.fetch_all([f"{site.url}/file"], tmp_path, right)
         assert [(p.name, p.stat().st_size) for p in tmp_path.iterdir()] == [("file.part", size)]
-    downloads.download([f"{site.url}/file"], tmp_path, right)
+    downloads.fetch_all([f"{site.url}/file"], tmp_path, right)
     assert (tmp_path / "file").read_bytes() == content and [begin for _, begin in site.asked] == [0, 1000, 2000]
-    downloads.download([f"{site.url}/file"], tmp_path, right)
+    downloads.fetch_all([f"{site.url}/file"], tmp_path, right)
     assert len(site.asked) == 3, "what is there is kept"
     # A whole .part asks for nothing more; with another checksum than it should have it goes.
     (tmp_path / "file").rename(tmp_path / "file.part")
@@ -496,26 +503,26 @@ def test_archives_are_unpacked_into_the_folder_only(tmp_path, site, monkeypatch,
     }
     site.files["link.tgz"] = tgz("link", b"", tarfile.SYMTYPE, "/etc")
     folder = tmp_path / "data"
-    downloads.download([f"{site.url}/{name}" for name in ("a.tgz", "b.zip", "c.gz")], folder)
+    downloads.fetch_all([f"{site.url}/{name}" for name in ("a.tgz", "b.zip", "c.gz")], folder)
     assert list(parallel(*(downloads.find(folder, f"train.{lang}") for lang in ("en", "de")))) == [("a", "b")]
     assert list(parallel(downloads.find(folder, "c"))) == [("c",)]
     for name in ("evil.tgz", "evil.zip", "link.tgz"):
         with pytest.raises(downloads.DamagedArchive):
-            downloads.download([f"{site.url}/{name}"], folder)
+            downloads.fetch_all([f"{site.url}/{name}"], folder)
         assert not (folder / name).exists()
     assert not (folder / "link").exists() and [p.name for p in tmp_path.iterdir()] == ["data"]
     with pytest.raises(SyntaxDataError):
-        downloads.download([f"{site.url}/none"], folder)
+        downloads.fetch_all([f"{site.url}/none"], folder)
 
 
 def test_a_damaged_archive_is_fetched_again(tmp_path, site):
     right = tgz("train.en", bytes(hashlib.sha256(b"x").digest() * 10_000))
     site.files["a.tgz"] = right[: len(right) // 2] + bytes(20) + right[len(right) // 2 + 20 :]
     with pytest.raises(downloads.DamagedArchive):
-        downloads.download([f"{site.url}/a.tgz"], tmp_path)
+        downloads.fetch_all([f"{site.url}/a.tgz"], tmp_path)
     assert not list(tmp_path.glob("a.tgz*"))
     site.files["a.tgz"] = right
-    downloads.download([f"{site.url}/a.tgz"], tmp_path)
+    downloads.fetch_all([f"{site.url}/a.tgz"], tmp_path)
     assert downloads.find(tmp_path, "train.en").stat().st_size == 320_000
 
 
@@ -537,5 +544,5 @@ def test_wmt_fetches_archives_of_one_name_apart(tmp_path, site, monkeypatch):
             for side, lang in (("src", "en"), ("ref", "de")):
                 packed.writestr(f"test/newstest{year}-ende-{side}.{lang}.sgm", sgm([f"{lang} {year}"]))
         site.files[f"{year}/test.zip"] = buffer.getvalue()
-    found = dict(read_corpus("wmt", tmp_path, ("en", "de"), download=True, options={"corpora": ["nc"]}))
+    found = dict(read_corpus("wmt", tmp_path, "en", "de", download=True, options={"corpora": ["nc"]}))
     assert list(found["train"]) == [("a", "b")] and list(found["newstest2016"]) == [("en 2016", "de 2016")]

@@ -1,44 +1,38 @@
-"""Readers of parallel corpora by name: from a folder with the files that one downloads or buys to pairs of sentences.
+"""Readers of parallel corpora in their own formats, one a module: what a recipe names by ``corpus.reader``.
 
-A reader is a module of this package with a function ``read(folder, langs, *, download=False, …)`` that yields the
-splits; its other arguments, all with a default, are the reader's options. A reader of your own is a line in
-:data:`READERS`.
+A reader is a module with a function
+
+    def read(data: Path, source: str, target: str, *, …) -> Iterator[Split]
+
+which yields the splits by name: ``train`` and ``valid``, then each test set, with the rows of each. It may have
+``download(data, source, target, *, …)``, which fetches what is missing. What they take by keyword, all with a default,
+are the options of the recipe's ``corpus.options``. A file that is not there is a SyntaxDataError that says what to put
+where.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import os
+import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from fairseq_syntax.corpus.readers.formats import Row
+from fairseq_syntax.corpus.parallel_text import Row
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
-__all__ = ["READERS", "Row", "Split", "WrittenSplit", "read_corpus", "write_corpus"]
-
-READERS = {
-    "aspec": "ASPEC, scientific abstracts, English and Japanese (WAT)",
-    "iwslt": "TED talks in the layout of IWSLT 2014 to 2017",
-    "multi30k": "Multi30k, task 1: image captions",
-    "nist": "NIST OpenMT Chinese-English: LDC corpora and test sets with four references",
-    "moses": "a pair of plain files, with test sets drawn from it, by length: UN, News Commentary",
-    "wmt": "WMT: News Commentary, Europarl, Common Crawl, SETIMES, CWMT, and the newstest sets",
-}
+__all__ = ["Row", "Split", "WrittenSplit", "names", "read_corpus", "reader", "write_corpus"]
 
 
 class Split(NamedTuple):
-    """A part of a corpus.
-
-    Attributes:
-        name: ``train`` and ``valid``, each once and in this order, then test sets by their own names
-        rows: source, target and, of a test set that has several, further reference translations
-    """
+    """A part of a corpus: its name, and source, target and any further reference translations of each sentence."""
 
     name: str
     rows: Iterable[Row]
@@ -55,10 +49,44 @@ class WrittenSplit:
     sentences: int = 0
 
 
+def names() -> list[str]:
+    """The names of the readers that the package has."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def reader(name: str) -> ModuleType:
+    """A reader by its name, or by the path of a Python file.
+
+    Raises:
+        SyntaxDataError: there is none
+    """
+    if name.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+        if spec is None or spec.loader is None or not Path(name).is_file():
+            raise SyntaxDataError("no such reader", path=name)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    elif name in names():
+        module = importlib.import_module(f"{__name__}.{name}")
+    else:
+        known = ", ".join(names())
+        raise SyntaxDataError(f"no reader is called {name}", hint=f"there are {known}, or your own file.py")
+    if not callable(getattr(module, "read", None)):
+        raise SyntaxDataError("the reader has no function read", path=name, hint="see fairseq_syntax/corpus/readers")
+    return module
+
+
+def options_of(module: ModuleType) -> set[str]:
+    """The names of a reader's options."""
+    functions = [getattr(module, name, None) for name in ("read", "download")]
+    return set().union(*(_keywords(function) for function in functions if function is not None))
+
+
 def read_corpus(
     name: str,
-    folder: str | os.PathLike[str],
-    langs: tuple[str, str],
+    data: str | os.PathLike[str],
+    source: str,
+    target: str,
     *,
     download: bool = False,
     options: Mapping[str, Any] | None = None,
@@ -66,28 +94,44 @@ def read_corpus(
     """The splits of a corpus: train, valid, and its test sets.
 
     Args:
-        name: of :data:`READERS`
-        folder: with the corpus's files, anywhere below it
-        langs: source and target, as in the names of the files
+        name: of the reader
+        data: folder with the corpus's files, anywhere below it
+        source, target: languages, as in the names of the files
         download: fetch into the folder what is missing, where the corpus may be downloaded
         options: of the reader
 
     Raises:
-        SyntaxDataError: no such reader or option, or files that are missing or damaged
+        SyntaxDataError: no such reader or option, files that are missing or damaged, or a download that is not to be
+            had
     """
-    if name not in READERS:
-        hint = f"one of {', '.join(sorted(READERS))}"
-        raise SyntaxDataError(f"no reader of corpora is called {name}", hint=hint)
-    read = import_module(f"{__name__}.{name}").read
-    known = [p for p in inspect.signature(read).parameters if p not in ("folder", "langs", "download")]
-    for option in options or {}:
+    module = reader(name)
+    options = dict(options or {})
+    known = options_of(module)
+    for option in options:
         if option not in known:
-            hint = f"it has {', '.join(known)}" if known else "it has none"
+            hint = f"it has {', '.join(sorted(known))}" if known else "it has none"
             raise SyntaxDataError(f"the reader {name} has no option {option}", hint=hint)
-    yield from read(Path(folder), langs, download=download, **(options or {}))
+    if download:
+        if not hasattr(module, "download"):
+            hint = f"put its files there by hand: {inspect.getdoc(module)}"
+            raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
+        module.download(Path(data), source, target, **_taken(module.download, options))
+    yield from module.read(Path(data), source, target, **_taken(module.read, options))
 
 
-def write_corpus(splits: Iterable[Split], folder: str | os.PathLike[str], langs: tuple[str, str]) -> list[WrittenSplit]:
+def _keywords(function) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def _taken(function, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a function takes."""
+    return {name: options[name] for name in _keywords(function) if name in options}
+
+
+def write_corpus(
+    splits: Iterable[tuple[str, Iterable[Row]]], folder: str | os.PathLike[str], source: str, target: str
+) -> list[WrittenSplit]:
     """Writes each split as plain text, ``SPLIT.LANG``, and further references as ``SPLIT.LANG.1`` and so on.
 
     Raises:
@@ -98,13 +142,13 @@ def write_corpus(splits: Iterable[Split], folder: str | os.PathLike[str], langs:
     for name, rows in splits:
         if any(split.name == name for split in written):
             raise SyntaxDataError(f"two splits are called {name}", path=folder)
-        paths = [Path(folder, f"{name}.{lang}") for lang in langs]
+        paths = [Path(folder, f"{name}.{lang}") for lang in (source, target)]
         count = 0
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open(path)) for path in paths]
             for count, row in enumerate(rows, start=1):
                 while len(files) < len(row) and count == 1:
-                    paths.append(Path(folder, f"{name}.{langs[1]}.{len(files) - 1}"))
+                    paths.append(Path(folder, f"{name}.{target}.{len(files) - 1}"))
                     files.append(stack.enter_context(atomic_open(paths[-1])))
                 for file, sentence in zip(files, row, strict=True):
                     file.write(sentence + "\n")

@@ -10,32 +10,28 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
+from fairseq_syntax.corpus.downloads import find
+from fairseq_syntax.corpus.parallel_text import Row, read_aspec
 from fairseq_syntax.corpus.readers import Split
-from fairseq_syntax.corpus.readers.downloads import find
-from fairseq_syntax.corpus.readers.formats import Row, read_aspec
 from fairseq_syntax.errors import SyntaxDataError
 
 LANGUAGES = ("ja", "en")
 HINT = "ASPEC is to be asked for at its site, and its folder ASPEC-JE put here"
 
 
-def read(
-    folder: Path, langs: tuple[str, str], *, download: bool = False, train_pairs: int | None = None
-) -> Iterator[Split]:
+def read(data: Path, source: str, target: str, *, train_pairs: int | None = None) -> Iterator[Split]:
     """The splits; those of training are in the order of how well they are aligned.
 
     Args:
         train_pairs: only the best so many training pairs, as in 1.5 million of 3,008,500
     """
-    if set(langs) != set(LANGUAGES):
-        raise SyntaxDataError(f"ASPEC has Japanese and English, not {' and '.join(langs)}")
-    if download:
-        raise SyntaxDataError("ASPEC cannot be downloaded", path=folder, hint=HINT)
+    if {source, target} != set(LANGUAGES):
+        raise SyntaxDataError(f"ASPEC has Japanese and English, not {source} and {target}")
 
     def rows(*names: str) -> Iterator[Row]:
-        paths = [find(folder, f"{name}.txt", hint=HINT) for name in names]
+        paths = [find(data, f"{name}.txt", hint=HINT) for name in names]
         lines = chain(*(read_aspec(path, LANGUAGES) for path in paths))
-        return ((line[langs[0]], line[langs[1]]) for line in lines)
+        return ((line[source], line[target]) for line in lines)
 
     yield Split("train", islice(rows("train-1", "train-2", "train-3"), train_pairs))
     yield Split("valid", rows("dev"))

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 
+from fairseq_syntax.corpus.downloads import fetch_all, find
+from fairseq_syntax.corpus.parallel_text import Row, parallel
 from fairseq_syntax.corpus.readers import Split
-from fairseq_syntax.corpus.readers.downloads import download as fetch
-from fairseq_syntax.corpus.readers.downloads import find
-from fairseq_syntax.corpus.readers.formats import Row, parallel
 from fairseq_syntax.errors import SyntaxDataError
 
 SITES = {
@@ -39,38 +38,28 @@ FAIRSEQ_TESTS = ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
 
 
 def read(
-    folder: Path,
-    langs: tuple[str, str],
+    data: Path,
+    source: str,
+    target: str,
     *,
-    download: bool = False,
-    year: int = 2014,
     valid: Sequence[str] = (),
     tests: Sequence[str] = (),
 ) -> Iterator[Split]:
     """The splits.
 
     Args:
-        year: of the campaign, to be downloaded
         valid: development sets, such as ``dev2010``, put together. None: fairseq's own split for IWSLT 2014, every
             23rd training pair of those that Moses' clean-corpus-n keeps (1 to 175 tokens a side, ratio at most 1.5);
             for that, ``pip install '.[iwslt]'``
         tests: test sets, each a split; none: fairseq's, which are five in one, ``test``
     """
-    if download:
-        if year not in SITES:
-            hint = f"fetch it by hand; {', '.join(map(str, SITES))} can be"
-            raise SyntaxDataError(f"the corpus of {year} cannot be downloaded", path=folder, hint=hint)
-        source, target = langs
-        if year == 2014 and set(langs) != {"de", "en"}:
-            raise SyntaxDataError("of 2014 only German-English can be downloaded", path=folder)
-        url = SITES[year].format(source=source, target=target)
-        fetch([url], folder, CHECKSUMS if year == 2017 else None)
-    pairs = (f"{langs[0]}-{langs[1]}", f"{langs[1]}-{langs[0]}")  # whichever way round in the names
-    train = [find(folder, *(f"train.tags.{pair}.{lang}" for pair in pairs)) for lang in langs]
+    langs = (source, target)
+    pairs = (f"{source}-{target}", f"{target}-{source}")  # whichever way round in the names
+    train = [find(data, *(f"train.tags.{pair}.{lang}" for pair in pairs)) for lang in langs]
 
     def evaluation(name: str) -> Iterator[Row]:
         """A development or test set."""
-        sides = [find(folder, *(f"IWSLT*.{name}.{pair}.{lang}.xml" for pair in pairs)) for lang in langs]
+        sides = [find(data, *(f"IWSLT*.{name}.{pair}.{lang}.xml" for pair in pairs)) for lang in langs]
         return parallel(*sides)
 
     if valid:
@@ -87,6 +76,19 @@ def read(
         yield Split("test", chain(*map(evaluation, FAIRSEQ_TESTS)))
     for name in tests:
         yield Split(name, evaluation(name))
+
+
+def download(data: Path, source: str, target: str, *, year: int = 2014) -> None:
+    """Fetches the archive of a campaign.
+
+    Raises:
+        SyntaxDataError: it is none of those that can be fetched
+    """
+    if year not in SITES or (year == 2014 and {source, target} != {"de", "en"}):
+        message = f"{source}-{target} of {year} cannot be downloaded"
+        raise SyntaxDataError(message, path=data, hint="fetch it by hand from WIT3's site")
+    url = SITES[year].format(source=source, target=target)
+    fetch_all([url], data, CHECKSUMS if year == 2017 else None)
 
 
 def cleaned(rows: Iterable[Row], langs: tuple[str, str]) -> bytes:

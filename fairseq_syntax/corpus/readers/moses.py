@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from fairseq_syntax.corpus.downloads import find
+from fairseq_syntax.corpus.held_out import held_out
+from fairseq_syntax.corpus.parallel_text import Row, aligned, read_text
 from fairseq_syntax.corpus.readers import Split
-from fairseq_syntax.corpus.readers.downloads import find
-from fairseq_syntax.corpus.readers.formats import Row, aligned, read_text
-from fairseq_syntax.corpus.readers.held_out import held_out
-from fairseq_syntax.corpus.readers.word_segmentation import segment_words
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.corpus.word_segmentation import segment_words
 
 HINT = "fetch the corpus by hand, and put its files here"
 
 
 def read(
-    folder: Path,
-    langs: tuple[str, str],
+    data: Path,
+    source: str,
+    target: str,
     *,
-    download: bool = False,
     name: str = "UNv1.0",
     words: Mapping[str, str] | None = None,
     seed: int = 1,
@@ -42,10 +41,9 @@ def read(
         seed, train_pairs, max_length, valid_pairs, group_width, group_count, group_size: of
             :func:`.held_out.held_out`
     """
-    if download:
-        raise SyntaxDataError(f"{name} cannot be downloaded", path=folder, hint=HINT)
-    pairs = (f"{langs[0]}-{langs[1]}", f"{langs[1]}-{langs[0]}")
-    paths = [find(folder, *(f"{name}.{p}.{lang}" for p in pairs), hint=HINT) for lang in langs]
+    langs = (source, target)
+    pairs = (f"{source}-{target}", f"{target}-{source}")
+    paths = [find(data, *(f"{name}.{p}.{lang}" for p in pairs), hint=HINT) for lang in langs]
     programs = [(words or {}).get(lang) for lang in langs]
 
     def rows() -> Iterator[Row]:

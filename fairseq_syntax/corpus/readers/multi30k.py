@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fairseq_syntax.corpus.downloads import fetch_all, find
+from fairseq_syntax.corpus.parallel_text import parallel
 from fairseq_syntax.corpus.readers import Split
-from fairseq_syntax.corpus.readers.downloads import download as fetch
-from fairseq_syntax.corpus.readers.downloads import find
-from fairseq_syntax.corpus.readers.formats import parallel
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{split}.{lang}.gz"
 # Of the files as they were published in December 2017; those of other languages go unchecked.
@@ -29,23 +28,27 @@ CHECKSUMS = {
         "test_2017_flickr.en.gz": "76a444ee25172e72695cddb13ae4a3bda59430617be88e0bb46b60504f054074",
     }.items()
 }
+TESTS = ("test_2016_flickr", "test_2017_flickr")
 
 
 def read(
-    folder: Path,
-    langs: tuple[str, str],
+    data: Path,
+    source: str,
+    target: str,
     *,
-    download: bool = False,
-    tests: Sequence[str] = ("test_2016_flickr", "test_2017_flickr"),
+    tests: Sequence[str] = TESTS,
 ) -> Iterator[Split]:
     """The splits.
 
     Args:
         tests: names of files; the splits are called like them
     """
-    if download:
-        names = ["train", "val", *tests]
-        urls = [URL.format(split=name, lang=lang) for name in names for lang in langs]
-        fetch(urls, folder, CHECKSUMS)
     for split, name in (("train", "train"), ("valid", "val"), *zip(tests, tests)):
-        yield Split(split, parallel(*(find(folder, f"{name}.{lang}") for lang in langs)))
+        yield Split(split, parallel(*(find(data, f"{name}.{lang}") for lang in (source, target))))
+
+
+def download(data: Path, source: str, target: str, *, tests: Sequence[str] = TESTS) -> None:
+    """Fetches the files that are missing."""
+    names = ["train", "val", *tests]
+    urls = [URL.format(split=name, lang=lang) for name in names for lang in (source, target)]
+    fetch_all(urls, data, CHECKSUMS)

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fairseq_syntax.corpus.downloads import find
+from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_segments
 from fairseq_syntax.corpus.readers import Split
-from fairseq_syntax.corpus.readers.downloads import find
-from fairseq_syntax.corpus.readers.formats import Row, aligned, parallel, read_segments
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 
@@ -25,10 +25,10 @@ HINT = "the corpora of the LDC are to be bought; put train.zh and train.en, mt05
 
 
 def read(
-    folder: Path,
-    langs: tuple[str, str],
+    data: Path,
+    source: str,
+    target: str,
     *,
-    download: bool = False,
     valid: str = "mt02",
     tests: Sequence[str] = ("mt05", "mt08", "mt12"),
 ) -> Iterator[Split]:
@@ -38,19 +38,17 @@ def read(
         valid: the test set for validation, of which the first reference is taken
         tests: names of test sets
     """
-    if download:
-        raise SyntaxDataError("corpora of the LDC cannot be downloaded", path=folder, hint=HINT)
-    train = [find(folder, f"train.{lang}", hint=HINT) for lang in langs]
+    train = [find(data, f"train.{lang}", hint=HINT) for lang in (source, target)]
     yield Split("train", parallel(*train))
-    yield Split("valid", (row[:2] for row in evaluation(folder, valid)))
+    yield Split("valid", (row[:2] for row in evaluation(data, valid)))
     for name in tests:
-        yield Split(name, evaluation(folder, name))
+        yield Split(name, evaluation(data, name))
 
 
-def evaluation(folder: Path, name: str) -> Iterator[Row]:
+def evaluation(data: Path, name: str) -> Iterator[Row]:
     """A test set: source and all references."""
-    source = find(folder, f"{name}-src.sgm", hint=HINT)
-    paths = [source, find(folder, f"{name}-ref.sgm", hint=HINT)]
+    source = find(data, f"{name}-src.sgm", hint=HINT)
+    paths = [source, find(data, f"{name}-ref.sgm", hint=HINT)]
     references = read_references(paths[1])
     return aligned([read_segments(source), *references], [source, *[paths[1]] * len(references)])
 

@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+from fairseq_syntax.corpus.downloads import fetch_all, find
+from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_wmt_xml
 from fairseq_syntax.corpus.readers import Split
-from fairseq_syntax.corpus.readers.downloads import download as fetch
-from fairseq_syntax.corpus.readers.downloads import find
-from fairseq_syntax.corpus.readers.formats import Row, aligned, parallel, read_wmt_xml
 from fairseq_syntax.errors import SyntaxDataError
 
 STATMT = "https://data.statmt.org"
@@ -55,14 +54,15 @@ CWMT = {
     **{f"datum2017-{n}": f"Book{n}_{{}}.txt" for n in BOOKS},
 }
 HINT_CWMT = "CWMT's corpus is to be asked for at Nanjing University's CWMT site"
+CORPORA = ("news-commentary-v11",)
 
 
 def read(
-    folder: Path,
-    langs: tuple[str, str],
+    data: Path,
+    source: str,
+    target: str,
     *,
-    download: bool = False,
-    corpora: Sequence[str] = ("news-commentary-v11",),
+    corpora: Sequence[str] = CORPORA,
     valid: str = "newstest2015",
     tests: Sequence[str] = ("newstest2016",),
 ) -> Iterator[Split]:
@@ -72,58 +72,70 @@ def read(
         corpora: of the training data, put together in this order; ``cwmt`` is all of CWMT's
         valid, tests: names such as ``newstest2016``; where there are files for this direction, they are taken
     """
-    if download:
-        _download(folder, corpora, [valid, *tests])
-    yield Split("train", chain(*(_training(folder, name, langs) for name in corpora)))
-    yield Split("valid", newstest(folder, valid, langs))
+    langs = (source, target)
+    yield Split("train", chain(*(_training(data, name, langs) for name in corpora)))
+    yield Split("valid", newstest(data, valid, langs))
     for name in tests:
-        yield Split(name, newstest(folder, name, langs))
+        yield Split(name, newstest(data, name, langs))
 
 
-def _download(folder: Path, corpora: Sequence[str], tests: Sequence[str]) -> None:
+def download(
+    data: Path,
+    source: str,
+    target: str,
+    *,
+    corpora: Sequence[str] = CORPORA,
+    valid: str = "newstest2015",
+    tests: Sequence[str] = ("newstest2016",),
+) -> None:
+    """Fetches the archives with the corpora and test sets that are missing.
+
+    Raises:
+        SyntaxDataError: one has no address, or cannot be fetched
+    """
     for name in corpora:
         if name not in ARCHIVES:
-            hint = HINT_CWMT if name == "cwmt" else f"{', '.join(ARCHIVES)} can be"
-            raise SyntaxDataError(f"{name} cannot be downloaded", path=folder, hint=hint)
-    fetch(dict.fromkeys(ARCHIVES[name] for name in corpora), folder)
-    for name in dict.fromkeys(tests):
+            hint = f"{', '.join(ARCHIVES)} can be" if name not in (*CWMT, "cwmt") else HINT_CWMT
+            raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
+    fetch_all(dict.fromkeys(ARCHIVES[name] for name in corpora), data)
+    for name in dict.fromkeys([valid, *tests]):
         year = int(digits) if (digits := name.removeprefix("newstest")).isdigit() else 0
         if year not in TESTS:
             hint = f"those of {', '.join(map(str, TESTS))} can be"
-            raise SyntaxDataError(f"{name} cannot be downloaded", path=folder, hint=hint)
+            raise SyntaxDataError(f"{name} cannot be downloaded", path=data, hint=hint)
         # A folder each: archives of several years are called test.tgz.
         archive = TESTS[year].rsplit("/", 1)[-1]
         checksums = {archive: CHECKSUMS[year]} if year in CHECKSUMS else None
-        fetch([TESTS[year]], folder / name, checksums)
+        fetch_all([TESTS[year]], data / name, checksums)
 
 
-def _training(folder: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
+def _training(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
     """The pairs of one training corpus."""
     if name == "cwmt":
-        return chain(*(_training(folder, part, langs) for part in CWMT))
+        return chain(*(_training(data, part, langs) for part in CWMT))
     if name in CWMT:
         codes = {"zh": ("ch", "cn"), "en": ("en",)}
         if set(langs) != set(codes):
             raise SyntaxDataError(f"{name} has Chinese and English, not {' and '.join(langs)}")
         names = [[CWMT[name].format(code) for code in codes[lang]] for lang in langs]
-        return parallel(*(find(folder, *candidates, hint=HINT_CWMT) for candidates in names))
+        return parallel(*(find(data, *candidates, hint=HINT_CWMT) for candidates in names))
     pairs = (f"{langs[0]}-{langs[1]}", f"{langs[1]}-{langs[0]}")
     older = {"SETIMES2": ("SETIMES2", "SETIMES")}.get(name, (name,))
-    files = [find(folder, *(f"{each}.{pair}.{lang}" for each in older for pair in pairs)) for lang in langs]
+    files = [find(data, *(f"{each}.{pair}.{lang}" for each in older for pair in pairs)) for lang in langs]
     return parallel(*files)
 
 
-def newstest(folder: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
+def newstest(data: Path, name: str, langs: tuple[str, str]) -> Iterator[Row]:
     """A test set: translated in this direction, where the names of the files tell."""
     source, target = langs
     xml = [f"{name}.{source}-{target}.xml", f"{name}.{source}-{target}.all.xml"]
-    if any(next(folder.rglob(each), None) for each in xml):
-        path = find(folder, *xml)
+    if any(next(data.rglob(each), None) for each in xml):
+        path = find(data, *xml)
         sides = [read_wmt_xml(path, "src", source), read_wmt_xml(path, "ref", target)]
         return aligned(sides, [path, path])
     files = [
         find(
-            folder,
+            data,
             f"{name}-{source}{target}-{side}.{lang}.sgm",
             # 2014 and before: one set for both directions, called by either
             f"{name}-{target}{source}-{side}.{lang}.sgm",

@@ -24,7 +24,7 @@ class DamagedArchive(SyntaxDataError):
     """An archive that has to be fetched again."""
 
 
-def download(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | None = None) -> None:
+def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | None = None) -> None:
     """Fetches files into a folder and unpacks archives there; what is there already is kept.
 
     Args:
