@@ -27,12 +27,13 @@ endif
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 export CUDA
 
-.PHONY: help install demo test test-fast check format matrix ways release bench gpu docs clean
+.PHONY: help install demo test gpu-emulated test-fast check format matrix ways release bench gpu docs clean
 
 help:
 	@echo "make install    everything into $(VENV), as the others do first"
 	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
 	@echo "make test       install, then all tests, on all cores"
+	@echo "make gpu-emulated  of these, those that use a GPU: on an emulated one, where there is none"
 	@echo "make test-fast  install, then the quick tests: no training, no other process"
 	@echo "make check      install, then ruff and mypy"
 	@echo "make format     let ruff mend what it can"
@@ -52,8 +53,16 @@ install: $(VENV)/.package
 demo: $(VENV)/.package
 	$(BIN)/python examples/toy/run.py
 
+# The tests that use a GPU run apart: where there is none, an emulated one changes what PyTorch says of CUDA.
+ON_GPU = $(PYTEST) -p emulated_cuda.pytest_plugin -m gpu
 test: $(VENV)/.package
-	$(PYTEST)
+	@failed=; \
+	echo '$(ON_GPU)'; $(ON_GPU) || failed=1; \
+	echo '$(PYTEST) -m "not gpu"'; $(PYTEST) -m "not gpu" || failed=1; \
+	test -z "$$failed"
+
+gpu-emulated: $(VENV)/.package
+	$(ON_GPU)
 
 test-fast: $(VENV)/.package
 	$(PYTEST) -m "not slow and not gpu"

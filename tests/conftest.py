@@ -1,9 +1,36 @@
-"""What several test modules share: the toy corpus, made once, and a model trained on it."""
+"""What several test modules share: the toy corpus, made once, a model trained on it, and who may use a GPU."""
 
+import sys
 from pathlib import Path
 
+import emulated_cuda
 import pytest
 import toy_data
+import torch
+
+
+def why_no_gpu(markers: set[str]) -> str | None:
+    """Why a test with these markers cannot run here."""
+    if "emulated_gpu" in markers and not emulated_cuda.installed():
+        why = "this PyTorch has a GPU of its own" if torch.cuda.is_available() else None
+        return why or _plugin_reason() or "tests of the emulated device: make gpu-emulated"
+    if "real_gpu" in markers and (emulated_cuda.installed() or not torch.cuda.is_available()):
+        return "needs a real GPU's kernels"
+    if "gpu" in markers and not torch.cuda.is_available():
+        return _plugin_reason() or "no GPU; make gpu-emulated runs it on an emulated one"
+    return None
+
+
+def _plugin_reason() -> str | None:
+    plugin = sys.modules.get("emulated_cuda.pytest_plugin")
+    return plugin.reason if plugin else None
+
+
+def pytest_runtest_setup(item):
+    """Skip what this machine has no device for."""
+    why = why_no_gpu({marker.name for marker in item.iter_markers()})
+    if why:
+        pytest.skip(why)
 
 import fairseq_syntax
 

@@ -118,14 +118,36 @@ class DeferredRows(Deferred):
         rows = torch.cat([members.flatten() for members, _, _ in notes])
         coefficient = torch.cat([factor.flatten() for _, factor, _ in notes])
         reads = torch.cat([members.new_full((members.size(0),), members.size(1)) for members, _, _ in notes])
-        source = torch.arange(len(vector), device=rows.device).repeat_interleave(reads, output_size=len(rows))
-        matrix = torch.sparse_coo_tensor(
-            torch.stack((rows, source)),
-            coefficient.float(),
-            (shared[0], len(vector)),
-            check_invariants=False,
-        )
-        return torch.sparse.mm(matrix, vector.float())
+        if rows.device.type == "cpu":
+            return _sum_into_rows_on_cpu(rows, coefficient.float(), vector.float(), reads, shared[0])
+        return _sum_into_rows(rows, coefficient.float(), vector.float(), reads, shared[0])
+
+
+def _sum_into_rows_on_cpu(rows: Tensor, coefficient: Tensor, vector: Tensor, reads: Tensor, count: int) -> Tensor:
+    """:func:`_sum_into_rows` as a sparse product: 2 to 4 times as fast on CPUs, but a GPU's waits for the host."""
+    source = torch.arange(len(vector)).repeat_interleave(reads, output_size=len(rows))
+    places, size = torch.stack((rows, source)), (count, len(vector))
+    return torch.sparse.mm(torch.sparse_coo_tensor(places, coefficient, size, check_invariants=False), vector)
+
+
+def _sum_into_rows(rows: Tensor, coefficient: Tensor, vector: Tensor, reads: Tensor, count: int) -> Tensor:
+    """Vectors, weighted and added up in the rows of a table: the gradient of what :func:`_sums` reads.
+
+    Args:
+        rows: [N] int64, rows of the table, those of one vector after those of another
+        coefficient: [N] float32, by which the vector is multiplied for each of its rows
+        vector: [V, H] float32
+        reads: [V] int64, rows of each vector; they sum to N
+        count: rows of the table
+
+    Returns:
+        [count, H] float32
+    """
+    with torch.enable_grad():
+        table = vector.new_zeros(count, vector.size(1)).requires_grad_()
+        begin = reads.cumsum(0) - reads
+        read = F.embedding_bag(rows, table, begin, mode="sum", per_sample_weights=coefficient)
+        return torch.autograd.grad(read, table, vector)[0]
 
 
 def _dots(query: Tensor, table: Tensor, members: Tensor) -> Tensor:

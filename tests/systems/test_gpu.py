@@ -1,10 +1,13 @@
 """On a GPU: every system's step and search against the CPU's, and its fast forms against the exact ones.
 
-They are skipped without a GPU; ``make gpu`` runs them, and writes down what came of it.
+Where there is no GPU they run on an emulated one (``make gpu-emulated``), but for those that need a real one's kernels;
+``make gpu`` runs all of them on a GPU, and writes down what came of it.
 """
 
 import copy
+import socket
 
+import emulated_cuda
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,7 +23,7 @@ from fairseq_syntax.model.sparse_factors import sparse_factor_attention
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
 from fairseq_syntax.systems.pascal import ParentTerm, gaussian
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+pytestmark = pytest.mark.gpu
 # Of a loss of some tens, and of gradients relative to the largest.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
@@ -70,6 +73,7 @@ def test_a_search_finds_what_the_cpus_finds(name):
     assert found[0] == pytest.approx(found[1], abs=1e-3)
 
 
+@pytest.mark.real_gpu
 @pytest.mark.parametrize("add", [False, True])
 def test_flex_attention_is_the_dense_form(add):
     """Forward and backward, compiled, over many lengths; it must not be compiled again for each."""
@@ -116,9 +120,9 @@ def _reduced(rank: int, world: int, port: int) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_nccl_with_as_many_processes_as_devices():
-    import socket
-
+def test_nccl_with_as_many_processes_as_devices(monkeypatch):
+    for name, value in emulated_cuda.environment().items():
+        monkeypatch.setenv(name, value)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

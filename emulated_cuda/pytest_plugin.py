@@ -1,0 +1,20 @@
+"""``pytest -p emulated_cuda.pytest_plugin``: the tests of this run have emulated CUDA devices, two of them.
+
+Where there can be none (a PyTorch that was built for CUDA, no compiler) it changes nothing, and ``reason`` says why.
+"""
+
+from __future__ import annotations
+
+import emulated_cuda
+
+reason: str | None = None
+
+try:
+    emulated_cuda.install(devices=2)
+except emulated_cuda.Unavailable as error:
+    reason = str(error)
+
+
+def pytest_report_header() -> str:
+    """What the tests run on."""
+    return f"no emulated CUDA device: {reason}" if reason else "CUDA devices: 2, emulated"
