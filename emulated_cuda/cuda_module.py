@@ -23,7 +23,7 @@ def connect(device: Library, count: int) -> None:
     _device_functions(device, count)
     _memory(device)
     _streams(device)
-    cuda = torch.cuda
+    cuda: Any = torch.cuda
     cuda._initialized = True
     cuda._queued_calls.clear()
     cuda.default_generators = (torch.default_generator,) * count
@@ -32,8 +32,9 @@ def connect(device: Library, count: int) -> None:
 
 def _in_fork() -> None:
     """A forked process cannot use CUDA: what it does says so."""
-    torch.cuda._initialized = False
-    torch.cuda._is_in_bad_fork = lambda: True
+    cuda: Any = torch.cuda
+    cuda._initialized = False
+    cuda._is_in_bad_fork = lambda: True
 
 
 def _device_functions(device: Library, count: int) -> None:
@@ -69,7 +70,7 @@ def _device_functions(device: Library, count: int) -> None:
     }
     for name, function in names.items():
         setattr(torch._C, f"_cuda_{name}", function)
-    cuda = torch.cuda
+    cuda: Any = torch.cuda
     # Those that torch.cuda bound when it was imported, or takes from NVIDIA's library.
     cuda._exchange_device, cuda._maybe_exchange_device = device.exchange_device, device.exchange_device
     cuda.is_available = lambda: not cuda._is_in_bad_fork()
@@ -79,6 +80,8 @@ def _device_functions(device: Library, count: int) -> None:
 
 
 def _memory(device: Library) -> None:
+    c: Any = torch._C
+
     def stats(index: int) -> dict[str, Any]:
         amounts = {"current": device.live_bytes(index), "peak": device.peak_bytes(index), "allocated": 0, "freed": 0}
         parts = {"all": amounts, "small_pool": amounts, "large_pool": amounts}
@@ -93,24 +96,28 @@ def _memory(device: Library) -> None:
             return torch.empty(*args, dtype=torch.uint8, device=device).untyped_storage()
         return original(cls, *args, **kwargs) if device is None else original(cls, *args, device=device, **kwargs)
 
-    original = torch.UntypedStorage.__new__
-    torch.UntypedStorage.__new__ = new_storage  # which a build for CPUs refuses
-    torch._C._cuda_memoryStats = stats
-    torch._C._cuda_resetPeakMemoryStats = device.reset_peak
-    torch._C._cuda_resetAccumulatedMemoryStats = _never
-    torch._C._cuda_emptyCache = _never
+    storages: Any = torch.UntypedStorage
+    original = storages.__new__
+    storages.__new__ = new_storage  # which a build for CPUs refuses
+    c._cuda_memoryStats = stats
+    c._cuda_resetPeakMemoryStats = device.reset_peak
+    c._cuda_resetAccumulatedMemoryStats = _never
+    c._cuda_emptyCache = _never
 
 
 def _streams(device: Library) -> None:
+    cuda: Any = torch.cuda
+    c: Any = torch._C
+
     def index_of(of: Any) -> int:
-        return torch.cuda._utils._get_device_index(of, optional=True)
+        return cuda._utils._get_device_index(of, optional=True)
 
     class Stream:
         """A queue of work on a device."""
 
         def __init__(self, device_: Any = None, priority: int = 0, **kwargs: Any) -> None:
             self.device_index = kwargs.get("device_index", index_of(kwargs.get("device", device_)))
-            self.stream_id = kwargs.get("stream_id", None)
+            self.stream_id = kwargs.get("stream_id")
             if self.stream_id is None:
                 self.stream_id = device.new_stream_id(self.device_index)
             self.device = torch.device("cuda", self.device_index)
@@ -150,11 +157,11 @@ def _streams(device: Library) -> None:
             device.delete_event(self.recorded)
 
         def record(self, stream: Any = None) -> None:
-            stream = stream or torch.cuda.current_stream()
+            stream = stream or cuda.current_stream()
             device.record_event(self.recorded, stream.device_index, stream.stream_id)
 
         def wait(self, stream: Any = None) -> None:
-            (stream or torch.cuda.current_stream()).wait_event(self)
+            (stream or cuda.current_stream()).wait_event(self)
 
         def synchronize(self) -> None:
             device.host_waits(self.recorded)
@@ -166,16 +173,16 @@ def _streams(device: Library) -> None:
             """Of no device: 0."""
             return 0.0
 
-    cuda = torch.cuda
     cuda.Stream, cuda.Event = Stream, Event
     cuda.streams.Stream, cuda.streams.Event = Stream, Event
-    torch._C._cuda_getCurrentStream = lambda index: (device.get_stream(index), index, 1)
-    torch._C._cuda_getDefaultStream = lambda index: (0, index, 1)
+    c._cuda_getCurrentStream = lambda index: (device.get_stream(index), index, 1)
+    c._cuda_getDefaultStream = lambda index: (0, index, 1)
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
         device.set_device(device_index)
         device.set_stream(device_index, stream_id)
 
-    torch._C._cuda_setStream = set_stream
-    torch._C._cuda_getCurrentRawStream = device.get_stream
-    torch.Tensor.record_stream = lambda self, stream: None
+    c._cuda_setStream = set_stream
+    c._cuda_getCurrentRawStream = device.get_stream
+    tensors: Any = torch.Tensor
+    tensors.record_stream = lambda self, stream: None

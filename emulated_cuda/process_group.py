@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+
+c10d: Any = dist.distributed_c10d
+group: Any = dist.ProcessGroup
 
 
-class HostCopies(dist.ProcessGroup):
+class HostCopies(group):
     """Collectives over gloo for tensors of CUDA devices. Each waits until it is done."""
 
     @dataclass
@@ -27,7 +29,7 @@ class HostCopies(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
-        self._gloo = distributed_c10d.ProcessGroupGloo(store, rank, size, timeout=options._timeout)
+        self._gloo = c10d.ProcessGroupGloo(store, rank, size, timeout=options._timeout)
         self._name = options.group_name
 
     def _set_sequence_number_for_group(self) -> None:
@@ -69,7 +71,7 @@ class HostCopies(dist.ProcessGroup):
     def reduce(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
         return self._through_host(self._gloo.reduce, tensors, options or dist.ReduceOptions())
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None) -> Any:
+    def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
         host = [[torch.empty_like(tensor, device="cpu") for tensor in tensors] for tensors in outputs]
         work = self._gloo.allgather(host, [tensor.cpu() for tensor in inputs])
         work.wait()
@@ -91,6 +93,7 @@ def register() -> None:
     """Let ``init_process_group("nccl")`` make such a group."""
     if not dist.is_available():
         return
-    for module in (dist, distributed_c10d):
-        module.is_nccl_available = lambda: True  # type: ignore[attr-defined]
-        module.ProcessGroupNCCL = HostCopies  # type: ignore[attr-defined]
+    modules: tuple[Any, ...] = (dist, c10d)
+    for module in modules:
+        module.is_nccl_available = lambda: True
+        module.ProcessGroupNCCL = HostCopies

@@ -3,10 +3,12 @@
 import sys
 from pathlib import Path
 
-import emulated_cuda
 import pytest
-import toy_data
 import torch
+import toy_data
+
+import emulated_cuda
+import fairseq_syntax
 
 
 def why_no_gpu(markers: set[str]) -> str | None:
@@ -32,7 +34,6 @@ def pytest_runtest_setup(item):
     if why:
         pytest.skip(why)
 
-import fairseq_syntax
 
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
 

@@ -1,4 +1,4 @@
-"""Python imports this when it starts, where :func:`emulated_cuda.environment` says so: before anything imports PyTorch."""
+"""What Python imports first where :func:`emulated_cuda.environment` says so: before anything imports PyTorch."""
 
 import os
 import sys

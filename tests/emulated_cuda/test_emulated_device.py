@@ -28,7 +28,7 @@ def nothing_is_pending():
     assert torch.cuda.current_device() == 0
 
 
-# ------------------------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------------- planted faults
 
 
 def test_the_host_cannot_read_the_memory():
@@ -126,7 +126,9 @@ FUNCTIONS = {
     "index": lambda a, b: a[:, [0, 2]].repeat_interleave(torch.tensor([1, 0, 2, 1], device=a.device), dim=0) + b[0, 0],
     "views": lambda a, b: a.t().reshape(2, 3, 4).unfold(2, 2, 1).transpose(0, 1).flip(0) * b.expand(2, 4, 6).mean(),
     "sorted": lambda a, b: a.sort(dim=1).values.cumsum(0) + b.topk(6).values,
-    "in place": lambda a, b: a.clone().masked_fill_(b > 0, 2.0).index_add_(0, torch.tensor([1], device=a.device), b[:1]),
+    "in place": lambda a, b: (
+        a.clone().masked_fill_(b > 0, 2.0).index_add_(0, torch.tensor([1], device=a.device), b[:1])
+    ),
     "scatter": lambda a, b: torch.zeros_like(a).scatter_add(1, (b > 0).long(), a),
     "einsum": lambda a, b: torch.einsum("ij,kj->ik", a, b),
     "complex": lambda a, b: torch.view_as_real(torch.view_as_complex(a.reshape(4, 3, 2)) * torch.fft.fft(b)[:, :3]),
@@ -216,7 +218,7 @@ def test_saved_and_loaded(tmp_path):
         assert torch.equal(state["weight"].cpu(), model.weight.detach().cpu())
 
 
-# ---------------------------------------------------------------------------------------------------- devices and streams
+# ----------------------------------------------------------------------------------------------- devices and streams
 
 
 def test_several_devices():

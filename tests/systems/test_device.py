@@ -22,7 +22,6 @@ from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.data.batch import pack
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
-from fairseq_syntax.model.loop_gradients import DeferredRows
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
 from fairseq_syntax.systems.lasyn.templates import OPEN
 
@@ -133,22 +132,9 @@ def test_training_of_encoder_systems(name):
     )
 
 
-@pytest.fixture
-def without_sparse_products(monkeypatch):
-    """``meta`` has no sparse matrices: the gradient of a table's rows by plain operations, elsewhere the same."""
-
-    def total(notes, shared):
-        grad = notes[0][2].new_zeros(shared)
-        for members, factor, vector in notes:
-            grad = grad.index_add(0, members.flatten(), (factor[:, :, None] * vector[:, None]).flatten(0, 1))
-        return grad
-
-    monkeypatch.setattr(DeferredRows, "total", staticmethod(total))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("arch, options", LSTMS, ids=lambda x: x if isinstance(x, str) else "-".join(x.values()))
-def test_training_of_lstms(arch, options, without_sparse_products):
+def test_training_of_lstms(arch, options):
     """They wait for nothing; local attention for the lengths, as fairseq's own LSTM does: it reads no parse."""
     criterion = LabelSmoothedCrossEntropyCriterion(tiny_syntax.tiny_task(), False, 0.1)
     recorder = training_step(lstm_models.model(arch, scale=1, **options), criterion)

@@ -16,6 +16,7 @@ from lstm_models import check_same_in_any_batch, check_search, empty_line, lines
 from random_parses import EOS, PAD, Line, batch, flat, pad, random_line, random_tree
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model import loop_gradients
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredRows, DeferredStates
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import GlobalAttention
@@ -110,8 +111,11 @@ def test_word_means_against_loops(left):
 # -- gradients of a loop ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["linear", "rows", "states"])
-def test_deferred_gradients_are_those_of_the_plain_operations(kind):
+@pytest.mark.parametrize("kind", ["linear", "rows", "rows, as on a GPU", "states"])
+def test_deferred_gradients_are_those_of_the_plain_operations(kind, monkeypatch):
+    if kind == "rows, as on a GPU":
+        monkeypatch.setattr(loop_gradients, "_sum_into_rows_on_cpu", loop_gradients._sum_into_rows)
+        kind = "rows"
     g = torch.Generator().manual_seed(1)
 
     def rand(*size):

@@ -7,7 +7,6 @@ Where there is no GPU they run on an emulated one (``make gpu-emulated``), but f
 import copy
 import socket
 
-import emulated_cuda
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,7 @@ from lstm_models import model as lstm_model
 from test_device import LSTMS, TRANSFORMERS, batch, encoder_model, some_lines
 from tiny_syntax import dictionary, tiny_model, tiny_task
 
+import emulated_cuda
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.model.sparse_factors import sparse_factor_attention
