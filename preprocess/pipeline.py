@@ -60,15 +60,6 @@ def arguments(description: str | None, **defaults) -> argparse.ArgumentParser:
     pieces.add_argument("--segmentation", choices=("sentencepiece", "subword_nmt"), default="sentencepiece")
     pieces.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="default: %(default)s")
     pieces.add_argument("--joint", action="store_true", help="one model and dictionary for both languages")
-    pieces.add_argument(
-        "--target-coverage",
-        type=float,
-        metavar="SHARE",
-        help="share of characters: 0.9995 for Chinese",
-    )
-    pieces.add_argument(
-        "--source-segmentation", type=Path, metavar="FILE", help="segmentation.LANG.json of another pair's pieces/"
-    )
     pieces.add_argument("--train-lines", type=int, default=0, metavar="N", help="train it on N lines (default: all)")
     parser.set_defaults(**defaults)
     return parser
@@ -131,10 +122,6 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
         model = train + (["--train-on", *(words[names[0], each] for each in langs)] if args.joint else [])
         if args.joint and lang == langs[1]:
             model = ["--model", pieces / f"segmentation.{langs[0]}.json"]
-        if args.source_segmentation and lang == langs[0]:
-            model = ["--model", args.source_segmentation]
-        if args.target_coverage and lang == langs[1]:
-            model += ["--character-coverage", args.target_coverage]
         run_command([*verb("segment"), "--lang", lang, *model, "--input", *files, "--outdir", pieces])
 
     tests = [pieces / name for name in names[2:]]

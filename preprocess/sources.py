@@ -5,9 +5,6 @@ from __future__ import annotations
 import gzip
 import html
 import http.client
-import io
-import lzma
-import os
 import re
 import shutil
 import sys
@@ -107,7 +104,7 @@ def _archive(path: Path) -> Iterator[None]:
     """What is wrong with an archive that is read in the block, as DamagedArchive; errors of the disk stay."""
     try:
         yield
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, ValueError) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DamagedArchive(
             f"cannot be unpacked: {error}", path=path, hint="run the script again: it is fetched anew"
         ) from error
@@ -129,32 +126,6 @@ def unpack(archive: Path, data: Path) -> None:
                 if not (member.isfile() or member.isdir()) or not place.is_relative_to(data.resolve()):
                     raise tarfile.ExtractError(f"{member.name} is no file below the folder")
                 tar.extract(member, data, set_attrs=False)
-
-
-def package_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file in a Debian package (.deb), in the order of the package.
-
-    A package is an ``ar`` archive; its member ``data.tar.xz`` (or .gz) holds the files.
-
-    Raises:
-        DamagedArchive: it cannot be read
-    """
-    with _archive(path), open(path, "rb") as package:
-        if package.read(8) != b"!<arch>\n":
-            raise tarfile.ReadError("not a Debian package")
-        while header := package.read(60):
-            name, size = header[:16].decode("ascii").strip(" /"), int(header[48:58])
-            if name.startswith("data.tar"):
-                data = package.read(size)
-                if len(data) < size:
-                    raise EOFError("it is cut off")
-                with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-                    for member in tar:
-                        if member.isfile() and (file := tar.extractfile(member)) is not None:
-                            yield member.name, file.read()
-                return
-            package.seek(size + size % 2, os.SEEK_CUR)
-        raise tarfile.ReadError("holds no data.tar that can be read here")
 
 
 def find(data: Path, *names: str) -> Path:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
+import io
+import lzma
+import os
 import shutil
 import sys
 import tarfile
@@ -119,6 +122,8 @@ def _archive(path: Path) -> Iterator[None]:
         EOFError,
         gzip.BadGzipFile,
         zlib.error,
+        lzma.LZMAError,
+        ValueError,
     ) as error:
         message = f"cannot be unpacked: {error}"
         raise DamagedArchive(message, path=path, hint="run it again: it is fetched anew") from error
@@ -147,6 +152,33 @@ def unpack(archive: Path, folder: Path) -> None:
                     raise tarfile.ExtractError(f"{member.name} is neither a file nor a folder")
                 _check_below(folder, member.name)
                 tar.extract(member, folder, set_attrs=False)
+
+
+def package_files(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file in a Debian package (.deb), in the order of the package.
+
+    A package is an ``ar`` archive; its member ``data.tar.xz`` (or .gz) holds the files.
+
+    Raises:
+        DamagedArchive: it cannot be read
+    """
+    with _archive(path), open(path, "rb") as package:
+        if package.read(8) != b"!<arch>\n":
+            raise tarfile.ReadError("not a Debian package")
+        while header := package.read(60):
+            name, size = header[:16].decode("ascii").strip(" /"), int(header[48:58])
+            if name.startswith("data.tar"):
+                data = package.read(size)
+                if len(data) < size:
+                    raise EOFError("it is cut off")
+                with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+                    for member in tar:
+                        file = tar.extractfile(member)
+                        if file is not None:
+                            yield member.name, file.read()
+                return
+            package.seek(size + size % 2, os.SEEK_CUR)
+        raise tarfile.ReadError("holds no data.tar that can be read here")
 
 
 def _check_below(folder: Path, name: str) -> None:

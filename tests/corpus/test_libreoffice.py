@@ -4,21 +4,14 @@ import difflib
 import html
 import io
 import random
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
-from test_preprocess_scripts import SCRIPTS, check_data, in_process, run_script  # noqa: F401
 
+from fairseq_syntax.corpus.downloads import DamagedArchive
+from fairseq_syntax.corpus.readers import libreoffice, read_corpus
 from fairseq_syntax.errors import SyntaxDataError
-
-sys.path.insert(0, str(SCRIPTS))
-try:
-    import libreoffice
-    import sources
-finally:
-    sys.path.remove(str(SCRIPTS))
 
 VERBS = ["opens", "closes", "moves", "saves", "prints", "deletes", "renames", "searches", "formats", "aligns"]
 NOUNS = ["document", "table", "chart", "picture", "paragraph", "footnote", "macro", "cell", "field", "border"]
@@ -106,7 +99,7 @@ def test_what_is_no_package_is_an_error(tmp_path):
     whole = path.read_bytes()
     for damaged in (b"odd", whole[:-40], whole[:100], whole.replace(b"data.tar.xz", b"odds.tar.xz")):
         path.write_bytes(damaged)
-        with pytest.raises(sources.DamagedArchive):
+        with pytest.raises(DamagedArchive):
             libreoffice.read_package(path)
 
 
@@ -198,23 +191,23 @@ def test_the_parts(packages):
     assert corpus.pairs(corpus.parts["test"], "tr")[0][1] == others[0][corpus.parts["test"][0].key]
 
 
-def test_from_packages_to_binarized_data(packages, tmp_path, in_process, monkeypatch):  # noqa: F811
-    first, second = tmp_path / "ja", tmp_path / "tr"
-    options = ("--data", packages, "--languages", "tr", "ja", "--vocab-size", 60)
-    coverage = ("--target-coverage", "0.98")
-    assert run_script(libreoffice, monkeypatch, *options, "--target-lang", "ja", "--out", first, *coverage) == 0
-    model = first / "pieces" / "segmentation.en.json"
-    more = ("--target-lang", "tr", "--out", second, "--source-segmentation", model)
-    assert run_script(libreoffice, monkeypatch, *options, *more) == 0
-    counts = {}
-    for out, language in ((first, "ja"), (second, "tr")):
-        for part in ("train", "valid", "test"):
-            of_pages = (out / "text" / f"{part}.page").read_text().splitlines()
-            counts[language, part] = len(of_pages)
-            assert all(name.startswith("shared/") for name in of_pages)
-        check_data(out, ("en", language), {part: counts[language, part] for part in ("train", "valid", "test")})
-    assert counts["tr", "train"] > counts["ja", "train"]
+def test_the_reader(packages, tmp_path):
+    pages = tmp_path / "pages"
+    options = {"languages": ["tr", "ja"], "pages": str(pages)}
+    rows = {
+        target: dict(read_corpus("libreoffice", packages, "en", target, options=options)) for target in ("ja", "tr")
+    }
+    of_page = {part: (pages / f"{part}.page").read_text().splitlines() for part in rows["tr"]}
     for part in ("valid", "test"):
-        assert (first / "text" / f"{part}.en").read_text() == (second / "text" / f"{part}.en").read_text()
-        assert (first / "pieces" / f"{part}.en").read_text() == (second / "pieces" / f"{part}.en").read_text()
-    assert run_script(libreoffice, monkeypatch, *options, "--target-lang", "de", "--out", second) == 1
+        assert [row[0] for row in rows["ja"][part]] == [row[0] for row in rows["tr"][part]]
+        assert len(rows["ja"][part]) == len(of_page[part]) > 0
+    assert len(rows["tr"]["train"]) == len(of_page["train"]) > len(rows["ja"]["train"])
+    for language, translate in (("ja", japanese), ("tr", turkish)):
+        translations = {english(number): translate(number) for number in range(120)}
+        assert all(translations[row[0]] == row[1] for part in rows[language].values() for row in part)
+    assert not set(of_page["test"]) & set(of_page["train"])
+    with pytest.raises(SyntaxDataError):
+        list(read_corpus("libreoffice", packages, "en", "de", options=options))
+    (packages / "libreoffice-help-ja_4%3a7.4_all.deb").unlink()
+    with pytest.raises(SyntaxDataError):
+        list(read_corpus("libreoffice", packages, "en", "tr", options=options))

@@ -1,40 +1,38 @@
-#!/usr/bin/env python3
 """LibreOffice's help: one English text and its translations, paragraph by paragraph, out of Debian's packages.
 
-    mkdir debs; (cd debs; for l in en-us de fr hu tr zh-cn ja; do apt-get download libreoffice-help-$l; done)
-    python preprocess/libreoffice.py --data debs --target-lang tr --out runs/atlas/tr --model-dir PARSER
-
---data holds the packages libreoffice-help-LANG, English (en-us) and those of --languages. A page
-has the same paragraph ids in all languages. Of the paragraphs that all languages have, each is in
-the training, validation or test part by its page, and none of the last two parts has a near copy in
-an earlier one; further paragraphs of the language pair follow the training part. text/SPLIT.page
-names the page of each line: sentences of a page are not independent (fairseq-syntax score
---groups). Documentation, 17 words a paragraph, a quarter of them several sentences.
+Files: the packages ``libreoffice-help-LANG``, of English (``en-us``) and of all ``languages``;
+``download: true`` fetches them where there is ``apt-get``. A page has the same paragraph ids in all
+languages. Of the paragraphs that all languages have, each is in the training, validation or test
+part by its page, and none of the last two parts has a near copy in an earlier one; further
+paragraphs of the language pair follow the training part. Documentation, 17 words a paragraph, a
+quarter of them several sentences. Sentences of a page are not independent: ``pages`` is for ``score
+--groups``.
 
 Texts © contributors to LibreOffice and The Document Foundation, MPL-2.0, in parts Apache-2.0 (from Apache OpenOffice).
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import hashlib
 import html
+import logging
 import random
 import re
 import subprocess
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline import Splits, arguments, run
-from sources import Pair, find, package_files
-
+from fairseq_syntax.corpus.downloads import find, package_files
+from fairseq_syntax.corpus.parallel_text import Row
+from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, make_folder
+
+logger = logging.getLogger(__name__)
 
 # As in the packages' names, with _ for -: fairseq tells the two languages of a file en-zh_cn by the one hyphen.
 LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
@@ -254,7 +252,7 @@ class Corpus:
     parts: dict[str, list[Paragraph]]
     more: dict[str, list[Paragraph]] = field(default_factory=dict)
 
-    def pairs(self, paragraphs: Sequence[Paragraph], language: str) -> list[Pair]:
+    def pairs(self, paragraphs: Sequence[Paragraph], language: str) -> list[Row]:
         """English and the language."""
         return [(paragraph.text, self.texts[language][paragraph.key]) for paragraph in paragraphs]
 
@@ -301,41 +299,48 @@ def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus
     return corpus
 
 
-def take(args: argparse.Namespace) -> Splits:
-    """The pairs of each split."""
-    if args.target_lang not in args.languages or args.source_lang != "en":
-        raise SyntaxDataError("the pairs are English and one of --languages", hint="--target-lang, --languages")
-    packages = [f"libreoffice-help-{language.replace('_', '-')}" for language in ("en_us", *args.languages)]
-    make_folder(args.data)
-    if args.download:
-        there = {package for package in packages if any(args.data.glob(f"{package}_*.deb"))}
-        missing = [package for package in packages if package not in there]
-        subprocess.run(["apt-get", "download", *missing], cwd=args.data, check=True)
-    english, *others = (read_package(find(args.data, f"{package}_*.deb")) for package in packages)
-    corpus = make_corpus(english, dict(zip(args.languages, others)))
-    if tuple(args.languages) == LANGUAGES and corpus.digest() != DIGEST:
-        print(
-            "note: not the packages of Debian 12 (4:7.4.7-1+deb12u14): lines and figures differ from the published ones"
-        )
-    make_folder(args.out / "text")
+# -- the reader --------------------------------------------------------------------------------------------------------
+
+
+def read(
+    data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES, pages: str = ""
+) -> Iterator[Split]:
+    """The splits train, valid and test.
+
+    Args:
+        languages: those whose common paragraphs are split; for the same tests, the same for every language pair
+        pages: folder for ``SPLIT.page``, the page that each line is from; none: they are not written
+
+    Raises:
+        SyntaxDataError: the pair is not English and one of these, or a package is missing or damaged
+    """
+    if source != "en" or target not in languages:
+        raise SyntaxDataError(f"no pair {source}-{target}", hint=f"en and one of {', '.join(languages)}")
+    english, *others = (read_package(find(data, f"{name}_*.deb")) for name in package_names(languages))
+    corpus = make_corpus(english, dict(zip(languages, others)))
+    if tuple(languages) == LANGUAGES and corpus.digest() != DIGEST:
+        logger.warning("%s: not the packages of Debian 12 (4:7.4.7-1+deb12u14); their lines are others", data)
     for name, paragraphs in corpus.parts.items():
-        paragraphs = paragraphs + (corpus.more[args.target_lang] if name == "train" else [])
-        with atomic_open(args.out / "text" / f"{name}.page") as file:
-            file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
-        yield name, corpus.pairs(paragraphs, args.target_lang)
+        if name == "train":
+            paragraphs = paragraphs + corpus.more[target]
+        if pages:
+            make_folder(Path(pages))
+            with atomic_open(Path(pages, f"{name}.page")) as file:
+                file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
+        yield Split(name, corpus.pairs(paragraphs, target))
 
 
-def main() -> int:
-    parser = arguments(__doc__, split_sentences=True, vocab_size=2000)
-    parser.add_argument(
-        "--languages",
-        nargs="+",
-        default=list(LANGUAGES),
-        metavar="CODE",
-        help="those whose common paragraphs are split; the same for every pair (default: %(default)s)",
-    )
-    return run(parser.parse_args(), take)
+def download(data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES) -> None:
+    """Fetches the packages that are missing by ``apt-get download``, which takes those of the system's release."""
+    make_folder(data)
+    missing = [name for name in package_names(languages) if not any(data.rglob(f"{name}_*.deb"))]
+    try:
+        subprocess.run(["apt-get", "download", *missing], cwd=data, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        hint = "fetch the packages by hand from Debian's mirrors: pool/main/libr/libreoffice"
+        raise SyntaxDataError(f"apt-get download failed: {error}", path=data, hint=hint) from error
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def package_names(languages: Sequence[str]) -> list[str]:
+    """The packages of English and these languages."""
+    return [f"libreoffice-help-{language.replace('_', '-')}" for language in ("en_us", *languages)]
