@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _translations(length)
     length.add_argument("--src", metavar="FILE", help="source sentences: count their tokens")
+    length.add_argument(
+        "--baseline", metavar="NAME", help="draw each system's gain over this one, and the share of sentences"
+    )
     length.add_argument("--step", type=positive, default=10, metavar="N", help="width of an interval (default: 10)")
 
     by = _figure(
@@ -121,11 +124,12 @@ def _box(args):
 
 
 def _length(args):
-    from fairseq_syntax.lab.figures.plot import bleu_by_length
+    from fairseq_syntax.lab.figures.plot import bleu_by_length, gain_by_length
     from fairseq_syntax.lab.scoring.report import Options, by_length
 
     systems, references, sources = _read(args)
-    return bleu_by_length(by_length(systems, references, Options(tokenize=args.tokenize, by_length=args.step), sources))
+    table = by_length(systems, references, Options(tokenize=args.tokenize, by_length=args.step), sources)
+    return bleu_by_length(table) if args.baseline is None else gain_by_length(table, args.baseline)
 
 
 def _by(args):

@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+import sacrebleu
 from matplotlib import font_manager
 from PIL import Image
 
@@ -15,6 +16,8 @@ from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.figures import plot
 from fairseq_syntax.lab.scoring.logs import read_curves
+from fairseq_syntax.lab.scoring.outputs import read_translations
+from fairseq_syntax.lab.scoring.report import Options, System, by_length
 
 STAMP = "2026-01-01 00:00:00 | INFO | train | "
 JSON_LOG = """Namespace(log_format='json')
@@ -161,6 +164,69 @@ def test_bars_are_the_scores_by_length():
     axes = plot.bleu_by_length(table).axes[0]
     assert [bar.get_height() for bar in axes.patches] == [20.0, 10.0, 21.0, 12.0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["(0, 10]\n5", "(20, 30]\n1,234"]
+
+
+def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(tmp_path, capsys):
+    """From files to bars and to the printed table, against sacrebleu on sentences that a loop has chosen."""
+    rng = random.Random(3)
+    words = [
+        "a",
+        "man",
+        "in",
+        "a",
+        "red",
+        "shirt",
+        "is",
+        "riding",
+        "his",
+        "old",
+        "bike",
+        "near",
+        "the",
+        "green",
+        "river",
+        "with",
+        "two",
+        "dogs",
+    ]
+    sources = [" ".join(rng.choices(words, k=rng.choice([2, 4, 9, 12, 13, 25]))) for _ in range(90)]
+
+    def copies(rate: float) -> list[str]:
+        return [" ".join(w if rng.random() > rate else "oops" for w in line.split()) for line in sources]
+
+    systems = {"base": copies(0.3), "near": copies(0.1), "far": copies(0.5)}
+    for name, side in {"src": sources, "ref": sources, **systems}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in side))
+    gains, shares = {"near": [], "far": []}, []
+    for over in (0, 10, 20):
+        chosen = [n for n, line in enumerate(sources) if over < len(line.split()) <= over + 10]
+        of = {
+            name: sacrebleu.corpus_bleu([side[n] for n in chosen], [[sources[n] for n in chosen]], force=True).score
+            for name, side in systems.items()
+        }
+        for name in gains:
+            gains[name].append(of[name] - of["base"])
+        shares.append(100 * len(chosen) / len(sources))
+
+    argv = ["--ref", tmp_path / "ref", "--src", tmp_path / "src", "--sys", *(f"{n}={tmp_path / n}" for n in systems)]
+    refs, runs = sources, [System(name, [read_translations(tmp_path / name)]) for name in systems]
+    table = by_length(runs, [refs], Options(by_length=10), sources)
+    axes, below = plot.gain_by_length(table, "base").axes
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx(gains["near"] + gains["far"])
+    assert [bar.get_height() for bar in below.patches] == pytest.approx(shares) and sum(shares) == pytest.approx(100)
+    with pytest.raises(SyntaxDataError):
+        plot.gain_by_length(table, "nosuch")
+
+    out = tmp_path / "gain.png"
+    assert command(list(map(str, ["plot", "length", *argv, "--baseline", "base", "--out", out]))) == 0
+    assert Image.open(out).size[1] > 300
+    capsys.readouterr()
+    score = ["score", *argv, "--metrics", "bleu", "--by-length", "10", "--resamples", "0", "--trials", "0"]
+    assert command(list(map(str, score))) == 0
+    printed = capsys.readouterr().out
+    for name in gains:
+        assert all(f"({gain:+.1f})" in printed for gain in gains[name])
+    assert all(f"{share:.1f}%" in printed for share in shares)
 
 
 def test_a_reliability_diagram_names_its_error():

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
-__all__ = ["bleu_by_length", "box_plot", "reliability_diagram", "save", "score_by_property", "training_curves"]
+__all__ = [
+    "bleu_by_length",
+    "box_plot",
+    "gain_by_length",
+    "reliability_diagram",
+    "save",
+    "score_by_property",
+    "training_curves",
+]
 
 # Okabe and Ito's palette, which colour-blind readers tell apart; marks and hatches differ for readers of grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
@@ -82,6 +90,45 @@ def bleu_by_length(table: Mapping) -> Figure:
     axes.set_ylabel("BLEU")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
+    _legend(figure)
+    return figure
+
+
+@any_script()
+def gain_by_length(table: Mapping, baseline: str) -> Figure:
+    """Gain in BLEU per interval of length, with the share of sentences below (Figure 2 of the PASCAL paper).
+
+    Args:
+        table: the ``by_length`` part of a score report
+        baseline: one of its systems
+
+    Raises:
+        SyntaxDataError: there is no such system, or no other
+    """
+    buckets = table["buckets"]
+    names = [name for name in buckets[0]["BLEU"] if name != baseline]
+    if baseline not in buckets[0]["BLEU"] or not names:
+        hint = f"there are {', '.join(buckets[0]['BLEU'])}"
+        raise SyntaxDataError(f"no gain over {baseline} can be drawn", hint=hint)
+    width = max(4.5, 1.2 + len(buckets) * (0.3 + 0.22 * len(names)))
+    figure, (axes, below) = _axes(width=width, height=4.6, rows=2, ratios=(3, 1))
+    places = np.arange(len(buckets))
+    bar = 0.8 / len(names)
+    for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
+        gains = [bucket["BLEU"][name] - bucket["BLEU"][baseline] for bucket in buckets]
+        style = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
+        axes.bar(places + (i - (len(names) - 1) / 2) * bar, gains, bar * 0.92, label=name, **style)
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_ylabel(f"ΔBLEU over {baseline}")
+    axes.set_xticks(places, [""] * len(places))
+    sentences = np.array([bucket["sentences"] for bucket in buckets])
+    below.bar(places, 100 * sentences / sentences.sum(), 0.8, color="gray")
+    below.set_ylabel("% of sentences")
+    below.set_xticks(places, [f"({bucket['over']}, {bucket['to']}]" for bucket in buckets])
+    below.set_xlabel(f"tokens of the {table['of']}")
+    for panel in (axes, below):
+        panel.grid(axis="y", alpha=0.3)
+        panel.set_axisbelow(True)
     _legend(figure)
     return figure
 

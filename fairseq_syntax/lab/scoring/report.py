@@ -326,17 +326,28 @@ def tables(report: dict) -> list[Table]:
     if "baseline" in report:
         found.append(_test_table(report))
     if "by_length" in report:
-        table = report["by_length"]
-        names = [system["name"] for system in report["systems"]]
-        rows = [
-            [f"({b['over']}, {b['to']}]", str(b["sentences"]), *(number(b["BLEU"][name], 1) for name in names)]
-            for b in table["buckets"]
-        ]
-        found.append(Table(f"BLEU by length of the {table['of']}", ["tokens", "sentences", *names], rows))
+        found.append(_length_table(report))
     if "by_syntax" in report:
         base_name = report.get("baseline", report["systems"][0]["name"])
         found += syntax_tables(report["by_syntax"], base_name, over_seeds=report["format"] > 1)
     return found
+
+
+def _length_table(report: dict) -> Table:
+    """BLEU by length; in brackets what each system gains over the baseline (Figure 2 of the PASCAL paper)."""
+    table, base = report["by_length"], report.get("baseline")
+    names = [system["name"] for system in report["systems"]]
+    rows = []
+    for bucket in table["buckets"]:
+        share = 100 * bucket["sentences"] / report["sentences"]
+        row = [f"({bucket['over']}, {bucket['to']}]", str(bucket["sentences"]), f"{share:.1f}%"]
+        for name in names:
+            score = bucket["BLEU"][name]
+            gain = "" if base in (None, name) else f" ({score - bucket['BLEU'][base]:+.1f})"
+            row.append(number(score, 1) + gain)
+        rows.append(row)
+    notes = [] if base is None else [f"in brackets the gain over {base}"]
+    return Table(f"BLEU by length of the {table['of']}", ["tokens", "sentences", "share", *names], rows, notes)
 
 
 def _digits(metric: str) -> int:
