@@ -64,7 +64,7 @@ def store_size() -> None:
     """Bytes of a store without arcs over its tokens."""
     import random
 
-    from fairseq_syntax.corpus.store import SyntaxStoreWriter
+    from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
 
     path = os.path.join(corpus.corpus(), "no-arcs.syntax.arrow")
     rng = random.Random(1)

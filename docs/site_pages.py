@@ -341,7 +341,7 @@ def _architectures() -> list[str]:
 
 
 def _task_config() -> Any:
-    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig
+    from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 
     return SyntaxTranslationConfig
 

@@ -23,9 +23,9 @@ def register() -> None:
         compat.whole_copies_of_checkpoints()
         compat.checkpoints_to_go_on_from()
         from fairseq_syntax import criterions, systems, tasks  # noqa: F401
-        from fairseq_syntax.data import preprocess
+        from fairseq_syntax.data import preprocess_hook
 
-        preprocess.install()
+        preprocess_hook.install()
 
 
 if "fairseq" in sys.modules:

@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.corpus import LABELS, random_sentence  # noqa: E402
-from fairseq_syntax.corpus.store import SyntaxStore, SyntaxStoreWriter  # noqa: E402
+from fairseq_syntax.corpus.store import SyntaxStore  # noqa: E402
 from fairseq_syntax.corpus.store.flat import FlatSyntax  # noqa: E402
+from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter  # noqa: E402
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
 
 KINDS = ("truncated", "a bit", "several bits", "a byte", "zeros", "two blocks swapped", "a block doubled", "longer")

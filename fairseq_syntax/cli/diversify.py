@@ -55,8 +55,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, make_folder
-    from fairseq_syntax.systems.lasyn.ensemble import is_latent
-    from fairseq_syntax.systems.lasyn.model import check_tags
+    from fairseq_syntax.systems.lasyn.model import check_tags, is_latent
     from fairseq_syntax.systems.lasyn.search import tag_string
     from fairseq_syntax.use.loading import load_models
 

@@ -19,6 +19,7 @@ from fairseq_syntax.data.batch import places_of, unpack
 from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
 from fairseq_syntax.systems.lasyn.softmax import em_loss
 
@@ -64,7 +65,7 @@ class LaSynEMCriterion(FairseqCriterion):
 
     def __init__(
         self,
-        task: Any,
+        task: SyntaxTask,
         em_steps: int,
         tag_weight: float,
         label_smoothing: float,

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
@@ -24,6 +23,7 @@ from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import Buffers, list_numbers, pack, relabelled
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
+from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress as progress_bar
@@ -60,11 +60,6 @@ class Summary:
             text += f"; {'mass' if self.arcs else 'labels'} in LDD's label groups ({name}): "
             text += str(groups.coverage(self.label_mass))
         return text
-
-
-def segmentation_path(directory: str | os.PathLike[str], lang: str) -> str:
-    """Where a directory keeps the segmentation of a language."""
-    return os.path.join(directory, f"segmentation.{lang}.json")
 
 
 def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
@@ -377,21 +372,6 @@ def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, floa
     return total
 
 
-def tokens_fingerprint(prefix: str) -> str | None:
-    """XXH3 (64 bits, hexadecimal) of a token dataset's ``.bin``; None where there is no such file.
-
-    It is read through a memory map at several GB a second.
-    """
-    path = prefix + ".bin"
-    if not os.path.exists(path):
-        return None
-    with open(path, "rb") as file:
-        digest = xxhash.xxh3_64()
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def check_segmentation(tokens: Sequence[str], lang: str) -> None:
     """Make sure that files of pieces are cut by one model, which lies beside the first, as far as is known of them.
 
@@ -422,11 +402,6 @@ def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
     about = segmentation_path(source_dir, lang)
     if os.path.exists(about) and os.path.abspath(source_dir) != os.path.abspath(data_dir):
         load_segmenter(about).save(os.path.join(data_dir, f"segmentation.{lang}"))
-
-
-def file_fingerprint(path: str) -> str:
-    """SHA-256 of a file's bytes, shortened."""
-    return file_sha256(path)[:16]
 
 
 def _has_arcs(parse: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from fairseq.data import LanguagePairDataset
@@ -10,10 +11,12 @@ from torch import Tensor
 
 from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.corpus.store.flat import FlatSyntax, concatenate
-from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.schema import sizes_fingerprint
 from fairseq_syntax.data.batch import PackedSyntax, pack
 from fairseq_syntax.errors import SyntaxDataError
+
+if TYPE_CHECKING:
+    from fairseq_syntax.corpus.store.memory import MemoryStore
 
 
 class SideSyntax:

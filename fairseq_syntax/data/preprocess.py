@@ -10,12 +10,11 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.store import store_path
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
@@ -173,34 +172,6 @@ def add_syntax_options(parser: ArgumentParser) -> None:
             metavar="FILE",
             help=f"use this label inventory for the {side} (default: made from the training data, as labels.LANG.json)",
         )
-
-
-def install() -> None:
-    """Wrap fairseq's functions; once only."""
-    from fairseq import options
-
-    original_options = options.add_preprocess_args
-    if getattr(original_options, "with_syntax", False):
-        return
-
-    @functools.wraps(original_options)
-    def add_preprocess_args(parser):
-        group = original_options(parser)
-        add_syntax_options(parser)
-        for module in _preprocess_modules():
-            _wrap_main(module)
-        return group
-
-    add_preprocess_args.with_syntax = True  # type: ignore[attr-defined]
-    options.add_preprocess_args = add_preprocess_args
-
-
-def _preprocess_modules():
-    """The command's module: imported by the console script, or run by ``python -m``."""
-    yield from filter(None, [sys.modules.get("fairseq_cli.preprocess")])
-    main = sys.modules.get("__main__")
-    if getattr(getattr(main, "__spec__", None), "name", None) == "fairseq_cli.preprocess":
-        yield main
 
 
 def _dictionary_step(args: Namespace, lang: str) -> Step:
@@ -373,7 +344,8 @@ def _whole_dictionaries() -> Iterator[None]:
         Dictionary.save = save
 
 
-def _wrap_main(module) -> None:
+def wrap_main(module: Any) -> None:
+    """Extend ``main`` of fairseq-preprocess's module, once: for this package's task it binarizes the syntax too."""
     original = module.main
     if getattr(original, "with_syntax", False):
         return

@@ -16,8 +16,8 @@ from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatArcs, FlatSyntax
 from fairseq_syntax.corpus.store.reader import release_pages
 from fairseq_syntax.corpus.tree_drawing import draw_tree
-from fairseq_syntax.data.binarize import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.dataset import check_against_tokens
+from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress

@@ -25,6 +25,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Weights, align, spell
 from fairseq_syntax.inference.recorded_attention import recorded
 from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.runtime.files import file_sha256, write_json
 
 __all__ = ["AlignmentHead"]
@@ -252,7 +253,7 @@ class PrintedAlignment:
         heads: paths of :func:`save_head`, with colons, one for each model; if empty, fairseq's heads
     """
 
-    def __init__(self, models: Sequence[Any], task: Any, kind: str, heads: str = "") -> None:
+    def __init__(self, models: Sequence[Any], task: SyntaxTask, kind: str, heads: str = "") -> None:
         paths = heads.split(os.pathsep) if heads else []
         if paths and len(paths) != len(models):
             raise SyntaxDataError(f"--alignment-head names {len(paths)} files, and there are {len(models)} models")

@@ -32,7 +32,7 @@ from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.corpus.segmentation import spaces_before
 from fairseq_syntax.corpus.store.memory import MemoryStore
-from fairseq_syntax.corpus.title import controls, parsed_with
+from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.corpus.words import Span, words_of
 from fairseq_syntax.data.batch import PackedSyntax
 from fairseq_syntax.data.binarize import to_stored
@@ -41,6 +41,7 @@ from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.spelling import decoder
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.runtime.files import check_rereadable, read_stdin
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def unparsed(line: str) -> ParsedLine:
 
 
 class InteractiveInput:
-    """Parses, segments and indexes lines for a :class:`SyntaxTranslationTask`.
+    """Parses, segments and indexes lines for a task.
 
     Args:
         task: its configuration, dictionaries, labels, segmentation and needs are used
@@ -105,7 +106,7 @@ class InteractiveInput:
         source_tag: a piece that begins and ends each sentence, for models that need no parse; none if empty
     """
 
-    def __init__(self, task: Any, parser: Parser | None = None, source_tag: str = "") -> None:
+    def __init__(self, task: SyntaxTask, parser: Parser | None = None, source_tag: str = "") -> None:
         self.task = task
         self.source_tag = source_tag
         self.given_parser = parser
@@ -123,7 +124,7 @@ class InteractiveInput:
             return self.given_parser
         cfg = self.task.cfg
         options = options_as_before(
-            self.task.parse_raw_with,
+            self.task.parse_origins.for_raw_text(read=bool(self.needs)),
             parser=cfg.syntax_parser,
             lang=cfg.syntax_parser_lang,
             model_dir=cfg.syntax_parser_dir or None,
@@ -145,9 +146,9 @@ class InteractiveInput:
         """
         if not self.needs or not is_conllu(path):
             return
-        if any(map(controls, self.task.trained_with)):
+        if self.task.parse_origins.any_control:
             check_rereadable("what its parses were made by is looked at first", path)
-        self.task.check_parsed_with(parsed_with(path), path)
+        self.task.parse_origins.check(parsed_with(path), path)
 
     def own_parse(self, line: Sentence) -> Sentence:
         """A line with the parse that it brings, read and checked; any other as it is.

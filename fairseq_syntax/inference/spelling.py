@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fairseq_syntax.corpus.segmentation import SEPARATOR, Segmenter
+if TYPE_CHECKING:
+    from fairseq_syntax.corpus.segmentation import Segmenter
 
 
 def places_of_pieces(tokens: Tensor, dictionary: Any) -> list[int]:
@@ -30,9 +31,25 @@ def decoder(segmenter: Segmenter | None) -> Callable[[Iterable[str]], str]:
 
 
 def _undo_marks(pieces: Iterable[str]) -> str:
+    from fairseq_syntax.corpus.segmentation import SEPARATOR
+
     return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").rstrip(" ")
 
 
 def text_of_tokens(tokens: Tensor, dictionary: Any, segmenter: Segmenter | None) -> str:
     """The text of tokens [T]."""
     return decoder(segmenter)(pieces_of(tokens, dictionary))
+
+
+class SegmentationDecoder:
+    """A segmentation of the target as fairseq's ``--bpe``. Raw input is segmented by the task, with its parse."""
+
+    def __init__(self, segmenter: Segmenter) -> None:
+        self._segmenter = segmenter
+
+    def encode(self, x: str) -> str:
+        """The pieces of a target text: fairseq-interactive asks for those of the words of ``--constraints``."""
+        return " ".join(self._segmenter.encode_text(x))
+
+    def decode(self, x: str) -> str:
+        return self._segmenter.decode(x)

@@ -24,6 +24,7 @@ from fairseq_syntax.model.heads import (
     plan_layer,
     terms_and_heads,
 )
+from fairseq_syntax.model.task import SyntaxTask
 
 __all__ = ["EncoderSystem", "register_encoder_system"]
 from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
@@ -72,7 +73,7 @@ register_encoder_system = ENCODER_SYSTEMS.register  # a name for --encoder-synta
 REMEMBERED_NAMES.update({f"source_{column}_labels": "source" for column in ("deprel", "upos", "xpos")})
 
 
-def remember_labels(args: Namespace, task: Any, column: str) -> list[str]:
+def remember_labels(args: Namespace, task: SyntaxTask, column: str) -> list[str]:
     """The label inventory of a column (``deprel``, ``upos``, ``xpos``), noted in ``args`` and so in the checkpoint.
 
     Raises:

@@ -35,6 +35,7 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, WhereParsed
 from fairseq_syntax.model.options import SystemConfig, read_options
+from fairseq_syntax.model.task import SyntaxTask
 
 __all__ = ["HeadClaims", "HeadLoss", "HeadSystem", "Step", "check_claims"]
 
@@ -164,12 +165,12 @@ class HeadSystem(nn.Module):
     reads_queries: ClassVar[bool] = False
 
     @classmethod
-    def from_args(cls: type[System], args: Namespace, task: Any) -> System:
+    def from_args(cls: type[System], args: Namespace, task: SyntaxTask) -> System:
         """Build the system from all options of a model."""
         return cls.from_config(read_options(cls.config, args), args, task)
 
     @classmethod
-    def from_config(cls: type[System], config: Any, args: Namespace, task: Any) -> System:
+    def from_config(cls: type[System], config: Any, args: Namespace, task: SyntaxTask) -> System:
         """Build the system.
 
         Args:

@@ -27,6 +27,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, SourceAttention
 from fairseq_syntax.model.options import SystemConfig, add_options, check_task
+from fairseq_syntax.model.task import SyntaxTask
 
 
 class SyntaxLSTMEncoder(LSTMEncoder):
@@ -254,11 +255,11 @@ class SyntaxLSTMModel(LSTMModel):
         add_options(parser.add_argument_group(f"{cls.title} (syntax system)"), cls.config)
 
     @classmethod
-    def remember(cls, args: Namespace, task: Any) -> None:
+    def remember(cls, args: Namespace, task: SyntaxTask) -> None:
         """Note in ``args``, and so in the checkpoint, what the model needs to know of the task's data."""
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> SyntaxLSTMModel:
+    def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxLSTMModel:
         """Build the model from fairseq's options for ``lstm`` and those of the system."""
         base_architecture(args)
         check_task(task, cls.title)

@@ -9,13 +9,14 @@ a head and shared by the heads.
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.task import SyntaxTask
 
 
 class RelativeEmbeddings(nn.Module):
@@ -34,7 +35,7 @@ class RelativeEmbeddings(nn.Module):
         nn.init.xavier_uniform_(self.values)
 
 
-def check_word_order(args: Namespace, task: Any) -> None:
+def check_word_order(args: Namespace, task: SyntaxTask) -> None:
     """Refuse to train without parses a model whose only positions are those of the parse.
 
     Raises:

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from fairseq.dataclass.configs import FairseqDataclass
 
+from fairseq_syntax.model.task import SyntaxTask
+
 
 class Generator(NamedTuple):
     """What searches in place of fairseq's generator: its class, and arguments beyond those that fairseq gives it."""
@@ -24,7 +26,7 @@ class SystemSearch:
 
     config: ClassVar[type[FairseqDataclass]] = FairseqDataclass
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: SyntaxTask) -> None:
         self.task = task
 
     def generator(self, models: Sequence[Any], args: Any, taken: bool) -> Generator | None:

@@ -20,6 +20,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
 from fairseq_syntax.model.options import SystemConfig, add_options, check_task
+from fairseq_syntax.model.task import SyntaxTask
 
 
 @register_model("syntax_transformer")
@@ -47,7 +48,7 @@ class SyntaxTransformerModel(TransformerModel):
             add_options(parser.add_argument_group(f"{name} (syntax system)"), config)
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> SyntaxTransformerModel:
+    def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxTransformerModel:
         """Build the model; the systems see the task's label inventories."""
         syntax_architecture(args)
         if args.encoder_syntax or args.decoder_syntax:
@@ -142,7 +143,9 @@ class SyntaxTransformerModel(TransformerModel):
         return logits, {**extra, "encoder_step": encoder_out["step"]}
 
 
-def _chosen(option: str, text: str | None, known: Mapping[str, Any], args: Namespace, task: Any) -> dict[str, Any]:
+def _chosen(
+    option: str, text: str | None, known: Mapping[str, Any], args: Namespace, task: SyntaxTask
+) -> dict[str, Any]:
     """The systems that an option names, built, in its order."""
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:

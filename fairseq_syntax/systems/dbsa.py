@@ -19,7 +19,7 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from fairseq_syntax.model.decoder import DecoderSystem, register_decoder_system
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, HeadSystem, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.lisa import Biaffine, BiaffineTerm
 from fairseq_syntax.systems.supervised_heads import link
@@ -192,7 +193,7 @@ class EncoderDbsa(BiaffineHead, EncoderSystem):
     loss_name = "dbsa"
 
     @classmethod
-    def from_config(cls, config: DbsaConfig, args: Namespace, task: Any) -> EncoderDbsa:
+    def from_config(cls, config: DbsaConfig, args: Namespace, task: SyntaxTask) -> EncoderDbsa:
         return cls(*_read(config, args, "encoder"))
 
     def parent_head(self) -> Place | None:
@@ -213,7 +214,7 @@ class DecoderDbsa(BiaffineHead, DecoderSystem):
     loss_name = "dbsa_decoder"
 
     @classmethod
-    def from_config(cls, config: DbsaConfig, args: Namespace, task: Any) -> DecoderDbsa:
+    def from_config(cls, config: DbsaConfig, args: Namespace, task: SyntaxTask) -> DecoderDbsa:
         return cls(*_read(config, args, "decoder"))
 
     def term(self, step: Step, layer: int) -> BiaffineTerm:

@@ -29,6 +29,7 @@ from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
 from fairseq_syntax.model.neighbourhoods import word_means
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, read_options
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 
 WORD_STATES = ("mean", "first")
@@ -174,7 +175,7 @@ class GCNBlock(EncoderSystem):
         self.gcn, self.after = gcn, after
 
     @classmethod
-    def from_config(cls, config: GCNBlockConfig, args: Namespace, task: Any) -> GCNBlock:
+    def from_config(cls, config: GCNBlockConfig, args: Namespace, task: SyntaxTask) -> GCNBlock:
         place = config.gcn_after or "-1"
         after = None
         if place != "embeddings":
@@ -236,7 +237,7 @@ class GCNModel(SyntaxLSTMModel):
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
-    def remember(cls, args: Namespace, task: Any) -> None:
+    def remember(cls, args: Namespace, task: SyntaxTask) -> None:
         """Note the labels of the task's source."""
         remember_labels(args, task, "deprel")
 

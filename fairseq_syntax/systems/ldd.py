@@ -11,7 +11,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system,
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import REMEMBERED_TEXTS, SystemConfig, layer_numbers, option
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.thresholds import thresholds
 from fairseq_syntax.model.transformer import register_presets
 
@@ -192,7 +193,7 @@ class Ldd(EncoderSystem):
         self.register_buffer("group_of_label", torch.tensor(groups.table(labels)), persistent=False)
 
     @classmethod
-    def from_config(cls, config: LddConfig, args: Namespace, task: Any) -> Ldd:
+    def from_config(cls, config: LddConfig, args: Namespace, task: SyntaxTask) -> Ldd:
         labels = remember_labels(args, task, "deprel")
         # The groups go into the checkpoint, which must not depend on a file elsewhere.
         text = getattr(args, "ldd_label_groups_text", None)

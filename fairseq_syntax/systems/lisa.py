@@ -10,7 +10,6 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +20,7 @@ from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.supervised_heads import attachment, parent_nll
 
@@ -129,7 +129,7 @@ class Lisa(EncoderSystem):
             self.inference_needs = frozenset({"tree"})
 
     @classmethod
-    def from_config(cls, config: LisaConfig, args: Namespace, task: Any) -> Lisa:
+    def from_config(cls, config: LisaConfig, args: Namespace, task: SyntaxTask) -> Lisa:
         if config.lisa_head < 0:
             raise SyntaxDataError(f"--lisa-head {config.lisa_head}: heads are numbered from 0")
         (layer,) = layer_numbers("--lisa-layer", str(config.lisa_layer), args.encoder_layers)

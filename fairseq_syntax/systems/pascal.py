@@ -23,6 +23,7 @@ from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.gaussian import gaussian_window
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.thresholds import thresholds
 from fairseq_syntax.model.transformer import register_presets
 
@@ -173,7 +174,7 @@ class Pascal(EncoderSystem):
         self.factor = one_hot if parent_only else partial(gaussian, variance=variance)
 
     @classmethod
-    def from_config(cls, config: PascalConfig, args: Namespace, task: Any) -> Pascal:
+    def from_config(cls, config: PascalConfig, args: Namespace, task: SyntaxTask) -> Pascal:
         return cls(
             config.pascal_heads,
             layer_numbers("--pascal-layers", config.pascal_layers, args.encoder_layers),

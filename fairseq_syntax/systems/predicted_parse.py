@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_syntax.corpus.segmentation import word_marks
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadSystem, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.pascal import gaussian
 
@@ -166,8 +166,10 @@ class PredictedParse(EncoderSystem):
             self.training_needs = frozenset({"tree"})
 
     @classmethod
-    def _shared(cls, config: PredictedConfig, args: Namespace, task: Any) -> dict[str, Any]:
+    def _shared(cls, config: PredictedConfig, args: Namespace, task: SyntaxTask) -> dict[str, Any]:
         """What the options say of the arguments that both systems have."""
+        from fairseq_syntax.corpus.segmentation import word_marks
+
         segmenter = task.source_segmenter
         marks = word_marks(task.source_dictionary.symbols, segmenter.kind if segmenter else None)
         layers = config.predicted_layers
@@ -259,7 +261,7 @@ class PredictedPascal(PredictedParse):
         self.variance = variance
 
     @classmethod
-    def from_config(cls, config: PredictedConfig, args: Namespace, task: Any) -> PredictedPascal:
+    def from_config(cls, config: PredictedConfig, args: Namespace, task: SyntaxTask) -> PredictedPascal:
         return cls(variance=config.predicted_variance, **cls._shared(config, args, task))
 
     def factor(self, parents: Tensor, words: Words) -> Tensor:
@@ -271,7 +273,7 @@ class PredictedLdd(PredictedParse):
     """LDD's unlabelled factor from a predicted distribution over parents; its options are ``predicted_pascal``'s."""
 
     @classmethod
-    def from_config(cls, config: PredictedConfig, args: Namespace, task: Any) -> PredictedLdd:
+    def from_config(cls, config: PredictedConfig, args: Namespace, task: SyntaxTask) -> PredictedLdd:
         return cls(**cls._shared(config, args, task))
 
     def factor(self, parents: Tensor, words: Words) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from fairseq_syntax.model.relative_positions import (
     fit,
     sums_by_bucket,
 )
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 
@@ -138,7 +139,7 @@ class RelativeDepth(EncoderSystem):
         )
 
     @classmethod
-    def from_config(cls, config: DepthConfig, args: Namespace, task: Any) -> RelativeDepth:
+    def from_config(cls, config: DepthConfig, args: Namespace, task: SyntaxTask) -> RelativeDepth:
         if not config.depth_sequential:
             check_word_order(args, task)
         layers = layer_numbers("--depth-layers", config.depth_layers, args.encoder_layers)

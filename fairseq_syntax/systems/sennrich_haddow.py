@@ -9,7 +9,6 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.options import SystemConfig, option
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 
 
@@ -58,7 +58,7 @@ class LabelEmbedding(EncoderSystem):
             nn.init.normal_(weight, std=embed_dim**-0.5)
 
     @classmethod
-    def from_config(cls, config: LabelEmbeddingConfig, args: Namespace, task: Any) -> LabelEmbedding:
+    def from_config(cls, config: LabelEmbeddingConfig, args: Namespace, task: SyntaxTask) -> LabelEmbedding:
         features = parse_features(config.label_features)
         sizes = {column: len(remember_labels(args, task, column)) for column in features}
         return cls(args.encoder_embed_dim, features, sizes)

@@ -15,7 +15,7 @@ import math
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.neighbourhoods import word_grid
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, check_word_order, fit
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
 from fairseq_syntax.systems.relative_depth import piece_depth
@@ -140,7 +141,7 @@ class StructuralPositions(EncoderSystem):
                 nn.init.xavier_uniform_(weight)
 
     @classmethod
-    def from_config(cls, config: StructuralConfig, args: Namespace, task: Any) -> StructuralPositions:
+    def from_config(cls, config: StructuralConfig, args: Namespace, task: SyntaxTask) -> StructuralPositions:
         if getattr(args, "no_token_positional_embeddings", False) and config.structural_positions != "relative":
             raise SyntaxDataError(
                 f"--structural-positions {config.structural_positions} changes the positions of tokens, and "

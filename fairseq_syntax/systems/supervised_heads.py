@@ -10,7 +10,6 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadLoss, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 
 # ------------------------------------------------------------------------------------ 3.1 syntax representation
@@ -161,7 +161,7 @@ class SupervisedHeads(EncoderSystem):
             self.training_needs = frozenset({"tree"})
 
     @classmethod
-    def from_config(cls, config: SupervisedHeadsConfig, args: Namespace, task: Any) -> SupervisedHeads:
+    def from_config(cls, config: SupervisedHeadsConfig, args: Namespace, task: SyntaxTask) -> SupervisedHeads:
         places = []
         for name, at, head in (
             ("child", config.child_layer, config.child_head),

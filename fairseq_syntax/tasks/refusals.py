@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from fairseq_syntax.errors import SyntaxDataError
 
 if TYPE_CHECKING:
-    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig
+    from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class ModelTraits:
         adaptive_softmax: its output layer is that of ``--adaptive-softmax-cutoff``
         lstm: it is of the LSTM family
         training_needs, inference_needs: what it needs of a parse in training, and reads of it at inference
+        target_training_needs: what it needs of a parse of the target in training
         drops_parses: whether it reads a parse in training as at inference, so that it can be taken away
     """
 
@@ -38,6 +39,7 @@ class ModelTraits:
     lstm: bool = False
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
+    target_training_needs: frozenset[str] = frozenset()
     drops_parses: bool = False
 
     @classmethod
@@ -48,6 +50,7 @@ class ModelTraits:
             lstm=isinstance(model, LSTMModel),
             training_needs=getattr(model, "training_needs", frozenset()),
             inference_needs=getattr(model, "inference_needs", frozenset()),
+            target_training_needs=getattr(model, "target_training_needs", frozenset()),
             drops_parses=getattr(model, "drops_parses", bool(getattr(model, "inference_needs", ()))),
         )
 

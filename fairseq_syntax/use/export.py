@@ -15,7 +15,8 @@ import torch
 from fairseq import utils
 
 from fairseq_syntax.corpus.store.flat import FlatSyntax
-from fairseq_syntax.data.binarize import copy_segmentation, segmentation_path
+from fairseq_syntax.data.binarize import copy_segmentation
+from fairseq_syntax.data.directory import segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import AlignmentHead, load_head, save_head
@@ -322,7 +323,7 @@ def _copy_data(task: Any, folder: Path, segmentation: str | os.PathLike[str] | N
             raise SyntaxDataError("there is no such segmentation", path=path, hint="--segmentation is a folder with it")
         copy_segmentation(beside, os.fspath(folder), lang)
     if labels:
-        task.check_parsed_with(task.source_parsed_with, task.data_dir)
+        task.parse_origins.check(task.directory.parsed_with("source"), task.data_dir)
         _copy(labels_path(task.data_dir, languages[0]), labels_path(folder, languages[0]))
     return Path(segmentation_path(folder, languages[0])).exists()
 

@@ -16,6 +16,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.runtime.files import file_sha256
 from fairseq_syntax.runtime.files import fingerprint as digest_of
 from fairseq_syntax.use.loading import load_models
@@ -35,7 +36,12 @@ class ParentHeadParser(Parser):
     """
 
     def __init__(
-        self, options: ParserOptions, model: Any, task: Any, system: str | None = None, find_sentences: bool = False
+        self,
+        options: ParserOptions,
+        model: Any,
+        task: SyntaxTask,
+        system: str | None = None,
+        find_sentences: bool = False,
     ) -> None:
         super().__init__(options)
         self.model, self.find_sentences = model, find_sentences

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
 
 TRANSFORMER = "transformer"
@@ -60,7 +61,7 @@ def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) 
     return touches or bool(system.blocks()) or any(changed)
 
 
-def plain_model(model: Any, options: Mapping[str, Any], task: Any) -> tuple[Any, dict[str, Any]]:
+def plain_model(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> tuple[Any, dict[str, Any]]:
     """The model as one of fairseq's own, and that one's options.
 
     Args:
@@ -98,7 +99,7 @@ def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"_name": name, "arch": name, **{k: _value(v) for k, v in options.items() if k in known}}
 
 
-def checkpoint(model: Any, options: Mapping[str, Any], task: Any) -> dict[str, Any]:
+def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict[str, Any]:
     """A checkpoint of fairseq's ``translation`` task that PyTorch loads with ``weights_only``: plain values alone.
 
     fairseq's own have a Namespace in them, which PyTorch refuses unless a program allows it.

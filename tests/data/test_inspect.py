@@ -18,9 +18,10 @@ from sentencepiece import SentencePieceTrainer
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter, SubwordNmtSegmenter, load_segmenter
-from fairseq_syntax.corpus.store import SyntaxStore, SyntaxStoreWriter
+from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.corpus.store.schema import StoredSentence
+from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
 from fairseq_syntax.corpus.tree_drawing import depths, draw_tree, without_cycles
 from fairseq_syntax.data.report import Tokens, check, describe, example, find_stores, report, word_of
 from fairseq_syntax.errors import SyntaxDataError

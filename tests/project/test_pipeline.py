@@ -31,7 +31,8 @@ from fairseq_syntax.corpus.title import title
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput, is_parsed, read_blocks_in_interactive
-from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
+from fairseq_syntax.tasks.config import SyntaxTranslationConfig
+from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 from fairseq_syntax.use.serving.models import ServedModel, load_source
 from fairseq_syntax.use.translator import Translator
 
@@ -288,7 +289,7 @@ def test_a_checkpoint_remembers_the_control_that_it_was_trained_on(toy, trained,
     served[1].needs = served[1].task._needs["source"] = frozenset()
     for models in (served, served[1:]):
         assert load_source(models, "chain_parser", "", None).parser.options.parser == "chain_parser"
-    assert not served[1].task.parse_raw_with.get("control")
+    assert not served[1].parsed_with.get("control")
 
 
 def test_words_that_hold_a_backslash(toy, trained):
@@ -723,7 +724,7 @@ def test_another_dictionary(data, trained, tmp_path):
     path = data / "dict.en.txt"
     first, second, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([second, first, *rest]), encoding="utf-8")
-    with pytest.raises(SyntaxDataError, match=r"trained with another dictionary of the source than that of these data"):
+    with pytest.raises(SyntaxDataError, match=r"trained with another source dictionary"):
         generate(data, trained, tmp_path)
 
 

@@ -29,7 +29,8 @@ from fairseq_syntax.model.options import add_options, read_options
 from fairseq_syntax.systems.lisa import LisaConfig
 from fairseq_syntax.systems.pascal import Pascal, PascalConfig
 from fairseq_syntax.systems.relative_depth import DepthConfig
-from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationConfig, SyntaxTranslationTask
+from fairseq_syntax.tasks.config import SyntaxTranslationConfig
+from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 
 LINES = [random_line(random.Random(seed)) for seed in range(4)]
 TASK = SimpleNamespace(target_dictionary=dictionary())

@@ -58,7 +58,7 @@ def test_a_run_does_not_go_on_with_another_dictionary(toy, of_labels, tmp_path):
     (tmp_path / "dict").write_text("\n".join(reversed(words)) + "\n", encoding="utf-8")
     data = binarized_again(toy, tmp_path / "data", "--srcdict", tmp_path / "dict")
     shutil.copytree(of_labels, tmp_path / "on")
-    with pytest.raises(SyntaxDataError, match=r"another dictionary of the source.*--srcdict"):
+    with pytest.raises(SyntaxDataError, match=r"another source dictionary.*--srcdict"):
         toy_data.train(data, tmp_path / "on", **{**LABELS, "max_update": 2})
 
 

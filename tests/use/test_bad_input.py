@@ -122,7 +122,7 @@ def test_data_that_are_missing_or_others(toy, trained, tmp_path, capsys):
     for changed in (rows[:-3], rows[::-1]):  # of another size, and of the same
         path.write_text("".join(row + "\n" for row in changed), encoding="utf-8")
         assert main(["translate", str(trained), "--data", str(other), *options]) == 1
-        assert "another dictionary of the source than that of these data" in capsys.readouterr().err
+        assert "another source dictionary" in capsys.readouterr().err
     # A checkpoint that does not say what its dictionaries were.
     state = torch.load(trained, weights_only=True)
     del state["task_state"]

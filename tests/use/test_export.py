@@ -191,7 +191,7 @@ def test_label_embeddings_become_source_factors(labelled, text, tmp_path):
         translator.translate(["the dog sees"])
     assert translator.translate(parses[:1])
     loaded = export.load(labelled)
-    loaded.task._models_parsed_with = [{"control": ["linear"]}]
+    loaded.task.parse_origins.add({"control": ["linear"]})
     with pytest.raises(SyntaxDataError, match=r"control parses \(linear\), and these are real"):
         export.export(loaded, "ctranslate2", tmp_path / "of-real")
 
@@ -448,7 +448,7 @@ def test_a_folder_that_cannot_be_made_and_what_is_damaged_beside_the_model(corpu
         export.export(loaded, kind, tmp_path / "link")
     data = tmp_path / "data"
     shutil.copytree(corpus / "bin", data)
-    monkeypatch.setattr(type(loaded.task), "data_dir", str(data), raising=False)
+    monkeypatch.setattr(loaded.task.directory, "path", str(data))
     (data / "segmentation.en.json").write_text("{}")
     with pytest.raises(SyntaxDataError, match=r"segmentation\.en\.json: not a description of a segmentation"):
         export.export(loaded, kind, tmp_path / "link")

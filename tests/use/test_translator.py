@@ -12,6 +12,7 @@ from tiny_syntax import LABELS, dictionary
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu
 from fairseq_syntax.data.batch import unpack
+from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import default_head
 from fairseq_syntax.inference.interactive import InteractiveInput
@@ -63,7 +64,7 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     cfg = SimpleNamespace(syntax_parser_dir="", syntax_parser="", syntax_parser_lang="", source_lang="en")
     cfg.syntax_input, cfg.missing_parse = "auto", "error"
     task = SimpleNamespace(source_segmenter=None, source_dictionary=words, source_labels=LABELS, cfg=cfg)
-    task.needs, task.parse_raw_with = lambda side: None, None
+    task.needs, task.parse_origins = lambda side: None, ParseOrigins(None)
     block = "1\tw4\t_\tN\tn\t_\t0\troot\t_\t_\n2\tw5 w6\t_\tN\tn\t_\t1\ta\t_\t_\n"
     given = InteractiveInput(task)
     tokens, lengths = given.encode(["w7 w8", block, "w9"])

@@ -20,6 +20,7 @@ import fairseq_syntax
 from fairseq_syntax import cli
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, format_conllu, read_conllu, text_of, write_conllu
 from fairseq_syntax.corpus.parsing.base import ParserOptions
+from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.use import parent_head, translator
 from fairseq_syntax.use.translator import Translation
@@ -234,7 +235,7 @@ def test_a_pipe_is_translated_and_not_counted_first(tmp_path, monkeypatch, endin
         needs = frozenset({"tree"})
 
         def __init__(self):
-            super().__init__(SimpleNamespace(trained_with=[None], check_parsed_with=lambda *given: None))
+            super().__init__(SimpleNamespace(parse_origins=ParseOrigins(None)))
 
         def translations(self, lines, alignments, first_line):
             texts = [text_of(line) if isinstance(line, ParsedLine) else line for line in lines]

@@ -2,6 +2,5 @@
 
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import StoredSentence, store_path
-from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
 
-__all__ = ["StoredSentence", "SyntaxStore", "SyntaxStoreWriter", "store_path"]
+__all__ = ["StoredSentence", "SyntaxStore", "store_path"]

@@ -15,8 +15,8 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.systems.lasyn.edits import TagBigrams, random_variation
-from fairseq_syntax.systems.lasyn.ensemble import is_latent
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
+from fairseq_syntax.systems.lasyn.model import is_latent
 from fairseq_syntax.systems.lasyn.templates import Template
 
 SENTENCES_AT_A_TIME = 10_000

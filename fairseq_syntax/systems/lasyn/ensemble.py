@@ -14,13 +14,8 @@ from fairseq.sequence_generator import EnsembleModel
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.systems.lasyn.model import END, LaSynDecoder
+from fairseq_syntax.systems.lasyn.model import END
 from fairseq_syntax.systems.lasyn.templates import OPEN, Template
-
-
-def is_latent(model: Any) -> bool:
-    """Whether a model is one that this search is for."""
-    return isinstance(getattr(model, "decoder", None), LaSynDecoder)
 
 
 class LatentEnsemble(EnsembleModel):

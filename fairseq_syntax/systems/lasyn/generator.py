@@ -12,9 +12,8 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.lasyn.ensemble import LatentEnsemble
 from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
+from fairseq_syntax.systems.lasyn.search import MODES
 from fairseq_syntax.systems.lasyn.templates import Template
-
-MODES = ("marginal", "joint", "template")
 
 
 class TemplateSource(Protocol):

@@ -28,6 +28,7 @@ from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder, register_decoder_system
 from fairseq_syntax.model.options import REMEMBERED_NAMES, SystemConfig, option
+from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.lasyn.softmax import LN2, TagTables, log_marginal, search_scores, tag_tables
 
@@ -138,7 +139,12 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         return torch.where(label > 0, label, UNKNOWN).masked_fill(target.eq(eos), self.latent_names.index(END))
 
 
-def check_tags(decoder: LaSynDecoder, task: Any) -> None:
+def is_latent(model: Any) -> bool:
+    """Whether a model is one that this search is for."""
+    return isinstance(getattr(model, "decoder", None), LaSynDecoder)
+
+
+def check_tags(decoder: LaSynDecoder, task: SyntaxTask) -> None:
     """Make sure that the tags of the data are those that the model has learnt.
 
     Raises:
@@ -186,7 +192,7 @@ class LaSyn(DecoderSystem):
         self.latent_names, self.tags = list(latent_names), tags
 
     @classmethod
-    def from_config(cls, config: LaSynConfig, args: Namespace, task: Any) -> "LaSyn":
+    def from_config(cls, config: LaSynConfig, args: Namespace, task: SyntaxTask) -> "LaSyn":
         if not getattr(args, "latent_names", None):  # else from a checkpoint
             args.latent_names, args.tags = latent_names(config, task)
         return cls(args.latent_names, args.tags)
@@ -197,7 +203,7 @@ class LaSyn(DecoderSystem):
         return LaSynDecoder(cfg, dictionary, embed_tokens, self.latent_names, self.tags, systems)
 
 
-def latent_names(config: LaSynConfig, task: Any) -> tuple[list[str], str | None]:
+def latent_names(config: LaSynConfig, task: SyntaxTask) -> tuple[list[str], str | None]:
     """The names of the latent values, and the label column they are taken from.
 
     Raises:

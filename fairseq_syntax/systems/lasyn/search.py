@@ -12,11 +12,10 @@ from fairseq.dataclass.configs import FairseqDataclass
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.search import Generator, SystemSearch, register_search
-from fairseq_syntax.systems.lasyn.ensemble import is_latent
-from fairseq_syntax.systems.lasyn.generator import MODES, LatentGenerator, TemplateSource
-from fairseq_syntax.systems.lasyn.model import LaSynDecoder, check_tags
-from fairseq_syntax.systems.lasyn.templates import OPEN, OPEN_TAG, FileTemplates, ReferenceTemplates
+from fairseq_syntax.model.task import SyntaxTask
+from fairseq_syntax.systems.lasyn.model import LaSynDecoder, check_tags, is_latent
 
+MODES = ("marginal", "joint", "template")
 REFERENCE = "reference"
 
 
@@ -50,7 +49,7 @@ class TagSearch(SystemSearch):
 
     config = TagSearchConfig
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: SyntaxTask) -> None:
         super().__init__(task)
         self._print_best = 0
 
@@ -78,10 +77,14 @@ class TagSearch(SystemSearch):
                 "--match-source-len would cut translations by the longest source of their batch, and not by templates",
                 hint="without --match-source-len, or with --tag-search marginal or joint",
             )
+        from fairseq_syntax.systems.lasyn.generator import LatentGenerator  # not for training
+
         templates = self._templates(models[0].decoder) if mode == "template" else None
         return Generator(LatentGenerator, {"mode": mode, "templates": templates})
 
-    def _templates(self, decoder: LaSynDecoder) -> TemplateSource:
+    def _templates(self, decoder: LaSynDecoder) -> Any:
+        from fairseq_syntax.systems.lasyn.templates import FileTemplates, ReferenceTemplates
+
         source = self.task.cfg.tag_templates
         if not source:
             raise SyntaxDataError(
@@ -97,7 +100,11 @@ class TagSearch(SystemSearch):
 
     def found(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
         """Print the tags of the hypotheses where that is asked for."""
-        if not self._print_best or not isinstance(generator, LatentGenerator):
+        if not self._print_best:
+            return
+        from fairseq_syntax.systems.lasyn.generator import LatentGenerator
+
+        if not isinstance(generator, LatentGenerator):
             return
         for number, best in zip(sample["id"].tolist(), hypotheses):
             for hypothesis in best[: self._print_best]:
@@ -109,4 +116,6 @@ class TagSearch(SystemSearch):
 
 def tag_string(values: list[int], names: list[str]) -> str:
     """Latent values as tags separated by spaces: what a file of templates holds."""
+    from fairseq_syntax.systems.lasyn.templates import OPEN, OPEN_TAG
+
     return " ".join(OPEN_TAG if v == OPEN else names[v] for v in values)

@@ -52,7 +52,7 @@ class ServedModel:
     @property
     def parsed_with(self) -> Mapping[str, Any] | None:
         """The options of the parser of its training text, where they are known."""
-        return self.task.parse_raw_with
+        return self.task.parse_origins.for_raw_text(read=bool(self.task.needs("source")))
 
     def parameters(self) -> int:
         """Parameters, of all models of an ensemble."""

@@ -1,0 +1,145 @@
+"""A binarized data directory: what lies beside fairseq's token datasets, and the syntax of a split."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from fairseq_syntax.corpus.store.reader import SyntaxStore
+from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, store_path
+from fairseq_syntax.data.labels import LabelInventory, labels_path
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import file_sha256
+
+if TYPE_CHECKING:
+    from fairseq_syntax.corpus.segmentation import Segmenter
+    from fairseq_syntax.data.dataset import SideSyntax
+
+
+def segmentation_path(directory: str | os.PathLike[str], lang: str) -> str:
+    """Where a directory keeps the segmentation of a language."""
+    return os.path.join(directory, f"segmentation.{lang}.json")
+
+
+def file_fingerprint(path: str) -> str:
+    """SHA-256 of a file's bytes, shortened."""
+    return file_sha256(path)[:16]
+
+
+def tokens_fingerprint(prefix: str) -> str | None:
+    """XXH3 (64 bits, hexadecimal) of a token dataset's ``.bin``; None where there is no such file.
+
+    It is read at several GB a second.
+    """
+    path = prefix + ".bin"
+    if not os.path.exists(path):
+        return None
+    with open(path, "rb") as file:
+        digest = xxhash.xxh3_64()
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class DataDirectory:
+    """A data directory of one language pair, as ``fairseq-preprocess`` wrote it. Files are read when asked for.
+
+    Args:
+        path: of the directory
+        source_lang, target_lang: codes, as in the names of its files
+    """
+
+    def __init__(self, path: str, source_lang: str, target_lang: str) -> None:
+        self.path = path
+        self.langs = {"source": source_lang, "target": target_lang}
+        self.labels = lru_cache(maxsize=None)(self._labels)
+        self.segmenter = lru_cache(maxsize=None)(self._segmenter)
+        self.parsed_with = lru_cache(maxsize=None)(self._parsed_with)
+
+    def _labels(self, side: str) -> dict[str, list[str]]:
+        """Label names of a side (``source``, ``target``) by column (``deprel``, ``upos``, ``xpos``)."""
+        return LabelInventory.load(labels_path(self.path, self.langs[side])).labels
+
+    def _parsed_with(self, side: str) -> Mapping[str, Any] | None:
+        """The options of the parser that parsed a side; None where they are not recorded."""
+        path = labels_path(self.path, self.langs[side])
+        return LabelInventory.load(path).parsed_with if os.path.exists(path) else None
+
+    def _segmenter(self, side: str) -> Segmenter | None:
+        """The segmentation of a side; None where the directory has none."""
+        path = segmentation_path(self.path, self.langs[side])
+        if not os.path.exists(path):
+            return None
+        from fairseq_syntax.corpus.segmentation import load_segmenter
+
+        return load_segmenter(path)
+
+    def dictionary_path(self, side: str) -> str:
+        """The dictionary of a side."""
+        return os.path.join(self.path, f"dict.{self.langs[side]}.txt")
+
+    def splits(self) -> list[str]:
+        """The names of the splits that have token datasets."""
+        pair = set(self.langs.values())
+        names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
+        return sorted({name for name, langs, *_ in names if set(langs.split("-")) == pair})
+
+    def store_path(self, split: str, side: str) -> str:
+        """The syntax of a side of a split; that of the opposite direction serves too, as fairseq's datasets do."""
+        (source, target), lang = self.langs.values(), self.langs[side]
+        straight = store_path(self.path, split, source, target, lang)
+        reverse = store_path(self.path, split, target, source, lang)
+        return reverse if os.path.exists(reverse) and not os.path.exists(straight) else straight
+
+    def side_syntax(
+        self, side: str, tokens: Any, split: str, needs: frozenset[str] | None, labels: Callable[[], dict]
+    ) -> SideSyntax | None:
+        """The syntax of a side of a split, checked against its tokens.
+
+        Args:
+            tokens: the token dataset of the side, of one part or concatenated parts (``train``, ``train1``, …)
+            needs: of ``"tree"`` and ``"arcs"``; None: the tree, if it is there
+            labels: gives the label inventory that the model is trained with
+
+        Returns:
+            None where nothing is needed
+
+        Raises:
+            SyntaxDataError: a store is missing, does not belong to the tokens, or has no distributions
+        """
+        from fairseq.data import ConcatDataset  # takes seconds to import
+
+        from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
+
+        parts = tokens.datasets if isinstance(tokens, ConcatDataset) else [tokens]
+        repeats = [int(r) for r in tokens.sample_ratios] if isinstance(tokens, ConcatDataset) else [1]
+        paths = [self.store_path(f"{split}{number or ''}", side) for number in range(len(parts))]
+        if needs is None:
+            needs = frozenset({"tree"}) if all(map(os.path.exists, paths)) else frozenset()
+        if not needs:
+            return None
+        stores = [SyntaxStore(path) for path in paths]
+        dictionary = self.dictionary_path(side)
+        segmenter = self.segmenter(side)
+        for store, part in zip(stores, parts):
+            check_against_tokens(
+                store,
+                np.asarray(part.sizes),
+                file_fingerprint(dictionary) if os.path.exists(dictionary) else None,
+                labels(),
+                content=tokens_fingerprint(store.path.removesuffix(STORE_SUFFIX)),
+                segmentation=segmenter.fingerprint if segmenter else None,
+            )
+        if "arcs" in needs and not all(s.has_arcs for s in stores):
+            raise SyntaxDataError(
+                "holds 1-best trees only, and the model needs the parser's distributions",
+                path=next(s.path for s in stores if not s.has_arcs),
+                hint="parse with fairseq-syntax parse --distributions and binarize again",
+            )
+        return SideSyntax(stores, repeats, arcs="arcs" in needs)

@@ -1,0 +1,57 @@
+"""What models, searches and the reader of input ask of the task that owns them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fairseq_syntax.data.parse_origins import ParseOrigins
+
+
+class SyntaxTask(Protocol):
+    """The dictionaries, labels, segmentations and needs of a translation task.
+
+    :class:`~fairseq_syntax.tasks.syntax_translation.SyntaxTranslationTask` is one; tests bring smaller ones.
+    """
+
+    @property
+    def cfg(self) -> Any:
+        """The task's options."""
+
+    @property
+    def source_dictionary(self) -> Any:
+        """fairseq's dictionary of the source's pieces."""
+
+    @property
+    def target_dictionary(self) -> Any:
+        """fairseq's dictionary of the target's pieces."""
+
+    @property
+    def source_labels(self) -> dict[str, list[str]]:
+        """Label names of the source by column (``deprel``, ``upos``, ``xpos``); their indices are the label ids."""
+
+    @property
+    def target_labels(self) -> dict[str, list[str]]:
+        """Label names of the target by column."""
+
+    @property
+    def source_segmenter(self) -> Any:
+        """The source's segmentation; None where the data have none."""
+
+    @property
+    def target_segmenter(self) -> Any:
+        """The target's segmentation; None where the data have none."""
+
+    @property
+    def datasets(self) -> Any:
+        """The datasets that were loaded, by split."""
+
+    @property
+    def data_dir(self) -> str:
+        """The data directory, for errors."""
+
+    @property
+    def parse_origins(self) -> ParseOrigins:
+        """How the training text of the loaded models was parsed."""
+
+    def needs(self, side: str) -> frozenset[str] | None:
+        """What the loaded models read of a side (``source``, ``target``), of ``tree`` and ``arcs``; None: unknown."""

@@ -1,0 +1,66 @@
+"""The options of ``--task syntax_translation``."""
+
+# No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
+
+from dataclasses import dataclass, field
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks.translation import TranslationConfig
+from omegaconf import II
+
+from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
+from fairseq_syntax.model.search import SEARCHES
+
+
+@dataclass
+class SyntaxTranslationConfig(*(search.config for search in SEARCHES), TranslationConfig):  # type: ignore[misc]
+    """Options of the task beyond fairseq's, with those of the systems' searches."""
+
+    syntax_input: ChoiceEnum(["auto", "text", "conllu"]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "what fairseq-interactive reads: raw text, CoNLL-U sentences each ended by a blank line, or "
+            "(auto) one line per input, raw or a CoNLL-U parse with its rows joined by \\n"
+        },
+    )
+    syntax_parser: str = field(
+        default="",
+        metadata={
+            "help": "parser for raw text in fairseq-interactive, as in fairseq-syntax parse (default: that of the "
+            "training text, with its options)"
+        },
+    )
+    syntax_parser_lang: str = field(
+        default="", metadata={"help": "language of the parser's models (default: as for the training text)"}
+    )
+    syntax_parser_dir: str = field(
+        default="", metadata={"help": "directory of the parser's models, as --model-dir of fairseq-syntax parse"}
+    )
+    missing_parse: ChoiceEnum(["error", "neutral"]) = field(  # type: ignore[valid-type]
+        default="error",
+        metadata={
+            "help": "what to do with raw input that cannot be parsed (no parser, another language): stop, or "
+            "translate it in each system's neutral form"
+        },
+    )
+    seed: int = II("common.seed")
+    cpu: bool = II("common.cpu")
+    tpu: bool = II("common.tpu")
+    fp16: bool = II("common.fp16")
+    memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
+    ddp_backend: str = II("distributed_training.ddp_backend")
+    update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
+    parse_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "in training, the probability that a sentence goes without its parse, drawn anew each epoch: for "
+            "models that are to translate with --missing-parse neutral, too"
+        },
+    )
+    alignment_head: str = field(
+        default="",
+        metadata={
+            "help": "for --print-alignment: what fairseq-syntax align --choose wrote, a file for each model of --path, "
+            "with colons (default: the layer and heads that fairseq takes)"
+        },
+    )
