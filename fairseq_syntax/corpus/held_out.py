@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from fairseq_syntax.corpus.parallel_text import Row
-from fairseq_syntax.corpus.readers import Split
+from fairseq_syntax.corpus.parallel_text import Row, Split
 
 
 def held_out(

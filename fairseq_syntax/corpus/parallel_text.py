@@ -12,6 +12,7 @@ import re
 import xml.parsers.expat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
@@ -19,6 +20,14 @@ from fairseq_syntax.runtime.files import read_lines
 Path = str | os.PathLike[str]
 # A sentence, its translation, and further reference translations where a test set has several.
 Row = tuple[str, ...]
+
+
+class Split(NamedTuple):
+    """A part of a corpus: its name, and source, target and any further reference translations of each sentence."""
+
+    name: str
+    rows: Iterable[Row]
+
 
 # What the training files of IWSLT hold beside sentences. Some of it stands on one side only
 # (translators, reviewers).

@@ -24,18 +24,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from fairseq_syntax.corpus.parallel_text import Row
+from fairseq_syntax.corpus.parallel_text import Row, Split
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 
 __all__ = ["Row", "Split", "WrittenSplit", "names", "read_corpus", "reader", "write_corpus"]
-
-
-class Split(NamedTuple):
-    """A part of a corpus: its name, and source, target and any further reference translations of each sentence."""
-
-    name: str
-    rows: Iterable[Row]
 
 
 @dataclass
