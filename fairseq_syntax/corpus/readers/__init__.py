@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq_syntax.corpus.parallel_text import Row, Split
 from fairseq_syntax.errors import SyntaxDataError
