@@ -38,7 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="segmentation.LANG.json of an earlier run, or a sentencepiece model or subword-nmt codes of your own",
     )
-    which.add_argument("--train", choices=("sentencepiece", "subword_nmt"), help="train a model of this kind")
+    which.add_argument(
+        "--train",
+        choices=("sentencepiece", "subword_nmt", "words"),
+        help="train a model of this kind; words: each is a piece, and fairseq-preprocess leaves out rare ones by "
+        "--nwordssrc and --thresholdsrc",
+    )
     parser.add_argument("--train-on", nargs="+", action="extend", metavar="FILE", help="default: the first --input")
     parser.add_argument("--vocab-size", type=positive, default=8000, metavar="N", help="default: %(default)s")
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
@@ -71,6 +76,8 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"{unused} with --model: nothing is trained", hint="drop it")
     if args.train == "subword_nmt" and (unused := given(args, OF_SENTENCEPIECE)):
         raise SyntaxDataError(f"{unused} with --train subword_nmt", hint="drop it: it is of sentencepiece")
+    if args.train == "words" and (unused := given(args, OF_TRAINING)):
+        raise SyntaxDataError(f"{unused} with --train words: nothing is trained", hint="drop it")
     if not args.train_lines and (unused := given(args, {"seed": 1})):
         raise SyntaxDataError(f"{unused} without --train-lines: nothing is drawn", hint="drop it")
     outdir = Path(args.outdir)

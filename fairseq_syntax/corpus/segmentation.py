@@ -1,4 +1,4 @@
-"""Words to pieces: sentencepiece or subword-nmt, applied word by word, so that every piece knows its word.
+"""Words to pieces: sentencepiece, subword-nmt or whole words, applied word by word, so that every piece knows its word.
 
 The words that are segmented are the words of the parse. A word that follows another without a space between them
 ("do" + "n't", "house" + ".") is encoded as such, and :meth:`Segmenter.decode` gives the text back, character by
@@ -9,6 +9,7 @@ kind            a word after a space         a word without a space before it
 ==============  ===========================  =================================================================
 sentencepiece   ``▁hou se``                  ``se`` (no ``▁``)
 subword_nmt     ``hou@@ se``                 ``￭se`` (the joiner is part of the word when pieces are learned)
+words           ``house``                    ``￭house``
 ==============  ===========================  =================================================================
 
 Text that holds those marks itself is escaped with ``▂`` (which is escaped too). A piece that would read as a special
@@ -79,7 +80,7 @@ def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
         symbols: pieces, as in a dictionary
         kind: of the segmentation; None where each symbol is a word
     """
-    if kind == SubwordNmtSegmenter.kind:
+    if kind in (SubwordNmtSegmenter.kind, WordSegmenter.kind):
         return [WordMarks(False, not symbol.endswith(SEPARATOR)) for symbol in symbols]
     if kind is None:
         return [WordMarks(True, True) for _ in symbols]
@@ -95,7 +96,7 @@ class Segmenter(ABC):
     """A trained segmentation model. Deterministic; caches the pieces of the words it has seen, up to a bound.
 
     Attributes:
-        kind: ``sentencepiece`` or ``subword_nmt``
+        kind: ``sentencepiece``, ``subword_nmt`` or ``words``
         model: the model file's bytes
         about: what ``save`` writes beside the kind and fingerprint (training options, language, ...)
         altered: words that do not come back as they were, with what comes back: empty unless the model normalises. Of
@@ -289,7 +290,25 @@ class SubwordNmtSegmenter(Segmenter):
         return unescape(" ".join(words))
 
 
-SEGMENTERS: dict[str, type[Segmenter]] = {cls.kind: cls for cls in (SentencePieceSegmenter, SubwordNmtSegmenter)}
+class WordSegmenter(SubwordNmtSegmenter):
+    """Whole words: each is one piece. It is for the dictionary to leave out rare ones, which are then ``<unk>``.
+
+    There is nothing to learn: the model is the same for every text.
+    """
+
+    kind = "words"
+    MODEL: ClassVar[bytes] = b"words\n"
+
+    def __init__(self, model: bytes = MODEL, about: dict | None = None) -> None:
+        Segmenter.__init__(self, model, about)
+
+    def _encode(self, text: str, space: bool) -> list[str]:
+        return [escape_subword_nmt(text, space)]
+
+
+SEGMENTERS: dict[str, type[Segmenter]] = {
+    cls.kind: cls for cls in (SentencePieceSegmenter, SubwordNmtSegmenter, WordSegmenter)
+}
 
 
 def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:

@@ -50,7 +50,7 @@ def train_segmenter(
     """Trains a model on the lines of all files. The same files and options give the same model.
 
     Args:
-        kind: ``sentencepiece`` or ``subword_nmt``
+        kind: ``sentencepiece`` or ``subword_nmt``; ``words`` learns nothing, and leaves the rest unused
         files: text or CoNLL-U (``.conllu``), plain or gzip; several for a joint model of two languages
         vocab_size: pieces of the model (sentencepiece: fewer where the text has not that many)
         model_type: sentencepiece only: ``unigram`` or ``bpe``
@@ -65,6 +65,8 @@ def train_segmenter(
     about = {"files": fingerprints(files)}
     if kind not in segmentation.SEGMENTERS:
         raise SyntaxDataError(f"no segmentation of kind {kind!r}", hint=f"one of {', '.join(segmentation.SEGMENTERS)}")
+    if kind == segmentation.WordSegmenter.kind:
+        return segmentation.WordSegmenter(about={"training": {"options": {}, **about}})
     lines: Iterable = _drawn(files, max_lines, seed) if max_lines else chain.from_iterable(map(read_words, files))
     lines = (line for line in lines if line[0])
     options: dict = {"vocab_size": vocab_size, "max_lines": max_lines, "seed": seed}

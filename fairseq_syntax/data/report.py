@@ -358,7 +358,7 @@ def _boundary(tokens: Tokens, sentence: int, counts: list[int]) -> str | None:
     at = 0
     for word, n in enumerate(counts, 1):
         mine = pieces[at : at + n]
-        if tokens.kind == "subword_nmt":
+        if tokens.kind in ("subword_nmt", "words"):
             marks = [piece.endswith(SEPARATOR) for piece in mine]
             wrong = any(
                 known != due for known, due, piece in zip(marks, [True] * (n - 1) + [False], mine) if piece != "<unk>"

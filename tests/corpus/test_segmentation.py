@@ -79,6 +79,7 @@ def segmenters(corpus):
         "unigram": train_segmenter("sentencepiece", [corpus], 60),
         "bpe": train_segmenter("sentencepiece", [corpus], 80, model_type="bpe"),
         "subword_nmt": train_segmenter("subword_nmt", [corpus], 90),
+        "words": train_segmenter("words", [corpus], 0),
         "foreign": SentencePieceSegmenter(foreign_sentencepiece(normalization_rule_name="identity")),
         "bytes": SentencePieceSegmenter(
             foreign_sentencepiece(normalization_rule_name="identity", byte_fallback=True, vocab_size=320)
@@ -86,7 +87,7 @@ def segmenters(corpus):
     }
 
 
-LOSSLESS = ["unigram", "bpe", "subword_nmt", "foreign", "bytes"]
+LOSSLESS = ["unigram", "bpe", "subword_nmt", "words", "foreign", "bytes"]
 # Marks, separators, escapes, special symbols and odd spaces come up far more often than in a plain draw of characters.
 CHARACTERS = st.one_of(
     st.characters(exclude_categories=["Cs"]),
@@ -358,6 +359,11 @@ def run_segment(*arguments):
     return segment_cli.main(parser.parse_args([*map(str, arguments)]))
 
 
+def test_words_are_one_piece_each_but_where_they_read_as_special_symbols(segmenters):
+    pieces = segmenters["words"].encode_words(["house", "do", "n't", "</s>", "a b"], [True, True, False, True, True])
+    assert [len(own) for own in pieces] == [1, 1, 1, 2, 1] and pieces[:3] == [["house"], ["do"], ["￭n't"]]
+
+
 @pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])
 def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
     (tmp_path / "dev.en.conllu").write_text('# parsed_with = {"parser": "stanza"}\n' + CONLLU, encoding="utf-8")
@@ -464,6 +470,7 @@ def test_a_parse_of_another_name_is_not_taken_for_text(tmp_path, corpus, head, o
         (["--model", "m", "--character-coverage", "0.5"], "--character-coverage with --model"),
         (["--model", "m", "--train-lines", "5", "--seed", "2"], "--train-lines, --seed with --model"),
         (["--train", "subword_nmt", "--model-type", "bpe"], "--model-type with --train subword_nmt"),
+        (["--train", "words", "--vocab-size", "90"], "--vocab-size with --train words"),
         (["--train", "subword_nmt", "--character-coverage", "0.5"], "--character-coverage with --train subword_nmt"),
         (["--train", "sentencepiece", "--seed", "2"], "--seed without --train-lines"),
     ],
