@@ -1,39 +1,7 @@
-"""The syntax systems, one room each: a new one is a file and a line here."""
+"""The syntax systems, one room each. Every module here is imported, so a new system is a new file."""
 
-from fairseq_syntax.systems import (
-    dbsa,
-    dlaa,
-    gcn,
-    lasyn,
-    ldd,
-    lisa,
-    local_attention,
-    pascal,
-    predicted_parse,
-    relative_depth,
-    sdrnmt,
-    senmt,
-    sennrich_haddow,
-    structural_positions,
-    supervised_heads,
-    tree2seq,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "dbsa",
-    "dlaa",
-    "gcn",
-    "lasyn",
-    "ldd",
-    "lisa",
-    "local_attention",
-    "pascal",
-    "predicted_parse",
-    "relative_depth",
-    "sdrnmt",
-    "senmt",
-    "sennrich_haddow",
-    "structural_positions",
-    "supervised_heads",
-    "tree2seq",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
