@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_syntax.corpus.downloads import find, package_files
-from fairseq_syntax.corpus.parallel_text import Row
-from fairseq_syntax.corpus.readers import Split
+from fairseq_syntax.corpus.parallel_text import Row, Split
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, make_folder
 

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Scores the kept runs of the atlas, with intervals: results.json, from which page.py makes the page.
+
+    python examples/atlas/measure.py --data runs/atlas/data
+
+--data holds for each language of the first part ``text/LANG/test.LANG``, ``pages/test.page`` and
+``order.LANG.json`` (word_order.py), and for ATIS ``atis/text/test.tr`` and ``atis/pieces/PARSE/test.en.conllu``.
+Intervals are of 95 %, over sentences and seeds, for the languages over pages and seeds
+(:class:`fairseq_syntax.lab.scoring.significance.Resampled`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from keep import read_kept
+
+from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.lab.experiments.shares import measure
+from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.significance import Difference, Resampled
+
+HERE = Path(__file__).resolve().parent
+BASELINE = "transformer"
+TOKENIZERS = {"zh_cn": ("zh", "char"), "ja": ("ja-mecab", "char")}
+LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
+CONTROLS = ("linear", "random", "relabelled")
+DRAWS = 10_000
+
+Runs = dict[str, list[list[str]]]
+
+
+def runs_of(path: Path) -> Runs:
+    """The test translations of each system by its seeds."""
+    runs: Runs = {}
+    for run in read_kept(path):
+        runs.setdefault(run["system"], []).append(run["test"])
+    return runs
+
+
+def scorers(references: Sequence[str], tokenizers: Sequence[str]) -> dict[str, Scorer]:
+    """BLEU by each tokenizer, the first called BLEU, and chrF."""
+    by_name = {
+        "BLEU" if tokenizer == tokenizers[0] else f"BLEU {tokenizer}": Scorer("bleu", [references], tokenizer)
+        for tokenizer in tokenizers
+    }
+    return {**by_name, "chrF": Scorer("chrf", [references])}
+
+
+def figures(difference: Difference) -> list[float]:
+    """A difference with its interval and the smallest that would be found."""
+    return [difference.difference, difference.low, difference.high, difference.detectable]
+
+
+def language(runs: Runs, references: Sequence[str], pages: Sequence[str], tokenizers: Sequence[str]) -> dict[str, Any]:
+    """Scores of the systems, and what of each gain is syntax, by metric."""
+    metrics: dict[str, Any] = {}
+    for name, scorer in scorers(references, tokenizers).items():
+        resampled = Resampled(scorer, runs, DRAWS, groups=pages)
+        metrics[name] = {"scores": resampled.score, "signature": scorer.signature}
+        metrics[name]["rows"] = measure(resampled, BASELINE, CONTROLS) if BASELINE in runs else []
+    return {"seeds": {system: len(each) for system, each in runs.items()}, "metrics": metrics}
+
+
+def heads(path: Path, lines: int) -> list[list[int]]:
+    """The heads of each line's words."""
+    return [line.heads for line in read_conllu(path, n_lines=lines)]
+
+
+def attachment(gold: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> float:
+    """Unlabelled attachment score, in percent."""
+    pairs = [(a, b) for one, two in zip(gold, other, strict=True) for a, b in zip(one, two, strict=True)]
+    return 100 * sum(a == b for a, b in pairs) / len(pairs)
+
+
+def parse_quality(runs: Runs, data: Path) -> dict[str, Any]:
+    """Each system by the parse that it was trained and tested on, against the plain Transformer and gold trees."""
+    references = (data / "text" / "test.tr").read_text(encoding="utf-8").splitlines()
+    names = {system.partition(".")[2] for system in runs} - {""}
+    gold = heads(data / "pieces" / "gold" / "test.en.conllu", len(references))
+    parses = {
+        name: attachment(gold, heads(data / "pieces" / name / "test.en.conllu", len(references)))
+        for name in sorted(names)
+    }
+    rows: dict[str, Any] = {}
+    for metric, scorer in scorers(references, ("13a",)).items():
+        resampled = Resampled(scorer, runs, DRAWS)
+        for system in runs:
+            row = rows.setdefault(system, {"seeds": len(runs[system]), "score": {}, "gain": {}, "to_gold": {}})
+            row["score"][metric] = resampled.score[system]
+            if system != BASELINE and BASELINE in runs:
+                row["gain"][metric] = figures(resampled.difference(system, BASELINE))
+            best = f"{system.partition('.')[0]}.gold"
+            if best in runs and system != best and system != BASELINE:
+                row["to_gold"][metric] = figures(resampled.difference(system, best))
+    return {"sentences": len(references), "attachment": parses, "rows": rows}
+
+
+def multi30k(record: Path) -> dict[str, Any]:
+    """The last measured shares of an experiment's record, by test set."""
+    tests = {}
+    for line in record.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["kind"] == "shares":
+            tests[entry["test"]] = entry["metrics"]
+    return tests
+
+
+def results(data: Path, kept: Path) -> Mapping[str, Any]:
+    """All that the page shows."""
+    languages: dict[str, Any] = {}
+    for lang in LANGUAGES:
+        order = data / f"order.{lang}.json"
+        languages[lang] = {"order": json.loads(order.read_text(encoding="utf-8")) if order.exists() else None}
+        runs = runs_of(kept / f"libreoffice-{lang}.jsonl.xz")
+        if runs:
+            references = (data / "text" / lang / f"test.{lang}").read_text(encoding="utf-8").splitlines()
+            pages = (data / "pages" / "test.page").read_text(encoding="utf-8").splitlines()
+            languages[lang] |= language(runs, references, pages, TOKENIZERS.get(lang, ("13a",)))
+    atis = runs_of(kept / "atis.jsonl.xz")
+    return {
+        "languages": languages,
+        "multi30k": multi30k(HERE.parent / "multi30k" / "trained-longer.jsonl"),
+        "parse_quality": parse_quality(atis, data / "atis") if atis else None,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR")
+    parser.add_argument("--out", type=Path, default=HERE / "results.json", metavar="FILE")
+    args = parser.parse_args()
+    text = json.dumps(_rounded(results(args.data, args.kept)), indent=1, ensure_ascii=False)
+    args.out.write_text(text + "\n", encoding="utf-8")
+    print(args.out)
+    return 0
+
+
+def _rounded(value: Any) -> Any:
+    """Four digits after the point: what a bootstrap of so many draws can tell, and readable differences."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

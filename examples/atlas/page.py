@@ -1,0 +1,378 @@
+#!/usr/bin/env python3
+"""Writes docs/what-syntax-gives.md and its pictures from results.json, which measure.py made.
+
+    python examples/atlas/page.py
+
+Every figure of the page, in its sentences too, is put in from results.json. The tables say what has not been run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_syntax.lab.figures.plot import COLORS, save
+from fairseq_syntax.lab.scoring.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parents[1] / "docs"
+LANGUAGES = {"de": "German", "fr": "French", "hu": "Hungarian", "tr": "Turkish", "zh_cn": "Chinese", "ja": "Japanese"}
+SYSTEMS = {"PSH": "PSH", "CSH+PSH": "CSH+PSH", "sennrich_haddow": "S&H", "PASCAL": "PASCAL", "LDD": "LDD", "UDD": "UDD"}
+# What was planned; a row that has not been run is shown empty.
+LANGUAGE_ROWS = (("PSH", ("linear", "random")), ("sennrich_haddow", ("relabelled",)), ("PASCAL", ("linear",)))
+MULTI30K_CONTROLS = {
+    "PSH": ("linear", "random"),
+    "CSH+PSH": ("linear", "random"),
+    "sennrich_haddow": ("relabelled", "linear"),
+    "PASCAL": ("linear", "random"),
+    "LDD": ("random",),
+    "UDD": (),
+}
+PARSE_SYSTEMS = ("PASCAL", "PSH", "LDD", "UDP", "GCN")
+PARSES = {
+    "gold": "gold trees",
+    "wrong10": "10 % of the arcs wrong",
+    "wrong30": "30 %",
+    "wrong60": "60 %",
+    "parser": "the parser's",
+    "linear": "*linear*",
+    "random": "*random*",
+}
+NOT_RUN = "not run"
+
+Figures = Sequence[float]  # value, low, high, and of some the smallest that would be found
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def is_significant(figures: Figures) -> bool:
+    """Whether the 95 % interval excludes 0."""
+    return figures[1] > 0 or figures[2] < 0
+
+
+def interval(figures: Figures | None) -> str:
+    """``+1.26 (+0.60 to +1.92)``, in bold where it is significant."""
+    if figures is None:
+        return NOT_RUN
+    text = f"{figures[0]:+.2f} ({figures[1]:+.2f} to {figures[2]:+.2f})"
+    return f"**{text}**" if is_significant(figures) else text
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def low_to_high(values: Sequence[float], form: str = "{:.1f}") -> str:
+    """``1.3 to 1.6``, or one figure where they do not differ."""
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+# -- Multi30k ----------------------------------------------------------------------------------------------------------
+
+
+def controls_table(tests: Mapping[str, Any]) -> Table:
+    """Gains after 8,000 updates, and what is left with control parses, in BLEU on both tests."""
+    rows = []
+    for system, controls in MULTI30K_CONTROLS.items():
+        of_tests = [row_of(metrics["BLEU"], system) for metrics in tests.values()]
+        rows.append([SYSTEMS[system], "the parse", *(interval(row.get("gain")) for row in of_tests)])
+        for control in controls:
+            twins = [twin_of(row, control) for row in of_tests]
+            rows.append(["", f"*{control}*", *(interval(twin.get("gain")) for twin in twins)])
+            rows.append(["", f"the parse less *{control}*", *(interval(twin.get("syntax")) for twin in twins)])
+    years = [name.replace("test_", "test of ") for name in tests]
+    notes = ["95 % intervals over sentences and seeds, three seeds; bold: significant"]
+    title = "BLEU gained over the plain Transformer, Multi30k English–German, 8,000 updates"
+    return Table(title, ["system", "trained and tested on", *years], rows, notes)
+
+
+def row_of(rows: Sequence[Mapping[str, Any]], system: str) -> Mapping[str, Any]:
+    """The row of a system, empty where it has not been run."""
+    return next((row for row in rows if row["system"] == system), {})
+
+
+def twin_of(row: Mapping[str, Any], control: str) -> Mapping[str, Any]:
+    """What a row says of a control, empty where that has not been run."""
+    return row.get("controls", {}).get(control, {})
+
+
+def gains_sentence(tests: Mapping[str, Any]) -> str:
+    """Which systems gain on Multi30k."""
+    gaining, others, of_gaining = [], [], []
+    for system in MULTI30K_CONTROLS:
+        rows = [row for metrics in tests.values() if (row := row_of(metrics["BLEU"], system))]
+        if all(is_significant(row["gain"]) and row["gain"][0] > 0 for row in rows):
+            gaining.append(SYSTEMS[system])
+            of_gaining += [row["gain"][0] for row in rows]
+        elif not any(is_significant(row["gain"]) for row in rows):
+            others.append(SYSTEMS[system])
+    return (
+        f"On 29,000 captions, English to German, {listed(gaining)} gain {low_to_high(of_gaining)} BLEU over a plain "
+        f"Transformer, significantly on both tests; the gains of {listed(others)} are not significant."
+    )
+
+
+def syntax_sentence(tests: Mapping[str, Any], system: str = "PSH") -> str:
+    """What of a system's gain its controls keep on Multi30k."""
+    rows = [row for metrics in tests.values() if (row := row_of(metrics["BLEU"], system))]
+    parts = []
+    for control in ("linear", "random"):
+        twins = [row["controls"][control] for row in rows if control in row["controls"]]
+        kept = [twin["kept"][0] for twin in twins if twin["kept"]]
+        significant = [is_significant(twin["syntax"]) for twin in twins]
+        how = (
+            "significant" if all(significant) else "significant on one test" if any(significant) else "not significant"
+        )
+        parts.append(
+            f"with *{control}* trees it keeps {low_to_high([100 * share for share in kept], '{:.0f}')} % of its gain, "
+            f"and what the parse adds to them is {how}"
+        )
+    return f"Most of it is no syntax: {SYSTEMS[system]} attends to heads, and {'; '.join(parts)}."
+
+
+# -- languages ---------------------------------------------------------------------------------------------------------
+
+
+def languages_table(languages: Mapping[str, Any]) -> Table:
+    """Of each language its distance from English, the scores and gains."""
+    rows = []
+    for lang, of in languages.items():
+        order = of["order"]
+        seeds = of.get("seeds", {})
+        measured = of.get("metrics", {}).get("BLEU")
+        plain = f"{measured['scores']['transformer']:.2f}" if measured and "transformer" in seeds else NOT_RUN
+        row = [LANGUAGES[lang], f"{100 * order['crossing']:.0f} %" if order else NOT_RUN, plain]
+        gains = row_of(measured["rows"], "PSH") if measured else {}
+        row.append(interval(gains.get("gain")))
+        for control in ("linear", "random"):
+            row.append(interval(twin_of(gains, control).get("syntax")))
+        row.append(", ".join(f"{SYSTEMS.get(name, name)} {n}" for name, n in seeds.items()) or "0")
+        rows.append(row)
+    head = ["language", "crossing", "plain", "PSH gains", "the parse less *linear*", "less *random*", "seeds"]
+    notes = [
+        "crossing: share of crossing word alignments with English",
+        "BLEU by 13a, of Chinese by zh, of Japanese by ja-mecab",
+        "95 % intervals over pages and seeds; bold: significant",
+    ]
+    return Table("One English text in six languages", head, rows, notes)
+
+
+def languages_sentence(languages: Mapping[str, Any]) -> str:
+    """Over how many languages what is known."""
+    orders = {lang: of["order"]["crossing"] for lang, of in languages.items() if of["order"]}
+    complete = [
+        lang
+        for lang, of in languages.items()
+        if all(of.get("seeds", {}).get(name, 0) >= 3 for name in ("transformer", "PSH", "PSH.linear", "PSH.random"))
+    ]
+    near, far = (pick(orders, key=orders.__getitem__) for pick in (min, max))
+    text = (
+        f"Of the same English text, {100 * orders[near]:.0f} % of the word alignments cross in {LANGUAGES[near]} and "
+        f"{100 * orders[far]:.0f} % in {LANGUAGES[far]}"
+    )
+    if not complete:
+        return f"{text}; what syntax gives in these languages is being measured."
+    gains = {lang: row_of(languages[lang]["metrics"]["BLEU"]["rows"], "PSH")["gain"] for lang in complete}
+    significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]
+    return (
+        f"{text}; PSH gains {low_to_high([gain[0] for gain in gains.values()])} BLEU in "
+        f"{listed([LANGUAGES[lang] for lang in complete])}, significantly in {listed(significant) or 'none of them'}."
+    )
+
+
+# -- the quality of the parse ------------------------------------------------------------------------------------------
+
+
+def name_of(system: str, parse: str, sure: bool = True) -> str:
+    """The name of a row: LDD has two where arcs are wrong, by what its distributions say."""
+    if parse.startswith("wrong"):
+        return f"{system}.{parse}.{'sharp' if sure else 'hedged'}"
+    return f"{system}.{parse}"
+
+
+def parse_rows() -> list[tuple[str, str, bool]]:
+    """System, parse, and whether its distributions are sure, of all rows that were planned."""
+    rows = [(system, parse, True) for system in PARSE_SYSTEMS for parse in PARSES]
+    hedged = [("LDD", parse, False) for parse in PARSES if parse.startswith("wrong")]
+    return [*rows, *hedged]
+
+
+def parse_table(quality: Mapping[str, Any]) -> Table:
+    """BLEU gained over the plain Transformer, by system and parse."""
+    rows = []
+    for parse, title in PARSES.items():
+        accuracy = quality["attachment"].get(parse, quality["attachment"].get(f"{parse}.sharp"))
+        row = [title, NOT_RUN if accuracy is None else f"{accuracy:.0f}"]
+        for system in PARSE_SYSTEMS:
+            row.append(_cell(quality, name_of(system, parse)))
+        row.append(_cell(quality, name_of("LDD", parse, sure=False)) if parse.startswith("wrong") else "")
+        rows.append(row)
+    plain = quality["rows"].get("transformer")
+    notes = ["BLEU over the plain Transformer, 95 % intervals over sentences and seeds; bold: significant; (n): seeds"]
+    if plain:
+        notes.insert(0, f"the plain Transformer has {plain['score']['BLEU']:.2f} BLEU ({plain['seeds']} seeds)")
+    return Table(
+        f"ATIS English–Turkish, {quality['sentences']} sentences",
+        ["trained and tested on", "UAS", *PARSE_SYSTEMS, "LDD, unsure"],
+        rows,
+        notes,
+    )
+
+
+def _cell(quality: Mapping[str, Any], name: str) -> str:
+    row = quality["rows"].get(name)
+    return f"{interval(row['gain']['BLEU'])} ({row['seeds']})" if row and row["gain"] else NOT_RUN
+
+
+def detectable(quality: Mapping[str, Any]) -> float | None:
+    """The median of the smallest differences from gold trees that these sentences and seeds can show."""
+    values = sorted(row["to_gold"]["BLEU"][3] for row in quality["rows"].values() if row["to_gold"])
+    return values[len(values) // 2] if values else None
+
+
+def quality_sentence(quality: Mapping[str, Any] | None) -> str:
+    """What wrong arcs cost."""
+    rows = (quality or {"rows": {}})["rows"]
+    losses = {
+        system: row["to_gold"]["BLEU"]
+        for system in PARSE_SYSTEMS
+        if (row := rows.get(f"{system}.random")) and row["to_gold"]
+    }
+    if not quality or not losses:
+        return "What a parser's errors cost is being measured with gold trees."
+    costly = [f"{system} {figures[0]:+.1f}" for system, figures in losses.items() if is_significant(figures)]
+    seeds = min(rows[f"{system}.random"]["seeds"] for system in losses)
+    smallest = detectable(quality)
+    tested = f"Random trees in place of gold ones ({quality['attachment']['random']:.0f} % of the heads right)"
+    power = f"; the smallest difference that {quality['sentences']} sentences would show is {smallest:.1f} BLEU"
+    of_seeds = f"{seeds} seed{'s' if seeds > 1 else ''}"
+    not_costly = [system for system in losses if not is_significant(losses[system])]
+    parts = [
+        f"change {listed(costly)} BLEU" if costly else "",
+        f"make no significant difference to {listed(not_costly)}" if not_costly else "",
+    ]
+    return f"{tested} {listed([part for part in parts if part])} ({of_seeds}){power}."
+
+
+def draw_quality(quality: Mapping[str, Any]) -> Figure:
+    """BLEU gained over the plain Transformer against the share of right heads, a panel for each system."""
+    figure = new_figure(10, 2.6)
+    panels: Sequence[Axes] = figure.subplots(1, len(PARSE_SYSTEMS), sharey=True)
+    for axes, system in zip(panels, PARSE_SYSTEMS):
+        axes.set_title(system, fontsize=9)
+        axes.axhline(0, color="#8a939c", linewidth=0.8)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        kinds = {True: list(PARSES), False: [p for p in PARSES if p.startswith("wrong")] * (system == "LDD")}
+        for sure, parses in kinds.items():
+            points = []
+            for parse in parses:
+                name = name_of(system, parse, sure)
+                row = quality["rows"].get(name)
+                accuracy = quality["attachment"].get(name.partition(".")[2])
+                if row and row["gain"] and accuracy is not None:
+                    points.append((accuracy, *row["gain"]["BLEU"][:3], parse))
+            curve = sorted(point for point in points if point[4].startswith(("gold", "wrong")))
+            color = COLORS[0] if sure else COLORS[1]
+            axes.plot([p[0] for p in curve], [p[1] for p in curve], color=color, linewidth=1)
+            for accuracy, value, low, high, parse in points:
+                marker = {"parser": "D", "linear": "s", "random": "^"}.get(parse, "o")
+                errors = [[value - low], [high - value]]
+                axes.errorbar([accuracy], [value], yerr=errors, fmt=marker, color=color, markersize=4, linewidth=0.8)
+        axes.set_xlim(0, 104)
+        axes.set_xlabel("UAS", fontsize=8)
+        axes.tick_params(labelsize=8)
+    panels[0].set_ylabel("BLEU over the plain\nTransformer", fontsize=8)
+    return figure
+
+
+def draw_languages(languages: Mapping[str, Any]) -> Figure:
+    """PSH's gain with the parse and with control parses against the share of crossing alignments."""
+    figure = new_figure(6.5, 3.2)
+    axes = figure.subplots()
+    axes.axhline(0, color="#8a939c", linewidth=0.8)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    for lang, of in languages.items():
+        if not of["order"]:
+            continue
+        crossing = 100 * of["order"]["crossing"]
+        axes.annotate(LANGUAGES[lang], (crossing, 0), (0, -14), textcoords="offset points", fontsize=8, ha="center")
+        axes.plot([crossing], [0], "|", color="#8a939c")
+        row = row_of(of.get("metrics", {}).get("BLEU", {"rows": []})["rows"], "PSH")
+        gains = {"the parse": row["gain"]} if row else {}
+        gains |= {control: twin["gain"] for control, twin in row["controls"].items()} if row else {}
+        for place, (kind, gain) in enumerate(gains.items()):
+            at, errors = crossing + 0.4 * (place - 1), [[gain[0] - gain[1]], [gain[2] - gain[0]]]
+            marker = {"the parse": "o", "linear": "s", "random": "^"}[kind]
+            axes.errorbar([at], [gain[0]], yerr=errors, fmt=marker, color=COLORS[place], markersize=5, label=kind)
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles))
+    if unique:
+        axes.legend(unique.values(), unique.keys(), fontsize=8)
+    axes.set_xlabel("crossing word alignments with English, %", fontsize=8)
+    axes.set_ylabel("BLEU over the plain Transformer", fontsize=8)
+    axes.tick_params(labelsize=8)
+    return figure
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A white figure of so many inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The page as Markdown."""
+    tests, languages, quality = results["multi30k"], results["languages"], results["parse_quality"]
+    sentences = [
+        gains_sentence(tests),
+        syntax_sentence(tests),
+        languages_sentence(languages),
+        "Whether syntax gives more where there is less to learn from is being measured, with a tenth and a third of "
+        "the pairs.",
+        quality_sentence(quality),
+    ]
+    template = (HERE / "page.md").read_text(encoding="utf-8")
+    return template.format(
+        sentences="\n".join(f"- {sentence}" for sentence in sentences),
+        languages=languages_table(languages).render("markdown"),
+        quality=parse_table(quality).render("markdown") if quality else "Not run yet.",
+        controls=controls_table(tests).render("markdown"),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE / "results.json", metavar="FILE")
+    parser.add_argument("--out", type=Path, default=DOCS, metavar="DIR", help="default: docs/")
+    args = parser.parse_args()
+    results = json.loads(args.results.read_text(encoding="utf-8"))
+    (args.out / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
+    save(draw_languages(results["languages"]), args.out / "atlas-languages.svg")
+    if results["parse_quality"]:
+        save(draw_quality(results["parse_quality"]), args.out / "atlas-parse-quality.svg")
+    print(args.out / "what-syntax-gives.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Two treebanks of Universal Dependencies that are translations of each other, such as ATIS in English and Turkish.
+
+Files: ``en_*-ud-train.conllu``, ``-dev`` and ``-test`` and those of the other language, plain or
+``.gz``. Sentences with the same ``sent_id`` are a pair. The source has its words with spaces
+between, as the treebank has them, the target its text. ``trees`` names a folder for the source's
+trees, ``SPLIT.LANG.conllu``: give it to ``parse.source.files``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_syntax.corpus.downloads import find
+from fairseq_syntax.corpus.parallel_text import Row, Split
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import atomic_open, make_folder, read_lines
+
+FILES = {"train": "train", "valid": "dev", "test": "test"}
+_ID = re.compile(r"#\s*sent_id\s*=\s*(\S+)")
+_TEXT = re.compile(r"#\s*text\s*=\s*(.*)")
+
+
+class TreebankSentence(NamedTuple):
+    """A sentence: its rows in the treebank, its surface words, and its text."""
+
+    rows: list[str]
+    words: list[str]
+    text: str
+
+
+def read(data: Path, source: str, target: str, *, trees: str = "") -> Iterator[Split]:
+    """The splits train, valid and test.
+
+    Args:
+        trees: folder for the source's trees; none: they are not written
+
+    Raises:
+        SyntaxDataError: a file is missing, a sentence has no id, or two have the same
+    """
+    for split, name in FILES.items():
+        paths = [find(data, f"{lang}_*-ud-{name}.conllu") for lang in (source, target)]
+        ours, theirs = map(read_treebank, paths)
+        common = [sentence_id for sentence_id in ours if sentence_id in theirs]
+        if not common:
+            raise SyntaxDataError(f"has no sentence of {paths[1].name}", path=paths[0], hint="by sent_id")
+        if trees:
+            make_folder(trees)
+            with atomic_open(Path(trees, f"{split}.{source}.conllu")) as file:
+                for sentence_id in common:
+                    file.write("\n".join(ours[sentence_id].rows) + "\n\n")
+        rows: list[Row] = [(" ".join(ours[each].words), theirs[each].text) for each in common]
+        yield Split(split, rows)
+
+
+def read_treebank(path: Path) -> dict[str, TreebankSentence]:
+    """The sentences of a CoNLL-U file by their ids, in its order.
+
+    Raises:
+        SyntaxDataError: a sentence without an id, or an id that stands twice
+    """
+    sentences: dict[str, TreebankSentence] = {}
+    block: list[str] = []
+    for line in [*read_lines(path), ""]:
+        if line.strip():
+            block.append(line)
+            continue
+        if not block:
+            continue
+        matches = [next(filter(None, map(form.match, block)), None) for form in (_ID, _TEXT)]
+        if matches[0] is None:
+            raise SyntaxDataError(f"a sentence has no sent_id: {block[0]!r}", path=path)
+        if matches[0][1] in sentences:
+            raise SyntaxDataError(f"the sent_id {matches[0][1]} stands twice", path=path)
+        words = surface_words(block)
+        text = " ".join((matches[1][1] if matches[1] else " ".join(words)).split())
+        sentences[matches[0][1]] = TreebankSentence(block, words, text)
+        block = []
+    return sentences
+
+
+def surface_words(rows: list[str]) -> list[str]:
+    """The words as they are written: ranges such as ``3-4`` in place of their parts."""
+    words, covered = [], 0
+    for row in rows:
+        number, _, rest = row.partition("\t")
+        form = rest.partition("\t")[0]
+        if "-" in number and number[0].isdigit():
+            covered = int(number.split("-")[1])
+            words.append(form)
+        elif number.isdigit() and int(number) > covered:
+            words.append(form)
+    return words
