@@ -7,9 +7,9 @@ from typing import Any
 
 from fairseq_syntax.cli.command import Command, add_command
 from fairseq_syntax.cli.options import positive
+from fairseq_syntax.lab.scoring.names import METRICS
 
 _CURVES = "fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metrics loss bleu --output curves.svg"
-_METRICS = ("bleu", "bleu1", "chrf", "ter", "ribes")
 
 COMMAND = Command(
     group="evaluate",
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fairseq-syntax plot box --ref test.de --sys plain=plain.out PASCAL=pascal.out --output box.svg",
     )
     _translations(box)
-    box.add_argument("--metric", choices=_METRICS, default="bleu", help="(default: bleu)")
+    box.add_argument("--metric", choices=METRICS, default="bleu", help="(default: bleu)")
 
     length = _figure(
         figures,
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     by.add_argument("--conllu", required=True, metavar="PARSE", help="the source's parse")
     by.add_argument("--src", metavar="FILE", help="source sentences: a parse of others is refused")
     by.add_argument("--by", required=True, metavar="PROPERTY", help="as for score")
-    by.add_argument("--metric", choices=_METRICS, default="bleu", help="(default: bleu)")
+    by.add_argument("--metric", choices=METRICS, default="bleu", help="(default: bleu)")
     by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
 
     curves = _figure(

@@ -21,7 +21,7 @@ from toy_data import train_in_two_processes
 import fairseq_syntax
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.experiments.diversity import training_bigrams
+from fairseq_syntax.lab.lasyn.diversity import training_bigrams
 from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, edit_distance, neighbours, random_variation
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
 
@@ -385,7 +385,7 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     assert f"{data}: there is no split nope (there are test, train, valid)" in capsys.readouterr().err
     argv[argv.index("nope")] = "test"
 
-    monkeypatch.setattr("fairseq_syntax.lab.experiments.diversity_measures.measure", lambda *given: 1 / 0)
+    monkeypatch.setattr("fairseq_syntax.lab.lasyn.measures.measure", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main([*argv, "--distances", "0", "--out", str(tmp_path / "translated")])
     assert [p.name for p in (tmp_path / "translated").iterdir()] == ["translations.tsv"], "before they are measured"

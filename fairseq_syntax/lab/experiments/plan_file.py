@@ -460,7 +460,7 @@ class _Reader:
         return Keep(self.path.parent / raw["folder"], files)
 
     def shares(self, value, systems, tests: list[Test]) -> Shares | None:
-        from fairseq_syntax.lab.scoring.metrics import MORE_IS_BETTER
+        from fairseq_syntax.lab.scoring.names import MORE_IS_BETTER
 
         if value is None:
             return None

@@ -23,12 +23,10 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric, Score, Signature
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
 from fairseq_syntax.lab.scoring.ribes import sentence_ribes
 
-METRICS = {"bleu": "BLEU", "bleu1": "BLEU-1", "chrf": "chrF", "ter": "TER", "ribes": "RIBES"}
 _WITHOUT_SPACES = frozenset({"zh", "ja-mecab", "ko-mecab", "char"})
-LOWER_IS_BETTER = frozenset({"TER"})
-MORE_IS_BETTER = tuple(key for key, name in METRICS.items() if name not in LOWER_IS_BETTER)
 
 
 class RIBESSignature(Signature):

@@ -18,7 +18,8 @@ from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
 from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
-from fairseq_syntax.lab.scoring.metrics import METRICS, Scorer, beer, distinct_1
+from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
+from fairseq_syntax.lab.scoring.names import DISTINCT, METRICS
 from fairseq_syntax.lab.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.significance import (
@@ -37,7 +38,7 @@ __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "table
 
 FORMAT = 2  # of the report, and of how it is computed: scores of another are computed anew
 DISTINCT = "distinct-1"
-KEYS = (*METRICS, "distinct1")
+KEYS = (*METRICS, DISTINCT)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairseq_syntax.lab.experiments.diversity import Variation
+from fairseq_syntax.lab.lasyn.diversity import Variation
 from fairseq_syntax.lab.scoring.metrics import Scorer, distinct_1
 from fairseq_syntax.lab.scoring.tables import Table, number
 from fairseq_syntax.use.pages.fonts import any_script

@@ -1,4 +1,4 @@
-"""Translations by varied tag sequences (LaSyn); :mod:`.diversity_measures` is about what they are worth."""
+"""Translations by varied tag sequences (LaSyn); :mod:`.measures` is about what they are worth."""
 
 from __future__ import annotations
 
