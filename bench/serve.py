@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -71,9 +73,7 @@ async def load(port: int, requests: list[tuple[bytes, str]], clients: int, secon
         while time.perf_counter() - begin < seconds:
             body, expected = rng.choice(requests)
             sent = time.perf_counter()
-            length = f"content-length: {len(body)}"
-            head = ["POST /translate HTTP/1.1", "host: localhost", "content-type: application/json", length, "", ""]
-            writer.write("\r\n".join(head).encode() + body)
+            writer.write(_head(body) + body)
             try:
                 status, answer = await _answer(reader)
             except (OSError, asyncio.IncompleteReadError) as error:
@@ -101,8 +101,8 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
 
 @contextmanager
 def server(path: str, *options: str) -> Iterator[tuple[int, int]]:
-    """``fairseq-syntax serve MODEL``; its port and process id. It must end by itself when it is told to."""
-    command = [sys.executable, "-m", "fairseq_syntax", "serve", f"model={path}", "--port", "0", *options]
+    """``fairseq-syntax serve model=MODEL``; its port and process id. It must end by itself when it is told to."""
+    command = [sys.executable, "-m", "fairseq_syntax", "serve", f"model={path}", *options, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -121,11 +121,14 @@ def resident(pid: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-def _untrained() -> str:
-    """A checkpoint of a PASCAL model of some size, whose translations have 29 pieces."""
-    sizes = [f"--{side}-{name}" for side in ("encoder", "decoder") for name in ("embed-dim=256", "ffn-embed-dim=1024")]
-    layers = ["--encoder-layers=3", "--decoder-layers=3", "--max-target-positions=30"]
-    built, args = model(task(), "pascal_transformer", *sizes, *layers)
+def _untrained(dim: int = 256, layers: int = 3, most: int = 30) -> str:
+    """A checkpoint of a PASCAL model of some size, whose translations are as long as they may be."""
+    sizes = [
+        f"--{side}-{name}"
+        for side in ("encoder", "decoder")
+        for name in (f"embed-dim={dim}", f"ffn-embed-dim={4 * dim}", f"layers={layers}")
+    ]
+    built, args = model(task(), "pascal_transformer", *sizes, f"--max-target-positions={most}")
     path = str(temporary_folder() / "model.pt")
     history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
     extra = {"epoch": 1, "train_iterator": {"epoch": 1, "iterations_in_epoch": 0}}
@@ -134,12 +137,12 @@ def _untrained() -> str:
     return path
 
 
-def _sentences(count: int) -> list[str]:
-    """Random words with random trees, in CoNLL-U."""
+def _sentences(count: int, length: int | None = None) -> list[str]:
+    """Random words with random trees, in CoNLL-U: so many, or about 13."""
     rng = random.Random(1)
     lines = []
     for _ in range(count):
-        n = max(2, round(rng.gauss(13, 3)))
+        n = length or max(2, round(rng.gauss(13, 3)))
         words = [f"w{rng.randrange(6000)}" for _ in range(n)]
         line = ParsedLine(words=words, heads=[0, *(rng.randrange(i) for i in range(1, n))], sentences=[(0, n)])
         line.deprels, line.upos, line.xpos = [rng.choice(LABELS) for _ in words], ["T1"] * n, ["T1"] * n
@@ -165,6 +168,63 @@ def _requests(path: str, parser: str | None, text: list[str] | None) -> list[tup
 def throughput() -> None:
     """Answers a second for 64 clients at a time against one at a time."""
     run(None, None, None, clients=64, seconds=8.0, pairs=PAIRS)
+
+
+@measure("serve/beside")
+def beside() -> None:
+    """The seconds of a short request beside a large one, to the same model and to another; and of SIGTERM.
+
+    The large one is 20 texts of 120 words at beam 16 to a model that repeats itself, the worst case.
+    """
+    path = _untrained(dim=512, layers=4, most=1024)
+    large = json.dumps({"conllu": "\n".join(_sentences(20, 120)), "beam": 16}).encode()
+    short = {"conllu": _sentences(1, 8)[0], "beam": 4}
+    seconds: dict[str, list[float]] = {"alone": [], "model": [], "other": []}
+    load_before = os.getloadavg()[0]
+    begin = 0.0
+    with server(path, f"other={path}", "--parser", "none", "--timeout", "60", "--grace", "10") as (port, _):
+        for name in ("model", "other", "model", "other"):
+            seconds["alone"].append(_ask(port, {**short, "model": name}))
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(_head(large) + large)
+            time.sleep(2.0)
+            for _ in range(5):
+                for name in ("model", "other"):
+                    seconds[name].append(_ask(port, {**short, "model": name}))
+                    time.sleep(0.2)
+            client.settimeout(0.0)
+            try:
+                answered = bool(client.recv(1))
+            except BlockingIOError:
+                answered = False
+            begin = time.perf_counter()
+            # it leaves with the large request unanswered
+    ended = time.perf_counter() - begin
+    detail = {
+        **{f"{name}_seconds": [round(s, 3) for s in found] for name, found in seconds.items()},
+        "large_over_before_the_short_ones": answered,
+        "sigterm_seconds": round(ended, 2),
+        "load_average": load_before,
+    }
+    print(detail)
+    record("serve/beside", seconds["model"], unit="seconds of a short request beside a large one", detail=detail)
+
+
+def _ask(port: int, body: dict[str, Any]) -> float:
+    """Seconds to an answer, which must be a translation."""
+    data = json.dumps(body).encode()
+    begin = time.perf_counter()
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(_head(data) + data)
+        answer = client.recv(65536)
+    if not answer.startswith(b"HTTP/1.1 200"):
+        raise SystemExit(f"no translation: {answer[:300]!r}")
+    return time.perf_counter() - begin
+
+
+def _head(body: bytes) -> bytes:
+    lines = ["POST /translate HTTP/1.1", "host: localhost", "content-type: application/json"]
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode()
 
 
 def run(

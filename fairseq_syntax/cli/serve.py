@@ -61,6 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for an answer; then 504 (default: 30)"
     )
     limits.add_argument(
+        "--grace",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds to end in at SIGTERM, of which nine tenths are for the answers outstanding (default: 30)",
+    )
+    limits.add_argument(
         "--max-bytes", type=positive, default=1 << 20, metavar="N", help="of a request; then 413 (default: 1048576)"
     )
     limits.add_argument(
@@ -91,7 +98,7 @@ def main(args: argparse.Namespace) -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
         from fairseq_syntax.use.serving.app import create_app
-        from fairseq_syntax.use.serving.guard import names_of
+        from fairseq_syntax.use.serving.guard import allowed_hosts
         from fairseq_syntax.use.serving.server import serve
     except ImportError as error:
         raise SyntaxDataError(
@@ -102,7 +109,7 @@ def main(args: argparse.Namespace) -> None:
 
     if args.parse_timeout is not None and args.missing_parse == "error":
         raise SyntaxDataError("--parse-timeout is for --missing-parse neutral")
-    names = names_of(args.host, args.allowed_host)
+    hosts = allowed_hosts(args.host, args.allowed_host)
     models = load_models(
         _named(args.model),
         data=args.data,
@@ -119,7 +126,8 @@ def main(args: argparse.Namespace) -> None:
         parse_timeout=args.parse_timeout,
     )
     service = Service(models, source, capacity=args.queue, batch_size=args.batch_size)
-    serve(create_app(service, timeout=args.timeout, max_bytes=args.max_bytes, names=names), args.host, args.port)
+    app = create_app(service, timeout=args.timeout, max_bytes=args.max_bytes, hosts=hosts)
+    serve(app, args.host, args.port, grace=args.grace)
 
 
 def _named(given: list[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.recorded_attention import recorded
+from fairseq_syntax.inference.search_control import OnStep, SearchControl
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.use.loading import load_models
 
@@ -23,17 +24,24 @@ class Reader:
     Args:
         model: in evaluation mode
         task: the task it was trained with
-        beam, max_len_b: of the search
+        beam, max_len_a, max_len_b: of the search
     """
 
-    def __init__(self, model: nn.Module, task: Any, beam: int = 5, max_len_b: int = 200) -> None:
+    def __init__(
+        self, model: nn.Module, task: Any, beam: int = 5, max_len_b: int = 200, max_len_a: float = 0.0
+    ) -> None:
         model.eval()  # whose result is None for a model that has been prepared for inference already
         self.model, self.task = model, task
-        self._generator = task.build_generator([model], Namespace(beam=beam, nbest=1, max_len_b=max_len_b))
+        lengths = {"max_len_a": max_len_a, "max_len_b": max_len_b}
+        self._generator = task.build_generator([model], Namespace(beam=beam, nbest=1, **lengths))
+        self._control = SearchControl(self._generator)
 
     @torch.no_grad()
-    def read(self, dataset: Any, sentence: int) -> dict:
+    def read(self, dataset: Any, sentence: int, on_step: OnStep | None = None) -> dict:
         """Translate a sentence (0-based) of a dataset, and read the attention in making that translation.
+
+        Args:
+            on_step: called before each step of the search, which ends with what it raises
 
         Returns:
             ``text``; ``pieces`` of the target with ``</s>``; ``score``, the mean log-probability (base e) of its
@@ -43,7 +51,8 @@ class Reader:
         batch = dataset.collater([dataset[sentence]])
         if next(self.model.parameters()).is_cuda:
             batch = utils.move_to_cuda(batch)
-        best = self.task.inference_step(self._generator, [self.model], batch)[0][0]
+        with self._control.search({}, on_step):
+            best = self.task.inference_step(self._generator, [self.model], batch)[0][0]
         tokens = best["tokens"].long().cpu()
         dictionary = self.task.target_dictionary
         eos = torch.tensor([dictionary.eos()])

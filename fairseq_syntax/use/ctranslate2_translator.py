@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import align, spell
+from fairseq_syntax.inference.alignment import PieceText, align, spell
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
+from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.runtime.devices import check_device
 from fairseq_syntax.use.alignment_choice import Pair
 from fairseq_syntax.use.exported import Exported, factored, setup_task
@@ -25,23 +27,36 @@ _SEARCH = {
     "beam": "beam_size",
     "nbest": "num_hypotheses",
     "lenpen": "length_penalty",
+    "max_len_a": "max_decoding_length",
     "max_len_b": "max_decoding_length",
     "min_len": "min_decoding_length",
     "no_repeat_ngram_size": "no_repeat_ngram_size",
 }
 
 
-def search_options(generation: dict[str, Any], most: int) -> dict[str, Any]:
-    """CTranslate2's options for a search like fairseq's with these.
+LIMIT_STEP = 32  # sentences of up to so many different limits go together, with the largest
+
+
+def search_options(generation: dict[str, Any]) -> dict[str, Any]:
+    """CTranslate2's options for a search like fairseq's with these, but for the length limit, which is a sentence's."""
+    limits = ("max_len_a", "max_len_b")
+    options = {_SEARCH[name]: value for name, value in generation.items() if name not in limits}
+    return {"max_input_length": 0, **options}  # no cutting of the input
+
+
+def length_limit(generation: dict[str, Any], source_length: int, most: int) -> int:
+    """The most pieces of a translation: fairseq's limit, rounded up where it depends on the source.
+
+    CTranslate2 has one limit for all sentences of a call.
 
     Args:
+        source_length: pieces of the source with ``</s>``
         most: pieces that the model can make
     """
-    options: dict[str, Any] = {"max_decoding_length": 200, "max_input_length": 0}  # fairseq's, and no cutting
-    for name, value in generation.items():
-        options[_SEARCH[name]] = value
-    options["max_decoding_length"] = min(options["max_decoding_length"], most)
-    return options
+    limit = generation.get("max_len_b", 200)
+    if a := generation.get("max_len_a", 0):
+        limit = -(-int(a * source_length + limit) // LIMIT_STEP) * LIMIT_STEP
+    return min(limit, most)
 
 
 def default_device(ctranslate2: Any) -> str:
@@ -103,7 +118,7 @@ class CTranslate2Translator(Translator):
         check_search(generation, _SEARCH, "CTranslate2", self.batch_size)
         self.nbest = generation.setdefault("nbest", 1)
         generation["beam"] = max(generation.get("beam", 4), self.nbest)
-        self._search = search_options(generation, self.task.max_positions()[1] - 1)
+        self._generation, self._search = generation, search_options(generation)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -117,46 +132,61 @@ class CTranslate2Translator(Translator):
         return other
 
     def translations(
-        self, sentences: Sequence[Sentence], *, alignments: bool = False, first_line: int = 0
+        self,
+        sentences: Sequence[Sentence],
+        *,
+        alignments: bool = False,
+        first_line: int = 0,
+        on_step: OnStep | None = None,
     ) -> list[list[Translation]]:
-        """As in :class:`Translator`."""
+        """As in :class:`Translator`; ``on_step`` is called before each batch, as CTranslate2 shows no steps."""
         sentences, found, filled = self._untranslated(sentences, alignments)
         if not filled:
             return found
         tokens = self._tokens([sentences[i] for i in filled], [first_line + i for i in filled])
-        most = self.task.max_positions()[0] - 1  # without </s>
-        fitting = [k for k, pieces in enumerate(tokens) if len(pieces) <= most]
+        sources, targets = self.task.max_positions()  # with </s>
+        fitting = [k for k, pieces in enumerate(tokens) if len(pieces) < sources]
         if len(fitting) < len(filled):
             for k in set(range(len(filled))) - set(fitting):
-                found[filled[k]][0].error = too_long(len(tokens[k]), most)
-            if not fitting:
-                return found
+                found[filled[k]][0].error = too_long(len(tokens[k]), sources - 1)
             filled, tokens = [filled[k] for k in fitting], [tokens[k] for k in fitting]
             self._input.keep(fitting)
-        results = self._model.translate_batch(
-            tokens,
-            max_batch_size=self.batch_size,
-            return_scores=True,
-            return_attention=alignments,
-            return_end_token=alignments,
-            **self._search,
-        )
         texts = self._input.texts() if alignments else []
-        for number, (i, result) in enumerate(zip(filled, results)):
-            found[i] = []
-            for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
-                ended = alignments and pieces[-1:] == [self.task.target_dictionary.eos_word]
-                translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
-                translation.cut = len(translation.pieces) >= self._search["max_decoding_length"]
-                if alignments:
-                    # A row for each step; the step that reads a piece comes after the one that writes it.
-                    first, count = self.exported.alignment_shift, len(translation.pieces)
-                    weights = np.array(result.attention[rank], dtype=np.float32)[first : first + count]
-                    # A search that ends by length has no step that reads the last piece: nothing is known of it.
-                    weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
-                    target = spell(translation.pieces, self._decode)
-                    translation.alignment = align(weights, texts[number], target)
-                found[i].append(translation)
+        limits = [length_limit(self._generation, len(pieces) + 1, targets - 1) for pieces in tokens]
+        order = sorted(range(len(tokens)), key=lambda k: (limits[k], len(tokens[k])))
+        for limit, group in groupby(order, key=limits.__getitem__):
+            rest = list(group)
+            while rest:
+                batch, rest = rest[: self.batch_size], rest[self.batch_size :]
+                unwanted = set(on_step()) if on_step is not None else set()
+                batch = [k for k in batch if filled[k] not in unwanted]
+                results = self._model.translate_batch(
+                    [tokens[k] for k in batch],
+                    max_decoding_length=limit,
+                    return_scores=True,
+                    return_attention=alignments,
+                    return_end_token=alignments,
+                    **self._search,
+                )
+                for k, result in zip(batch, results):
+                    found[filled[k]] = self._of_result(result, limit, texts[k] if alignments else None)
+        return found
+
+    def _of_result(self, result: Any, limit: int, source: PieceText | None) -> list[Translation]:
+        """CTranslate2's hypotheses for a sentence; aligned, where its words are given."""
+        found = []
+        for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
+            ended = source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]
+            translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
+            translation.cut = len(translation.pieces) >= limit
+            if source is not None:
+                # A row for each step; the step that reads a piece comes after the one that writes it.
+                first, count = self.exported.alignment_shift, len(translation.pieces)
+                weights = np.array(result.attention[rank], dtype=np.float32)[first : first + count]
+                # A search that ends by length has no step that reads the last piece: nothing is known of it.
+                weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
+                translation.alignment = align(weights, source, spell(translation.pieces, self._decode))
+            found.append(translation)
         return found
 
     def _aligned(self, *arguments: Any, **options: Any) -> list[Pair]:

@@ -15,7 +15,6 @@ import re
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import groupby
 from typing import Any, cast
 
 import torch
@@ -36,6 +35,7 @@ from fairseq_syntax.inference.alignment_head import (
     source_attention,
 )
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
+from fairseq_syntax.inference.search_control import OnStep, SearchControl
 from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use.alignment_choice import Pair, Ranked, candidates, choose
@@ -124,6 +124,7 @@ class Translator:
             # As fairseq-generate does: an LSTM, for one, then builds no map of its attention at every step.
             cast(Any, model).prepare_for_inference_(Namespace(generation=options))
         self._generator = task.build_generator(self.models, options)
+        self._control = SearchControl(self._generator)
 
     @classmethod
     def load(
@@ -262,13 +263,20 @@ class Translator:
 
     @torch.no_grad()
     def translations(
-        self, sentences: Sequence[Sentence], *, alignments: bool = False, first_line: int = 0
+        self,
+        sentences: Sequence[Sentence],
+        *,
+        alignments: bool = False,
+        first_line: int = 0,
+        on_step: OnStep | None = None,
     ) -> list[list[Translation]]:
         """The ``nbest`` translations of each sentence, best first; of one that cannot be translated, its error.
 
         Args:
             alignments: whether they bring their words' alignment
             first_line: the number of the first sentence, counted from 0, in messages
+            on_step: called before each step of a search; gives the numbers, counted from 0, of sentences whose search
+                is to end there, with what there is of a translation. What it raises ends the call.
 
         Raises:
             SyntaxDataError: as in :meth:`translate`
@@ -281,14 +289,16 @@ class Translator:
         batches = self._batches(tokens)
         for batch in batches:
             numbers = batch["id"].tolist()
-            most = self._most_pieces(batch["net_input"]["src_tokens"].size(1))
-            if most < self._generator.min_len:
+            most = {number: self._most_pieces(tokens[number].numel()) for number in numbers}
+            if min(most.values()) < self._generator.min_len:
                 raise SyntaxDataError(
-                    f"min_len is {self._generator.min_len}, but max_len_a, max_len_b and the model allow {most} pieces"
+                    f"min_len is {self._generator.min_len}, but max_len_a, max_len_b and the model allow "
+                    f"{min(most.values())} pieces"
                 )
-            hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
+            with self._control.search(most, on_step and _numbered(on_step, filled, numbers)):
+                hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
             for number, best in zip(numbers, hypotheses):
-                found[filled[number]] = [self._translation(h, most) for h in best]
+                found[filled[number]] = [self._translation(h, most[number]) for h in best]
             if alignments:
                 weights = self._aligner.of_hypotheses(
                     batch["net_input"], [[h["tokens"] for h in b] for b in hypotheses]
@@ -419,19 +429,12 @@ class Translator:
         dataset = self._input.dataset(tokens, lengths)
         device = next(self.models[0].parameters()).device
         move = device.type == "cuda"
-        if self._generator.max_len_a or self._generator.match_source_len:
-            # The longest sentence of a batch sets how long translations may be, so all are to be of one length.
-            order = sorted(range(len(tokens)), key=lengths.__getitem__)
-            groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)]
-            parts = [g[i : i + self.batch_size] for g in groups for i in range(0, len(g), self.batch_size)]
-            epoch = (dataset.collater([dataset[number] for number in part]) for part in parts)
-        else:
-            epoch = self.task.get_batch_iterator(
-                dataset,
-                max_sentences=self.batch_size,
-                max_positions=self._max_positions(),
-                disable_iterator_cache=True,
-            ).next_epoch_itr(shuffle=False)
+        epoch = self.task.get_batch_iterator(
+            dataset,
+            max_sentences=self.batch_size,
+            max_positions=self._max_positions(),
+            disable_iterator_cache=True,
+        ).next_epoch_itr(shuffle=False)
         return (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
 
     @property
@@ -439,11 +442,10 @@ class Translator:
         return decoder(self.task.target_segmenter)
 
     def _most_pieces(self, source_length: int) -> int:
-        """Of a translation, without ``</s>``: fairseq ends every search of a batch there."""
+        """Of the translation of so many source pieces, ``</s>`` among those and not among its own."""
         search: Any = self._generator
-        if search.match_source_len:
-            return source_length
-        return int(min(int(search.max_len_a * source_length + search.max_len_b), search.max_len - 1))
+        most = source_length if search.match_source_len else int(search.max_len_a * source_length + search.max_len_b)
+        return int(min(most, search.max_len - 1))
 
     def _translation(self, hypothesis: dict[str, Any], most: int) -> Translation:
         pieces = pieces_of(hypothesis["tokens"], self.task.target_dictionary)
@@ -462,6 +464,12 @@ class Translator:
         return utils.resolve_max_positions(
             self.task.max_positions(), *(cast(Any, m).max_positions() for m in self.models)
         )
+
+
+def _numbered(on_step: OnStep, filled: Sequence[int], numbers: Iterable[int]) -> OnStep:
+    """``on_step`` with the numbers of one batch: ``numbers`` are places in ``filled``, the sentences' own numbers."""
+    places = {filled[number]: number for number in numbers}
+    return lambda: [places[number] for number in on_step() if number in places]
 
 
 def check_search(generation: Mapping[str, Any], known: Collection[str], of: str, batch_size: int) -> None:

@@ -338,13 +338,15 @@ def test_the_commands_limits_reach_the_server(trained, monkeypatch):
 
     seen = {}
     monkeypatch.setattr(app, "create_app", lambda service, **limits: seen.update(limits, service=service) or "app")
-    monkeypatch.setattr(server, "serve", lambda *where: seen.update(where=where))
+    monkeypatch.setattr(server, "serve", lambda *where, grace: seen.update(where=where, grace=grace))
     argv = ["serve", f"m={trained}", str(trained), "--parser", "chain_parser", "--queue", "3", "--timeout", "7.5"]
     argv += [
         "--allowed-host",
         "Translate.Example.",
         "--max-bytes",
         "99",
+        "--grace",
+        "4",
         "--batch-size",
         "5",
         "--host",
@@ -357,7 +359,7 @@ def test_the_commands_limits_reach_the_server(trained, monkeypatch):
     assert not command([*argv, "--missing-parse", "neutral", "--parse-timeout", "2"])
     service = seen["service"]
     assert seen["where"] == ("app", "127.0.0.2", 0) and (seen["timeout"], seen["max_bytes"]) == (7.5, 99)
-    assert seen["names"] == {"localhost", "translate.example"}
+    assert {"localhost", "translate.example"} < set(seen["hosts"]) and seen["grace"] == 4.0
     assert (
         service.capacity == 3
         and service.default == "m"

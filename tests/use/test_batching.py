@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import CancelledError
+from typing import Any
 
 import pytest
 
-from fairseq_syntax.use.serving.batching import Stage
+from fairseq_syntax.use.serving.batching import Cancelled, Stage
 
 
 class Work:
@@ -18,7 +20,7 @@ class Work:
         self.batches: list[tuple[object, list[int]]] = []
         self.began, self.go = threading.Event(), threading.Event()
 
-    def __call__(self, key: object, items: list[int]) -> list[int]:
+    def __call__(self, key: object, items: list[int], on_step: Any, nested: bool) -> list[int]:
         self.batches.append((key, list(items)))
         self.began.set()
         assert self.go.wait(20)
@@ -30,7 +32,7 @@ class Work:
 @pytest.fixture
 def stage():
     work = Work()
-    made = Stage("test", work, size=4, words=20)
+    made = Stage("test", work, size=4, weight=20)
     made.submit(0)
     assert work.began.wait(20)
     yield made, work
@@ -47,12 +49,12 @@ def test_what_waits_goes_together_by_key_oldest_first(stage):
     assert work.batches[1:] == [(1, [1, 3, 5, 7]), (0, [2, 4, 6, 8])]
 
 
-def test_a_batch_is_bounded_in_items_and_in_padded_words(stage):
+def test_a_batch_is_bounded_in_items_and_in_padded_weight(stage):
     made, work = stage
-    futures = [made.submit(i, words=words) for i, words in enumerate([1, 1, 1, 1, 1, 5, 9, 9, 30, 1])]
+    futures = [made.submit(i, weight=weight) for i, weight in enumerate([1, 1, 1, 1, 1, 5, 9, 9, 30, 1])]
     work.go.set()
     assert [f.result(20) for f in futures] == [2 * i for i in range(10)]
-    # four items; the next five words times three, not nine times three; a long one alone
+    # four items; the next weighs five times three, not nine times three; a long one alone
     assert [items for _, items in work.batches[1:]] == [[0, 1, 2, 3], [4, 5], [6, 7], [8], [9]]
 
 
@@ -88,14 +90,14 @@ def test_closing_finishes_what_was_submitted(stage):
 
 @pytest.mark.parametrize("fault", [SystemExit("enough"), KeyboardInterrupt(), StopIteration(), "too few"])
 def test_whatever_a_batch_ends_with_the_next_one_is_worked_on(fault):
-    def work(key, items):
+    def work(key, items, on_step, nested):
         if key == "bad":
             if isinstance(fault, BaseException):
                 raise fault
             return []
         return items
 
-    made = Stage("test", work, size=4, words=20)
+    made = Stage("test", work, size=4, weight=20)
     try:
         with pytest.raises(RuntimeError):
             made.submit(1, key="bad").result(20)
@@ -109,3 +111,112 @@ def test_whatever_a_batch_ends_with_the_next_one_is_worked_on(fault):
         assert asyncio.run(ask()) == 3
     finally:
         made.close()
+
+
+class Stepping:
+    """Steps as often as an item says, and notes what it sees; nested work has steps of its own."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, int] = {}
+        self.ended: list[int] = []
+        self.began = threading.Event()
+        self.nested: list[list[int]] = []
+
+    def __call__(self, key: object, items: list[int], on_step: Any, nested: bool) -> list[int]:
+        if nested:
+            self.nested.append(list(items))
+        for _ in range(max(items)):
+            self.ended = on_step()
+            for item in items:
+                self.steps[item] = self.steps.get(item, 0) + 1
+            self.began.set()
+            time.sleep(0.002)
+        return items
+
+
+def test_work_that_nobody_waits_for_ends_at_its_next_step():
+    work = Stepping()
+    stage = Stage("test", work, size=4, weight=20)
+    future = stage.submit(10_000)
+    assert work.began.wait(20)
+    future.cancel()
+    at_most = work.steps[10_000] + 1
+    assert stage.submit(1).result(20) == 1 and work.steps[10_000] <= at_most
+    with pytest.raises(Cancelled):
+        future.result(0)
+    # after a deadline as well
+    end = time.monotonic() + 0.05
+    future = stage.submit(10_000, deadline=end)
+    with pytest.raises(Cancelled):
+        future.result(20)
+    with pytest.raises(TimeoutError):
+        stage.submit(10_000, deadline=end).result(20)
+    stage.close()
+
+
+def test_one_of_a_batch_is_told_of_alone():
+    work = Stepping()
+    stage = Stage("test", work, size=4, weight=20)
+    stage.submit(50)
+    assert work.began.wait(20)
+    futures = [stage.submit(200), stage.submit(201)]
+    while 200 not in work.steps:
+        time.sleep(0.002)
+    futures[0].cancel()
+    assert futures[1].result(20) == 201 and work.ended == [0]
+    stage.close()
+
+
+def test_a_light_item_does_not_wait_for_a_heavy_batch():
+    work = Stepping()
+    stage = Stage("test", work, size=4, weight=2000, patience=0.0)
+    heavy = stage.submit(1000, weight=1000)
+    assert work.began.wait(20)
+    middling = stage.submit(7, weight=500)
+    assert stage.submit(5, weight=10).result(20) == 5
+    assert not heavy.done() and not middling.done() and work.nested == [[5]]
+    heavy.cancel()
+    assert middling.result(20) == 7
+    stage.close()
+
+
+def test_light_items_take_half_of_the_time_at_most():
+    work = Stepping()
+    stage = Stage("test", work, size=1, weight=2000, patience=0.0)
+    heavy = stage.submit(100, weight=1000)
+    light = [stage.submit(10, weight=10) for _ in range(30)]
+    assert heavy.result(20) == 100
+    assert sum(future.done() for future in light) <= 15
+    stage.close()
+
+
+def test_a_large_request_delays_its_own_items_and_not_those_of_others():
+    order: list[int] = []
+    go = threading.Event()
+
+    def work(key: object, items: list[int], on_step: Any, nested: bool) -> list[int]:
+        assert go.wait(20)
+        order.extend(items)
+        return items
+
+    stage = Stage("test", work, size=2, weight=100)
+    stage.submit(0)
+    futures = [stage.submit(i, weight=10, request="large") for i in range(1, 9)]
+    futures += [stage.submit(i, weight=10, request=i) for i in (100, 101)]
+    go.set()
+    for future in futures:
+        future.result(20)
+    assert order[:4] == [0, 1, 100, 101] or set(order[1:4]) == {1, 100, 101}
+    stage.close()
+
+
+def test_closing_with_a_limit_ends_what_runs():
+    work = Stepping()
+    stage = Stage("test", work, size=4, weight=20)
+    futures = [stage.submit(100_000), stage.submit(3, key="other")]
+    assert work.began.wait(20)
+    assert stage.close(0.05)
+    with pytest.raises(Cancelled):
+        futures[0].result(0)
+    with pytest.raises(TimeoutError):
+        futures[1].result(0)

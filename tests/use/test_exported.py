@@ -12,12 +12,13 @@ from untrained import untrained
 from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.export import export
-from fairseq_syntax.use.serving.messages import MAX_PIECES
+from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
 from fairseq_syntax.use.serving.models import Source, load_models
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translator
 
 pytestmark = pytest.mark.slow
+LENGTHS = {"max_len_a": PIECES_A, "max_len_b": PIECES_B}
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +43,13 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
         status, answer = server.translate(text=texts, model=list(folders), alignments=True)
         assert status == 200
         for name, folder in folders.items():
-            offline = Translator.load(folder, parser=parser, device="cpu", max_len_b=MAX_PIECES)
+            offline = Translator.load(folder, parser=parser, device="cpu", **LENGTHS)
             expected = offline.translations(texts, alignments=True)
             found = [t for t in answer["translations"] if t["model"] == name]
             # scores: a model with random weights has ties
             assert [t["score"] for t in found] == pytest.approx([best[0].score for best in expected], abs=1e-3)
-            assert [t["cut"] for t in found] == [len(t["pieces"]) == MAX_PIECES for t in found]
+            assert [t["cut"] for t in found] == [best[0].cut for best in expected]
+            assert all(len(t["pieces"]) <= 4 * PIECES_B for t in found), "bounded by the source"
             assert all(len(t["alignment"]["target_words"]) == len(t["alignment"]["links"]) > 0 for t in found)
         status, answer = server.translate(text="children", model="fast", attention=True)
         assert status == 422 and "does not show its attention" in answer["detail"]
@@ -59,9 +61,7 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
 
 def test_label_factors_without_a_parse(folders):
     """Of S&H in CTranslate2: the labels that stand for none."""
-    offline = Translator.load(
-        folders["labels"], parser_name="none", missing_parse="neutral", device="cpu", max_len_b=MAX_PIECES
-    )
+    offline = Translator.load(folders["labels"], parser_name="none", missing_parse="neutral", device="cpu", **LENGTHS)
     models = load_models({"labels": folders["labels"]}, missing_parse="neutral")
     with running(Service(models, Source(None, neutral=True))) as server:
         status, answer = server.translate(text="the dog sees the man.")

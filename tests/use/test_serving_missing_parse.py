@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from served import StandIn, running
@@ -39,7 +40,7 @@ class Reader(StandIn):
 
     needs = frozenset({"tree"})
 
-    def translations(self, sentences: list, beam: int, alignments: bool = False) -> list[list[Translation]]:
+    def translations(self, sentences: list, *_: Any, **__: Any) -> list[list[Translation]]:
         return [
             [Translation(f"tree {len(s.words)}" if isinstance(s, ParsedLine) else f"text {s}", [], 0.0)]
             for s in sentences

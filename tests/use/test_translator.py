@@ -26,7 +26,7 @@ def test_an_lstm_builds_no_map_of_its_attention_in_search(arch):
     with torch.no_grad():
         logits, attention = model(**inputs)
         assert attention is not None
-        task = SimpleNamespace(build_generator=lambda models, options: None)
+        task = SimpleNamespace(build_generator=lambda models, options: mock.MagicMock(eos=2))
         Translator([model], task, alignment_heads=[default_head(model)])
         with mock.patch.object(type(model.decoder.attention), "over_source", side_effect=AssertionError):
             found, attention = model(**inputs)
@@ -143,3 +143,39 @@ def test_the_commands_options_reach_the_search(trained, monkeypatch, tmp_path):
     wanted = {"beam": 7, "lenpen": 0.3, "max_len_b": 9, "missing_parse": "neutral", "device": "cpu", "batch_size": 3}
     wanted |= {"parser_name": "chain_parser", "parser_lang": "xx", "parser_dir": "models"}
     assert {name: seen[name] for name in wanted} == wanted
+
+
+class _Ended(Exception):
+    """The search is ended."""
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_search_is_looked_at_in_every_step(trained, toy, beam):
+    """What the callback raises ends it at once, and a sentence that it names ends alone."""
+    translator = Translator.load(trained, beam=beam, max_len_b=30, min_len=20)
+    lines = [line for line in toy.lines["test"] if len(line.words) > 3][:3]
+    free = translator.translations(lines)
+    assert min(len(best[0].pieces) for best in free) >= 20
+    steps = 0
+
+    def count() -> list[int]:
+        nonlocal steps
+        steps += 1
+        if steps > 5:
+            raise _Ended
+        return []
+
+    with pytest.raises(_Ended):
+        translator.translations(lines, on_step=count)
+    assert steps == 6
+    steps = 0
+
+    def end_one() -> list[int]:
+        nonlocal steps
+        steps += 1
+        return [1] if steps > 5 else []
+
+    seen = translator.translations(lines, on_step=end_one)
+    assert len(seen[1][0].pieces) <= 6
+    for alone in (0, 2):
+        assert seen[alone][0].pieces == free[alone][0].pieces

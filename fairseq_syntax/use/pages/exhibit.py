@@ -11,6 +11,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.report import word_of
+from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.use.attention import Reader, predicted_heads
 
 __all__ = ["Exhibit", "Output", "Tree"]
@@ -91,9 +92,11 @@ def arc_probabilities(heads: list[int], arcs: list[tuple[int, int, str, float]])
     return [mass.get((i, head), 0.0) if arcs else None for i, head in enumerate(heads)]
 
 
-def show_model(exhibit: Exhibit, name: str, reader: Reader, dataset: Any, number: int) -> None:
+def show_model(
+    exhibit: Exhibit, name: str, reader: Reader, dataset: Any, number: int, on_step: OnStep | None = None
+) -> None:
     """Add a model's translation of a sentence (0-based) of a dataset, its attention, and the tree it believes in."""
-    found = reader.read(dataset, number)
+    found = reader.read(dataset, number, on_step)
     exhibit.outputs[name] = Output(found["text"], {"log p": found["score"]}, found["pieces"], found["attention"])
     if found["parents"] is not None and exhibit.words:
         layer, head = found["parents"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from fastapi import Body, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from fairseq_syntax import __version__
 from fairseq_syntax.errors import SyntaxDataError
@@ -40,7 +42,6 @@ REASONS: dict[int | str, dict[str, Any]] = {
         400: "The body cannot be read",
         408: "The request took too long to arrive",
         413: "The request is too large",
-        421: "The server does not answer under this name",
         422: "The request cannot be understood, or a sentence cannot be parsed or translated",
         503: "Too much is waiting; try again later",
         504: "The translation took too long",
@@ -54,7 +55,7 @@ def create_app(
     timeout: float = 30.0,
     max_bytes: int = 1 << 20,
     upload_seconds: float = 10.0,
-    names: frozenset[str] | None = None,
+    hosts: Sequence[str] | None = None,
 ) -> FastAPI:
     """The application.
 
@@ -63,13 +64,14 @@ def create_app(
         timeout: seconds for the answer to a request
         max_bytes: of a request
         upload_seconds: for a request to arrive
-        names: under which it answers (:func:`~fairseq_syntax.use.serving.guard.names_of`); None: any
+        hosts: that it answers as (:func:`~fairseq_syntax.use.serving.guard.allowed_hosts`); None: any
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(service.close)
+        # What could be answered has been: uvicorn waits for answers before it comes here.
+        await asyncio.to_thread(service.close, 0.1)
 
     app = FastAPI(
         title="fairseq-syntax",
@@ -92,7 +94,7 @@ def create_app(
         body: Annotated[TranslateRequest, Body(openapi_examples=REQUEST_EXAMPLES)],  # type: ignore[arg-type]
     ) -> Any:
         """Translate text, tokens or parses: one sentence or several, with one model or several."""
-        work = asyncio.ensure_future(service.translate(body))
+        work = asyncio.ensure_future(service.translate(body, deadline=time.monotonic() + timeout))
         gone = asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait({work, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -139,13 +141,14 @@ def create_app(
         return _reason(503, str(error), {"retry-after": "1"})
 
     paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
+    if hosts is not None:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(
         Guard,
         max_bytes=max_bytes,
         seconds=upload_seconds,
         answered=service.metrics.answered,
         paths=paths,
-        names=names,
     )
     return app
 

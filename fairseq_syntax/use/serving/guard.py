@@ -1,4 +1,7 @@
-"""Limits on what a client may send, and how slowly, before the application sees it; and what every answer has."""
+"""Limits on what a client may send, and how slowly, before the application sees it; and what every answer has.
+
+Host names are Starlette's matter (``TrustedHostMiddleware``), the size of a request's head uvicorn's.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import asyncio
 import ipaddress
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,6 +26,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
+_HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -30,52 +34,48 @@ HEADERS = [
 ]
 
 
-def names_of(listening: str, further: Iterable[str] = ()) -> frozenset[str] | None:
-    """The names under which a server may be asked; None: any.
+def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | None:
+    """The hosts that Starlette's ``TrustedHostMiddleware`` is to let in; None: any.
 
     One that listens on this machine alone is asked as ``localhost`` or by address. Another name in a browser's request
     says that a page from elsewhere, whose name was made to point here, wants to read the answers (DNS rebinding).
 
     Args:
         listening: the address that the server listens on
-        further: names that a proxy passes on; ``*`` for any
+        further: names that a proxy passes on, such as ``translate.example.org`` or ``*.example.org``; ``*`` for any
 
     Raises:
-        SyntaxDataError: one of them is no name, such as an URL
+        SyntaxDataError: one of them is not a host name, such as a URL
     """
-    further = {name.lower().rstrip(".") for name in further}
-    for name in further - {"*"}:
-        if _name(name) != name and not _address(name):
+    further = [_host(name) for name in further]
+    for name in further:
+        if not (name == "*" or _HOST.fullmatch(name)):
             hint = "without scheme, port or path, as in translate.example.org"
-            raise SyntaxDataError(f"--allowed-host takes the name of a host, not {name!r}", hint=hint)
-    if "*" in further or not (listening.lower() == "localhost" or _loopback(listening)):
-        return None
-    return frozenset({"localhost"} | further)
-
-
-def _loopback(address: str) -> bool:
-    found = _address(address)
-    return found is not None and found.is_loopback
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+            raise SyntaxDataError(f"--allowed-host takes a host name, not {name!r}", hint=hint)
     try:
-        return ipaddress.ip_address(text)
+        loopback = listening.lower() == "localhost" or ipaddress.ip_address(listening).is_loopback
     except ValueError:
+        loopback = False
+    if "*" in further or not loopback:
         return None
+    return ["localhost", "127.0.0.1", "[::1]", _host(listening), *further]
 
 
-def _name(header: str) -> str | None:
-    """The name in a request's Host, without its port; None for an address and for nothing."""
+def _host(name: str) -> str:
+    """As a request's ``Host`` has it."""
+    name = name.lower().rstrip(".")
+    return f"[{name}]" if ":" in name and not name.startswith("[") and _is_ipv6(name) else name
+
+
+def _is_ipv6(text: str) -> bool:
     try:
-        host = urlsplit("//" + header).hostname
+        return ipaddress.ip_address(text).version == 6
     except ValueError:
-        return header
-    return None if host is None or _address(host) else host.rstrip(".")
+        return False
 
 
 class Guard:
-    """ASGI middleware: which names are answered, how large and how slow a request may be, and the count of answers.
+    """ASGI middleware: how large and how slow a request may be, the headers of every answer, and their count.
 
     Args:
         app: what comes after
@@ -83,7 +83,6 @@ class Guard:
         seconds: for the body to arrive; later is answered 408
         answered: called with path, status and seconds of each answer
         paths: those that are counted under their own names; others are ``other``
-        names: under which it answers (:func:`names_of`); others are answered 421
     """
 
     def __init__(
@@ -93,10 +92,9 @@ class Guard:
         seconds: float,
         answered: Callable[[str, int, float], None],
         paths: frozenset[str],
-        names: frozenset[str] | None = None,
     ) -> None:
         self.app, self.max_bytes, self.seconds = app, max_bytes, seconds
-        self.answered, self.paths, self.names = answered, paths, names
+        self.answered, self.paths = answered, paths
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -114,9 +112,10 @@ class Guard:
                 self.answered(path, message["status"], time.perf_counter() - begin)
             await send(message)
 
-        name = _name(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
-        if self.names is not None and name is not None and name not in self.names:
-            await _refuse(answer, 421, f"this server does not answer as {name!r} (serve --allowed-host {name})")
+        headers = dict(scope["headers"])
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            # A proxy may have read the other one: what follows could be a request of somebody else's (RFC 9112, 6.1).
+            await _refuse(answer, 400, "Content-Length and Transfer-Encoding exclude each other", close=True)
             return
         try:
             body = await asyncio.wait_for(self._body(scope, receive), self.seconds)
@@ -154,9 +153,11 @@ class Guard:
                 return bytes(body)
 
 
-async def _refuse(send: Send, status: int, reason: str) -> None:
+async def _refuse(send: Send, status: int, reason: str, *, close: bool = False) -> None:
     body = json.dumps({"detail": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if close:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -22,7 +22,9 @@ MAX_SENTENCES = 64
 MAX_CHARACTERS = 2000  # of a sentence
 MAX_TOKENS = 250  # of a sentence
 MAX_BEAM = 16
-MAX_PIECES = 500  # of a translation; a model that repeats itself has a batch wait for so many steps
+# The most pieces of a translation: of so many source pieces, with </s>, and beyond them. A model that repeats itself
+# goes on until then.
+PIECES_A, PIECES_B = 2.0, 50
 
 EXAMPLE_CONLLU = """\
 1	the	_	DET	DT	_	2	det	_	_
@@ -102,15 +104,38 @@ class FromConllu(Options):
         return [self.conllu]
 
 
+FORMS = ("text", "tokens", "conllu")
+
+
 def _form(body: Any) -> str:
     """Which of the three a body is meant to be, so that its errors are told of that one only."""
     given = body if isinstance(body, dict) else {}
-    return next((form for form in ("text", "tokens", "conllu") if form in given), "text")
+    return next((form for form in FORMS if form in given), "text")
+
+
+def _of_a_size(body: Any) -> Any:
+    """A body that cannot have too many errors: its members are counted before any of them is looked at.
+
+    pydantic looks at every member first, and makes an error of each: half a second for a body of 1 MiB.
+    """
+    if isinstance(body, dict):
+        if len(body) > 2 * len(FromText.model_fields):
+            raise ValueError(f"{len(body)} fields: there are {', '.join(FORMS)} and {', '.join(Options.model_fields)}")
+        for name, value in body.items():
+            most = MAX_TOKENS if name == "tokens" else MAX_SENTENCES
+            if not isinstance(value, list):
+                continue
+            for members in (value, *(own for own in value[:most] if isinstance(own, list))):
+                most = MAX_TOKENS if members is not value else most
+                if len(members) > most:
+                    raise ValueError(f"{name[:40]}: at most {most} items, not {len(members)}")
+    return body
 
 
 TranslateRequest = Annotated[
     Annotated[FromText, Tag("text")] | Annotated[FromTokens, Tag("tokens")] | Annotated[FromConllu, Tag("conllu")],
     Discriminator(_form),
+    BeforeValidator(_of_a_size),
 ]
 
 REQUEST_EXAMPLES: dict[str, dict[str, Any]] = {
@@ -203,7 +228,9 @@ class Hypothesis(BaseModel):
     score: float = Field(description="mean log-probability (base e) of its pieces")
     pieces: list[str]
     cut: bool = Field(
-        False, description=f"whether it is as long as it may be: {MAX_PIECES} pieces, or fewer by the model"
+        False,
+        description=f"whether it is as long as it may be: {PIECES_A:g} pieces for each of the source and {PIECES_B} "
+        "more, or fewer by the model",
     )
     alignment: Alignment | None = None
 

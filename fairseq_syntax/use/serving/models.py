@@ -12,10 +12,11 @@ from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, o
 from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import Sentence
+from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.use.attention import Reader
 from fairseq_syntax.use.pages.exhibit import exhibit_of_parse, show_model
 from fairseq_syntax.use.pages.page import exhibit_data
-from fairseq_syntax.use.serving.messages import MAX_PIECES
+from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
 from fairseq_syntax.use.translator import Translation, Translator
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class ServedModel:
     def __init__(self, name: str, translator: Translator) -> None:
         self.name, self.task = name, translator.task
         self._translator, self._models = translator, translator.models
-        self._searches: dict[int, Translator] = {}
+        self._searches: dict[tuple[int, bool], Translator] = {}
         self.needs = translator.needs
         sides = [getattr(model, side, None) for model in self._models[:1] for side in ("encoder", "decoder")]
         self.systems = [name for side in sides for name in getattr(side, "systems", {})]
@@ -66,27 +67,35 @@ class ServedModel:
             return []
 
     def translations(
-        self, sentences: Sequence[Sentence], beam: int, alignments: bool = False
-    ) -> list[list[Translation]]:
-        """The translations of each sentence, best first, as many as the beam is wide.
+        self,
+        sentences: Sequence[Sentence],
+        beam: int,
+        alignments: bool = False,
+        on_step: OnStep | None = None,
+        nested: bool = False,
+    ) -> list[list[Translation] | SyntaxDataError]:
+        """The translations of each sentence, best first, as many as the beam is wide; or why there is none.
+
+        Args:
+            on_step: as in :meth:`.translator.Translator.translations`
+            nested: whether this is called from the ``on_step`` of another search, which goes on afterwards
 
         Raises:
-            SyntaxDataError: a sentence is too long for the model, or lacks what it needs of a parse
+            SyntaxDataError: a sentence lacks what the model needs of a parse
         """
-        search = self._searches.get(beam)
+        search = self._searches.get((beam, nested))
         if search is None:
-            search = self._searches[beam] = self._translator.with_search(beam=beam, nbest=beam, max_len_b=MAX_PIECES)
-        found = search.translations(sentences, alignments=alignments)
-        for best in found:
-            if best[0].error is not None:
-                raise SyntaxDataError(best[0].error)
-        return found
+            lengths = {"max_len_a": PIECES_A, "max_len_b": PIECES_B}
+            search = self._translator.with_search(beam=beam, nbest=beam, **lengths)
+            self._searches[beam, nested] = search
+        found = search.translations(sentences, alignments=alignments, on_step=on_step)
+        return [best if best[0].error is None else SyntaxDataError(best[0].error) for best in found]
 
-    def attention(self, sentence: Sentence, beam: int) -> dict[str, Any]:
+    def attention(self, sentence: Sentence, beam: int, on_step: OnStep | None = None) -> dict[str, Any]:
         """What :func:`.page.exhibit_data` gives for the best translation of a sentence: attention with the parse.
 
         Raises:
-            SyntaxDataError: as :meth:`translations`
+            SyntaxDataError: the sentence is too long for the model, or lacks what it needs of a parse
         """
         if not self._models:
             raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
@@ -96,7 +105,8 @@ class ServedModel:
         # a tag is a piece of no word: then every piece is shown by itself
         parse = None if source.source_tag else source.parses()[0]
         exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
-        show_model(exhibit, self.name, Reader(self._models[0], self.task, beam, MAX_PIECES), dataset, 0)
+        reader = Reader(self._models[0], self.task, beam, PIECES_B, PIECES_A)
+        show_model(exhibit, self.name, reader, dataset, 0, on_step)
         return exhibit_data(exhibit)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import socket
+import threading
 from functools import partial
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -11,16 +15,48 @@ from fastapi import FastAPI
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.serving.guard import ImpatientProtocol
 
+logger = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which ends within the grace period whatever runs.
+
+    The answers that are outstanding have nine tenths of the period. What is left then is cancelled: searches end at
+    their next step. Work without steps, such as a parser's, may go on; then the process ends with it.
+    """
+
+    def __init__(self, config: uvicorn.Config, grace: float) -> None:
+        super().__init__(config)
+        self.grace = grace
+        self._hard_end: threading.Timer | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._hard_end is None:
+            self._hard_end = threading.Timer(self.grace, _end_now, [self.grace])
+            self._hard_end.daemon = True
+            self._hard_end.start()
+        super().handle_exit(sig, frame)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        super().run(sockets)
+        if self._hard_end is not None:
+            self._hard_end.cancel()
+
+
+def _end_now(grace: float) -> None:
+    logger.error("work is not over after %g seconds; the server ends with it", grace)
+    os._exit(1)
+
 
 def prepared(
-    app: FastAPI, host: str, port: int, *, request_seconds: float = 15.0, stop_seconds: float = 60.0
-) -> tuple[uvicorn.Server, socket.socket]:
+    app: FastAPI, host: str, port: int, *, request_seconds: float = 15.0, grace: float = 30.0
+) -> tuple[Server, socket.socket]:
     """A server that is not yet running, and the socket that it is to be given, where clients can already knock.
 
     Args:
         host, port: where to listen; port 0 takes any that is free
         request_seconds: after which a connection is closed whose request has not arrived whole
-        stop_seconds: for the answers that are outstanding when it stops
+        grace: seconds that it may take to stop
 
     Raises:
         SyntaxDataError: nothing can listen there
@@ -34,23 +70,26 @@ def prepared(
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(stop_seconds),
+        timeout_graceful_shutdown=0.9 * grace,  # type: ignore[arg-type]  # passed to asyncio, which takes fractions
     )
     try:
         listening = config.bind_socket()
         listening.listen(config.backlog)
     except (SystemExit, OSError, OverflowError) as error:  # uvicorn says why, and exits
         raise SyntaxDataError(f"cannot listen on {host}:{port}", hint="choose another --port") from error
-    return uvicorn.Server(config), listening
+    return Server(config, grace), listening
 
 
-def serve(app: FastAPI, host: str, port: int) -> None:
+def serve(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> None:
     """Answer requests until SIGTERM or SIGINT; then take no more, and answer what was accepted.
+
+    Args:
+        grace: seconds that it may take to stop
 
     Raises:
         SyntaxDataError: as :func:`prepared`
     """
-    server, listening = prepared(app, host, port)
+    server, listening = prepared(app, host, port, grace=grace)
     place = f"[{host}]" if ":" in host else host
     print(f"http://{place}:{listening.getsockname()[1]}/", flush=True)
     server.run(sockets=[listening])

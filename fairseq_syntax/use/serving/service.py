@@ -1,4 +1,4 @@
-"""From a request's sentences to their translations, by way of two threads: one parses, one translates."""
+"""From a request's sentences to their translations, by way of threads: one that parses, and one for each model."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import io
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.use.serving.batching import Stage
 from fairseq_syntax.use.serving.messages import (
     MAX_CHARACTERS,
@@ -36,6 +38,14 @@ class FullError(Exception):
     """More is waiting than may; later it will be less."""
 
 
+@dataclass(frozen=True)
+class _Turn:
+    """Whose an item of a stage is, and how long it is worth working on."""
+
+    request: object
+    deadline: float
+
+
 class Service:
     """Parses and translates for any number of requests at a time.
 
@@ -44,7 +54,8 @@ class Service:
         source: parses what comes without a parse
         capacity: the most translations (sentences times models) that may be accepted and not yet answered
         batch_size: the most sentences at a time
-        batch_words: the most words at a time, padding included
+        parse_words: the most words that are parsed at a time, padding included
+        search_words: the most words times beam that a model translates at a time, padding included
         metrics: told of batches
     """
 
@@ -55,7 +66,8 @@ class Service:
         *,
         capacity: int = 1024,
         batch_size: int = 32,
-        batch_words: int = 4096,
+        parse_words: int = 1024,
+        search_words: int = 8192,
         metrics: Metrics | None = None,
     ) -> None:
         self.models = {model.name: model for model in models}
@@ -64,25 +76,45 @@ class Service:
         self.accepted = 0
         self.metrics = metrics or Metrics()
         self.metrics.watch(lambda: self.accepted, capacity)
-        size = {"size": batch_size, "words": batch_words}
         self._parsing: Stage[str | list[str], ParsedLine] = Stage(
-            "parse", lambda _, sentences: source.parse(sentences), batch_done=self.metrics.parsed, **size
+            "parse",
+            lambda _, sentences, on_step, nested: source.parse(sentences),
+            size=batch_size,
+            weight=parse_words,
+            batch_done=self.metrics.parsed,
         )
-        self._translating: Stage[str | ParsedLine, Any] = Stage(
-            "translate", self._translate, batch_done=self.metrics.translated, **size
-        )
+        self._translating: dict[str, Stage[str | ParsedLine, Any]] = {
+            name: Stage(
+                f"translate {name}",
+                self._translate,
+                size=batch_size,
+                weight=search_words,
+                batch_done=self.metrics.translated,
+            )
+            for name in self.models
+        }
 
-    def close(self) -> None:
-        """Finish what was accepted, and end the threads."""
-        self._parsing.close()
-        self._translating.close()
+    def close(self, seconds: float | None = None) -> None:
+        """Finish what was accepted, and end the threads.
+
+        Args:
+            seconds: after which what is left is cancelled (default: never)
+        """
+        self._parsing.close(seconds)
+        for stage in self._translating.values():
+            stage.close(seconds)
 
     def waiting(self) -> int:
         """What nobody works on yet, of what was accepted."""
-        return self._parsing.waiting() + self._translating.waiting()
+        return self._parsing.waiting() + sum(stage.waiting() for stage in self._translating.values())
 
-    async def translate(self, request: FromText | FromTokens | FromConllu) -> TranslateAnswer:
-        """Answer a request. When it is cancelled, what waits for it is dropped.
+    async def translate(
+        self, request: FromText | FromTokens | FromConllu, deadline: float = float("inf")
+    ) -> TranslateAnswer:
+        """Answer a request. When it is cancelled, what waits for it is dropped, and its searches end.
+
+        Args:
+            deadline: in seconds of ``time.monotonic``; after it, as if it were cancelled
 
         Raises:
             SyntaxDataError: a sentence that cannot be parsed or translated, or an unknown model
@@ -91,15 +123,19 @@ class Service:
         models = self._named(request.model)
         sentences = _sentences(request)
         with self._accept(len(sentences) * len(models)):
-            parsed = await _all([self._parse(sentence, models) for sentence in sentences])
+            turn = _Turn(object(), deadline)  # a request of pydantic's has no hash
+            parsed = await _all([self._parse(sentence, models, turn) for sentence in sentences])
             beam = max(request.beam, request.nbest)
-            # oldest first: a request's sentences of one model come together
             work = [("search", model, beam, request.alignments) for model in models]
             if request.attention:
                 work.append(("attention", models[0], beam, False))
             found = await _all(
                 [
-                    asyncio.wrap_future(self._translating.submit(sentence, key=key, words=_length(sentence)))
+                    asyncio.wrap_future(
+                        self._translating[key[1]].submit(
+                            sentence, key=key, weight=beam * _length(sentence), **vars(turn)
+                        )
+                    )
                     for key in work
                     for sentence in parsed
                 ]
@@ -147,13 +183,13 @@ class Service:
         finally:
             self.accepted -= amount
 
-    async def _parse(self, sentence: str | list[str] | ParsedLine, models: list[str]) -> str | ParsedLine:
+    async def _parse(self, sentence: str | list[str] | ParsedLine, models: list[str], turn: _Turn) -> str | ParsedLine:
         """The parse of a sentence; where nothing parses, the sentence as the models take it."""
         if isinstance(sentence, ParsedLine):
             return sentence
         text = sentence if isinstance(sentence, str) else " ".join(sentence)
         if self.source.parser is not None:
-            parsing = asyncio.wrap_future(self._parsing.submit(sentence, words=_length(sentence)))
+            parsing = asyncio.wrap_future(self._parsing.submit(sentence, weight=_length(sentence), **vars(turn)))
             try:
                 return await asyncio.wait_for(parsing, self.source.timeout if self.source.neutral else None)
             except Exception as error:  # whatever a parser may fail by; TimeoutError among them
@@ -179,13 +215,15 @@ class Service:
         numbered = any(line is not None and len(line.sentences) > 1 for line in own)
         return [None if line is None else Parse.of(line, number, numbered=numbered) for number, line in enumerate(own)]
 
-    def _translate(self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine]) -> list[Any]:
-        """In the thread of the models: translations, or attention."""
+    def _translate(
+        self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine], on_step: OnStep, nested: bool
+    ) -> Sequence[Any]:
+        """In the model's thread: translations, or attention."""
         kind, name, beam, alignments = key
         model = self.models[name]
         if kind == "attention":
-            return [model.attention(sentence, beam) for sentence in sentences]
-        return model.translations(sentences, beam, alignments)
+            return [model.attention(sentence, beam, on_step) for sentence in sentences]
+        return model.translations(sentences, beam, alignments, on_step, nested)
 
 
 async def _all(coroutines: list[Any]) -> list[Any]:
