@@ -8,7 +8,7 @@ import sys
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive
-from fairseq_syntax.lab.scoring.names import DISTINCT, METRICS
+from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS
 
 COMMAND = Command(
     group="evaluate",
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also all scores by a property of the parse, in intervals: length, depth, dependency-length, "
         "longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 names the bounds",
     )
-    parser.add_argument("--metrics", nargs="+", action="extend", choices=[*METRICS, DISTINCT], help="default: all")
+    parser.add_argument("--metrics", nargs="+", action="extend", choices=[*METRICS, DISTINCT_KEY], help="default: all")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
     parser.add_argument(
@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     options = Options(
-        metrics=args.metrics or (*METRICS, DISTINCT),
+        metrics=args.metrics or (*METRICS, DISTINCT_KEY),
         tokenize=args.tokenize,
         lowercase=args.lowercase,
         resamples=args.resamples,

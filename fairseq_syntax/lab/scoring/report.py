@@ -19,7 +19,7 @@ from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
-from fairseq_syntax.lab.scoring.names import DISTINCT, METRICS
+from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS
 from fairseq_syntax.lab.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.significance import (
@@ -38,7 +38,7 @@ __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "table
 
 FORMAT = 2  # of the report, and of how it is computed: scores of another are computed anew
 DISTINCT = "distinct-1"
-KEYS = (*METRICS, DISTINCT)
+KEYS = (*METRICS, DISTINCT_KEY)
 
 
 @dataclass
@@ -174,7 +174,7 @@ def evaluate(
     bar = progress(systems, of="scores", unit="systems")
     report["systems"] = [_score(system, scorers, references, options) for system in bar]
     report["signatures"] = {scorer.name: scorer.signature for scorer in scorers}
-    if "distinct1" in options.metrics:
+    if DISTINCT_KEY in options.metrics:
         report["signatures"][DISTINCT] = f"tok:{options.tokenize}|over:every hypothesis, n-best lists included"
     if options.beer:
         report["signatures"]["BEER"] = f"program:{options.beer}"
@@ -220,7 +220,7 @@ def _score(system: System, scorers: Sequence[Scorer], references, options: Optio
     runs: list[dict[str, Any]] = []
     for run in system.runs:
         scores = {scorer.name: scorer.corpus(run.lines) for scorer in scorers}
-        if "distinct1" in options.metrics:
+        if DISTINCT_KEY in options.metrics:
             scores[DISTINCT] = distinct_1([line for lines in run.nbest for line in lines], options.tokenize)
         if options.beer:
             scores["BEER"] = beer(options.beer, run.lines, references)
