@@ -302,11 +302,20 @@ def test_nist_has_all_references(tmp_path):
     found = splits("nist", tmp_path, ("zh", "en"), tests=["mt05"])
     assert found["valid"][0] == (f"0 {GERMAN[0]}", f"A 0 {ENGLISH[0]}")
     assert found["mt05"][2] == (f"2 {GERMAN[2]}", *(f"{t} 2 {ENGLISH[2]}" for t in "ABCD"))
+    lowered = splits("nist", tmp_path, ("zh", "en"), tests=["mt05"], lowercase=True)["mt05"]
+    assert lowered[0] == (f"0 {GERMAN[0]}", *(f"{t} 0 {ENGLISH[0]}".lower() for t in "ABCD"))
     # One translator has a sentence less than the others.
     text = (tmp_path / "mt05-ref.sgm").read_text(encoding="utf-8")
     cut = text[: text.rindex("<seg")] + "</p></doc></srcset>\n"
     write(tmp_path / "mt05-ref.sgm", cut)
-    assert error_of(split for _, rows in read_corpus("nist", tmp_path, "zh", "en") for split in rows).line == 2
+    assert (
+        error_of(
+            split
+            for _, rows in read_corpus("nist", tmp_path, "zh", "en", options={"tests": ["mt05"]})
+            for split in rows
+        ).line
+        == 2
+    )
 
 
 def test_a_split_with_references_is_written_and_read(tmp_path):

@@ -31,18 +31,21 @@ def read(
     *,
     valid: str = "mt02",
     tests: Sequence[str] = ("mt05", "mt08", "mt12"),
+    lowercase: bool = False,
 ) -> Iterator[Split]:
     """The splits; those of tests have all their references.
 
     Args:
         valid: the test set for validation, of which the first reference is taken
         tests: names of test sets
+        lowercase: the English text, as in the paper
     """
     train = [find(data, f"train.{lang}", hint=HINT) for lang in (source, target)]
-    yield Split("train", parallel(*train))
-    yield Split("valid", (row[:2] for row in evaluation(data, valid)))
-    for name in tests:
-        yield Split(name, evaluation(data, name))
+    splits = {"train": parallel(*train), "valid": (row[:2] for row in evaluation(data, valid))}
+    for name, rows in (*splits.items(), *((name, evaluation(data, name)) for name in tests)):
+        if lowercase:
+            rows = ((row[0], *(side.lower() for side in row[1:])) for row in rows)
+        yield Split(name, rows)
 
 
 def evaluation(data: Path, name: str) -> Iterator[Row]:

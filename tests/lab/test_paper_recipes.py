@@ -1,0 +1,116 @@
+"""The recipes of the papers' tables: valid, and their figures those that the papers' own sums and gains give."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairseq_syntax.corpus.readers import options_of, reader
+from fairseq_syntax.lab.recipes.reading import load
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PAPERS = ("pascal", "ldd", "supervised_heads", "lasyn", "dlaa")
+RECIPES = sorted(path for paper in PAPERS for path in (EXAMPLES / paper).glob("*.yaml"))
+pytestmark = pytest.mark.checkout
+names = pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+
+
+def figures(path: str, metric: str = "BLEU", test: str | None = None) -> dict[str, float]:
+    """The published figures of a recipe by metric and, where there are several, by test."""
+    (found,) = [one.figures for one in load(EXAMPLES / path).published if (one.metric, one.test) == (metric, test)]
+    return found
+
+
+@names
+def test_a_recipe_is_valid_and_says_what_it_is(path):
+    recipe = load(path)
+    head = path.read_text(encoding="utf-8").split("\n\n")[0]
+    assert "It has not been run at full size." in head and f"examples/{path.parent.name}/{path.name}" in head
+    assert recipe.published and recipe.corpus.reader is not None
+    known = options_of(reader(recipe.corpus.reader))
+    assert set(recipe.corpus.options) <= known
+    for one in recipe.published:
+        assert one.test is None or one.test in recipe.corpus.tests
+        assert set(one.figures) & set(recipe.systems) or "line" in "".join(one.figures), "beside something of ours"
+        assert re.search(r"\(20\d\d\)", one.source)
+
+
+def test_every_table_that_is_promised_has_its_recipe():
+    there = {f"{path.parent.name}/{path.stem}" for path in RECIPES}
+    corpora = ("nc11-en-de", "nc11-de-en", "wmt18-en-tr", "wmt16-en-de", "wmt17-en-de", "wat-en-ja")
+    assert {f"pascal/table1-{corpus}" for corpus in corpora} <= there
+    assert {
+        f"pascal/{name}-{way}" for name in ("table3a", "table3b", "appendix-b") for way in ("en-de", "de-en")
+    } <= there
+    for paper, tables in (("ldd", "3456"), ("supervised_heads", "123"), ("lasyn", "16"), ("dlaa", "2345")):
+        assert {table for table in tables if any(name.startswith(f"{paper}/table{table}-") for name in there)} == set(
+            tables
+        )
+
+
+# What the papers print beside their figures: gains, differences and averages.
+
+
+# Of BLEU-1, RIBES, BLEU, TER and BEER: LDD over BL, and LDD over UDP. Table 6 has no RIBES.
+LDD_GAINS = {
+    "table3-multi30k": ([-2.48, 1.11, 1.15, 0.29, 0.02], [-0.19, 1.01, 0.24, 0.72, 0.01]),
+    "table4-iwslt17-en-de": ([3.35, 0.19, 1.65, 1.49, 0.01], [4.08, -0.37, 1.39, 2.80, 0.01]),
+    "table5-iwslt17-en-it": ([2.59, 1.11, 2.23, 1.18, 0.01], [3.56, -0.21, 1.21, -0.16, 0.01]),
+    "table6-iwslt15-en-zh": ([1.09, None, 1.94, 0.58, 0.00], [0.70, None, 0.54, -0.09, 0.00]),
+}
+
+
+@pytest.mark.parametrize("path", LDD_GAINS)
+def test_ldd_gains_are_those_that_the_paper_prints(path):
+    for metric, gain, gain_over_tree in zip(("BLEU-1", "RIBES", "BLEU", "TER", "BEER"), *LDD_GAINS[path]):
+        if gain is None:
+            continue
+        of = figures(f"ldd/{path}.yaml", metric)
+        sign = -1 if metric == "TER" else 1  # less is better, and the paper counts an improvement as positive
+        assert sign * (of["LDD"] - of["BL"]) == pytest.approx(gain, abs=0.001)
+        assert sign * (of["LDD"] - of["UDP"]) == pytest.approx(gain_over_tree, abs=0.001)
+        assert list(of) == list(load(EXAMPLES / "ldd" / f"{path}.yaml").systems)
+
+
+def test_averages_are_those_of_their_tests():
+    path = EXAMPLES / "supervised_heads" / "table1-nist-zh-en.yaml"
+    mean = figures(str(path), "mean BLEU of the tests")
+    for system, average in mean.items():
+        years = [figures(str(path), test=test)[system] for test in ("mt05", "mt08", "mt12")]
+        assert sum(years) / 3 == pytest.approx(average, abs=0.006)
+    for path in (EXAMPLES / "dlaa").glob("*.yaml"):
+        for system, average in figures(str(path), "mean BLEU of the tests").items():
+            groups = [figures(str(path), test=f"to-{to}")[system] for to in range(10, 90, 10)]
+            assert sum(groups) / 8 == pytest.approx(average, abs=0.01), "some are cut and not rounded"
+
+
+@pytest.mark.parametrize(
+    ("corpus", "gains"),
+    [
+        ("nc11-en-de", {"PASCAL.all-parents": 0.2, "PASCAL": 0.4}),
+        ("nc11-de-en", {"PASCAL": 0.6}),
+        ("wmt18-en-tr", {"PASCAL.all-parents": 1.0, "PASCAL": 1.1}),
+        ("wmt16-en-de", {"PASCAL": 0.5}),
+        ("wmt17-en-de", {"PASCAL.all-parents": 0.1, "PASCAL": 0.6}),
+        ("wat-en-ja", {"PASCAL": 1.3}),
+    ],
+)
+def test_pascal_gains_are_those_that_the_paper_prints(corpus, gains):
+    """Table 5 adds up: what each component gains over the one before it. (WMT17's 0.6 is over the Transformer.)"""
+    (of,) = [
+        one.figures for one in load(EXAMPLES / f"pascal/table1-{corpus}.yaml").published if "Table 5" in one.source
+    ]
+    assert {name: pytest.approx(of[name] - of["transformer"]) for name in gains} == gains
+
+
+def test_heads_gains_are_those_that_the_paper_prints():
+    for path, metric, gain in (
+        ("table3-wmt17-zh-en", "BLEU", 0.86),
+        ("table3-wmt14-en-de", "BLEU", 0.6),
+        ("table3-wmt17-en-zh", "BLEU", 1.05),
+        ("table3-wmt17-en-zh", "BLEU-char", 0.91),
+    ):
+        of = figures(f"supervised_heads/{path}.yaml", metric)
+        assert of["CSH+PSH"] - of["transformer"] == pytest.approx(gain)
