@@ -8,7 +8,7 @@ import sys
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive
-from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS
+from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 
 COMMAND = Command(
     group="evaluate",
@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a line for each sentence, the same for those of a document: the bootstrap then draws documents",
     )
     parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
+    parser.add_argument(
+        "--also-against", nargs="+", action="extend", default=[], metavar="NAME", help="further systems to test against"
+    )
     parser.add_argument("--by-length", type=positive, metavar="N", help="also BLEU by length, in steps of N tokens")
     parser.add_argument("--conllu", metavar="PARSE", help="the source's parse, for --by")
     parser.add_argument(
@@ -51,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also all scores by a property of the parse, in intervals: length, depth, dependency-length, "
         "longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 names the bounds",
     )
-    parser.add_argument("--metrics", nargs="+", action="extend", choices=[*METRICS, DISTINCT_KEY], help="default: all")
+    parser.add_argument(
+        "--metrics", nargs="+", action="extend", choices=[*METRICS, DISTINCT_KEY], help="default: all but bleu_char"
+    )
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
     parser.add_argument(
@@ -75,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     options = Options(
-        metrics=args.metrics or (*METRICS, DISTINCT_KEY),
+        metrics=args.metrics or USUAL,
         tokenize=args.tokenize,
         lowercase=args.lowercase,
         resamples=args.resamples,
@@ -99,7 +104,14 @@ def main(args: argparse.Namespace) -> int:
     check_output(args.json, *(run.path for system in systems for run in system.runs))
     parses = read_parses(args.conllu, len(systems[0].runs[0]), sources) if args.conllu else None
     report = evaluate(
-        systems, references, options, baseline=args.baseline, sources=sources, parses=parses, groups=groups
+        systems,
+        references,
+        options,
+        baseline=args.baseline,
+        also_against=args.also_against,
+        sources=sources,
+        parses=parses,
+        groups=groups,
     )
     text = json.dumps(report, indent=1, ensure_ascii=False)
     if args.json == "-":

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nltk.translate.ribes_score import corpus_ribes, sentence_ribes, word_rank_alignment
-from sacrebleu import sentence_bleu, sentence_chrf, sentence_ter
+from sacrebleu import corpus_bleu, sentence_bleu, sentence_chrf, sentence_ter
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from scipy import stats
 
@@ -148,6 +148,35 @@ def test_ribes_of_a_long_pair_is_a_matter_of_a_moment():
     """nltk takes half a minute for 800 tokens, and refuses more than 2000."""
     line = " ".join(random.Random(2).choices("ab", k=2500))
     assert metrics.Scorer("ribes", [[line]]).corpus([line]) == pytest.approx(100)
+
+
+def test_further_baselines_have_the_tests_that_they_have_as_the_baseline(tmp_path):
+    refs, *sides = _corpus(60, 3)
+    for name, side in zip("abc", [*sides, refs[1:] + refs[:1]]):
+        (tmp_path / name).write_text("\n".join(side))
+    systems = [read_system(f"{name}={tmp_path / name}") for name in "abc"]
+    options = Options(metrics=["bleu", "chrf"], resamples=50, trials=50)
+    both = evaluate(systems, [refs], options, baseline="b", also_against=["a", "b"])
+    for base in "ab":
+        alone = evaluate(systems, [refs], options, baseline=base)
+        expected = {system["name"]: system["tests"] for system in alone["systems"] if "tests" in system}
+        found = {s["name"]: s["tests"] for s in both["systems"] if "tests" in s} if base == "b" else None
+        assert (found or both["also_against"][base]) == expected
+    assert list(both["also_against"]) == ["a"]
+    assert [table.title for table in tables(both)[1:]] == ["Against b", "Against a"]
+    with pytest.raises(SyntaxDataError):
+        evaluate(systems, [refs], options, also_against=["d"])
+
+
+def test_bleu_of_characters_is_sacrebleus_and_sees_no_spaces():
+    references = ["我 爱 北京 天安门", "今天 天气 很 好 吗"]
+    for lines in (["我爱 北京 天门", "今天天气好吗"], ["我爱北京天门", "今天 天 气 好 吗"]):
+        scorer = metrics.Scorer("bleu_char", [references])
+        assert scorer.corpus(lines) == pytest.approx(
+            corpus_bleu([" ".join(line.replace(" ", "")) for line in lines],
+                                  [[" ".join(line.replace(" ", "")) for line in references]], tokenize="none").score
+        )  # fmt: skip
+    assert "tok:char" in scorer.signature
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ Scalar = str | int | float | bool
 # Of fairseq's commands: `dropout: 0.1` is `--dropout 0.1`, `amp: true` is `--amp`; `false` and `null` leave it out.
 Options = dict[str, Scalar | list[Scalar] | None]
 
-Metric = Literal["bleu", "bleu1", "chrf", "ter", "ribes", "distinct1", "exact"]
+Metric = Literal["bleu", "bleu1", "bleu_char", "chrf", "ter", "ribes", "distinct1", "exact"]
 
 
 def _error(message: str, *place: str) -> PydanticCustomError:

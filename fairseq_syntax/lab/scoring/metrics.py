@@ -1,9 +1,8 @@
 """The papers' scores, each by the library that is trusted with it, and each with a signature that says how.
 
-BLEU-4, BLEU-1, chrF and TER are sacrebleu's (Post 2018). RIBES (Isozaki et al. 2010) gives nltk's scores
-in quadratic time, as a sacrebleu metric so that the same bootstrap and randomization serve it. distinct-1 (Li et al.
-2016) is counted here. BEER
-(Stanojević and Sima'an 2014) is a Java program that a user names.
+BLEU-4, BLEU-1, BLEU of characters, chrF and TER are sacrebleu's (Post 2018). RIBES (Isozaki et al. 2010) gives nltk's
+scores in quadratic time, as a sacrebleu metric so that the same bootstrap and randomization serve it. distinct-1 (Li et
+al. 2016) is counted here. BEER (Stanojević and Sima'an 2014) is a Java program that a user names.
 """
 
 from __future__ import annotations
@@ -138,10 +137,12 @@ class Scorer:
 
 
 def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric, Metric | None]:
-    if key in ("bleu", "bleu1"):
+    if key in ("bleu", "bleu1", "bleu_char"):
         # force: no warning for text that looks tokenised; the signature says how it was scored
         options: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "force": True}
-        options["max_ngram_order"] = 4 if key == "bleu" else 1
+        options["max_ngram_order"] = 1 if key == "bleu1" else 4
+        if key == "bleu_char":  # beside the BLEU of words of Chinese; spaces between them do not count
+            options["tokenize"] = "char"
         return BLEU(references=references, **options), BLEU(effective_order=True, **options)
     if key == "chrf":
         return CHRF(lowercase=lowercase, references=references), None

@@ -19,7 +19,7 @@ from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
-from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS
+from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 from fairseq_syntax.lab.scoring.outputs import Translations, check_parallel, read_translations
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.significance import (
@@ -53,7 +53,7 @@ class System:
 class Options:
     """What to compute; the fields are the options of ``fairseq-syntax score``."""
 
-    metrics: Sequence[str] = KEYS
+    metrics: Sequence[str] = USUAL
     tokenize: str = "13a"
     lowercase: bool = False
     resamples: int = 1000
@@ -123,6 +123,7 @@ def evaluate(
     options: Options,
     *,
     baseline: str | None = None,
+    also_against: Sequence[str] = (),
     sources: Sequence[str] | None = None,
     parses: Sequence[ParsedLine] | None = None,
     groups: Sequence[str] | None = None,
@@ -138,6 +139,7 @@ def evaluate(
         references: one list of sentences per reference translation
         sources: source sentences: ``by_length`` then counts source tokens in place of the first reference's
         parses: of the source lines, for the properties of ``options.by``
+        also_against: further systems to test the others against
         groups: the group of each sentence, such as its document, for the bootstrap to draw; the tests that take
             sentences for independent (randomization, t-test, KS) are then left out
 
@@ -145,15 +147,17 @@ def evaluate(
         the report: ``sentences``, ``signatures`` by metric, ``systems`` (``name``, ``runs`` of ``file`` and
         ``scores``, ``mean``, ``sd``; but for the baseline ``tests`` by metric: ``difference``, ``bootstrap`` with
         ``low``, ``high`` and ``p``, ``detectable``, ``runs`` with sacrebleu's tests of each pair, ``t_test``, ``ks``,
-        ``seeds``, and ``holm`` with each test's p corrected for all comparisons of a metric), ``by_length``,
-        ``by_syntax``
+        ``seeds``, and ``holm`` with each test's p corrected for all comparisons of a metric), ``also_against`` (by
+        baseline and system the same tests), ``by_length``, ``by_syntax``
 
     Raises:
         SyntaxDataError: line counts differ, names are double, or there is no such baseline
     """
-    check_names([system.name for system in systems])
-    if baseline is not None and baseline not in (names := [system.name for system in systems]):
-        raise SyntaxDataError(f"no system is called {baseline}", hint=f"--baseline is one of {', '.join(names)}")
+    names = [system.name for system in systems]
+    check_names(names)
+    for name in (baseline, *also_against):
+        if name is not None and name not in names:
+            raise SyntaxDataError(f"no system is called {name}", hint=f"a baseline is one of {', '.join(names)}")
     counts = [(f"reference {i + 1}", len(lines)) for i, lines in enumerate(references)]
     counts += [(run.path, len(run)) for system in systems for run in system.runs]
     if sources is not None:
@@ -179,25 +183,30 @@ def evaluate(
     if options.beer:
         report["signatures"]["BEER"] = f"program:{options.beer}"
     if len(systems) > 1:
-        names = [system.name for system in systems]
-        base = systems[names.index(baseline)] if baseline else systems[0]
-        report["baseline"] = base.name
-        base_entry = report["systems"][names.index(base.name)]
-        for entry in report["systems"]:
-            if entry is not base_entry:
-                entry["tests"] = {}  # where no metric has any, too
-        every = {system.name: [run.lines for run in system.runs] for system in systems}
+        bases = list(dict.fromkeys([baseline or names[0], *also_against]))
+        report["baseline"] = bases[0]
         independent = sentences if groups is None else len(set(groups))
         resamples = options.resamples if independent >= LEAST_SENTENCES else 0
-        with progress(total=(len(systems) - 1) * len(scorers), of="tests", unit="tests") as bar:
+        every = {system.name: [run.lines for run in system.runs] for system in systems}
+        # of each baseline, system and metric; {} where no metric has any, too
+        tests: dict[str, dict[str, dict]] = {b: {name: {} for name in names if name != b} for b in bases}
+        with progress(total=len(bases) * (len(systems) - 1) * len(scorers), of="tests", unit="tests") as bar:
             for scorer in scorers:
                 resampled = Resampled(scorer, every, resamples, groups=groups) if resamples else None
-                for system, entry in zip(systems, report["systems"]):
-                    if system is not base:
-                        tested = _test(system, base, scorer, resampled, options, entry, base_entry, groups)
-                        entry["tests"][scorer.name] = tested
-                        bar.update()
-        _correct([entry["tests"] for entry in report["systems"] if "tests" in entry])
+                for base, others in tests.items():
+                    pair = [systems[names.index(base)], report["systems"][names.index(base)]]
+                    for system, entry in zip(systems, report["systems"]):
+                        if system.name != base:
+                            tested = _test(system, pair[0], scorer, resampled, options, entry, pair[1], groups)
+                            others[system.name][scorer.name] = tested
+                            bar.update()
+        for others in tests.values():
+            _correct(list(others.values()))
+        for entry in report["systems"]:
+            if entry["name"] in tests[bases[0]]:
+                entry["tests"] = tests[bases[0]][entry["name"]]
+        if bases[1:]:
+            report["also_against"] = {base: tests[base] for base in bases[1:]}
     if options.by_length:
         report["by_length"] = by_length(systems, references, options, sources)
     if options.by and parses is not None:
@@ -325,7 +334,9 @@ def tables(report: dict) -> list[Table]:
     """The report's tables: scores, tests against the baseline, BLEU by length, scores by properties of the parse."""
     found = [_score_table(report)]
     if "baseline" in report:
-        found.append(_test_table(report))
+        tested = {system["name"]: system["tests"] for system in report["systems"] if "tests" in system}
+        for base, of in {report["baseline"]: tested, **report.get("also_against", {})}.items():
+            found.append(_test_table(report, base, of))
     if "by_length" in report:
         found.append(_length_table(report))
     if "by_syntax" in report:
@@ -375,13 +386,12 @@ def _score_table(report: dict) -> Table:
     return Table(f"Scores of {report['sentences']} sentences{in_groups}", header, rows, notes)
 
 
-def _test_table(report: dict) -> Table:
+def _test_table(report: dict, baseline: str, tested: dict[str, dict]) -> Table:
     columns = {"bootstrap": "bootstrap", "randomization": "randomization", "t_test": "t-test", "ks": "KS"}
     columns["seeds"] = "seeds"
-    tested = [system for system in report["systems"] if "tests" in system]
-    if not all("holm" in tests for system in tested for tests in system["tests"].values()):
-        _correct([system["tests"] for system in tested])  # a record from before there was a correction
-    entries = [(system["name"], metric, tests) for system in tested for metric, tests in system["tests"].items()]
+    if not all("holm" in tests for of in tested.values() for tests in of.values()):
+        _correct(list(tested.values()))  # a record from before there was a correction
+    entries = [(name, metric, tests) for name, of in tested.items() for metric, tests in of.items()]
     present = [name for name in columns if any(name in tests["holm"] for _, _, tests in entries)]
     detectable = any("detectable" in tests for _, _, tests in entries)
     both_sides = any("bootstrap" in tests for _, _, tests in entries)
@@ -412,4 +422,4 @@ def _test_table(report: dict) -> Table:
         notes.append(f"no bootstrap and no randomization of fewer than {LEAST_SENTENCES} {kind}")
     if "seeds" in present:
         notes.append("seeds: Welch's t-test over the seeds' corpus scores")
-    return Table(f"Against {report['baseline']}", header, rows, notes)
+    return Table(f"Against {baseline}", header, rows, notes)
