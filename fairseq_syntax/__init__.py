@@ -21,7 +21,10 @@ def register() -> None:
         compat.allow_checkpoint_types()
         compat.processes_without_gpus()
         compat.whole_copies_of_checkpoints()
+        compat.checked_checkpoints()
         compat.checkpoints_to_go_on_from()
+        compat.one_training_per_folder()
+        compat.raw_text_in_the_hub_interface()
         from fairseq_syntax import criterions, systems, tasks  # noqa: F401
         from fairseq_syntax.data import preprocess_hook
 

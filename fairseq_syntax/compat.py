@@ -1,6 +1,6 @@
 """Working around fairseq: the types its checkpoints hold, for ``weights_only`` loading, logging left as it was, its own
 models in an ensemble with ours, our dropout under its names, several processes where there is no GPU, checkpoints that
-a kill leaves whole, and what a run may go on from.
+a kill leaves whole and damage does not pass in, what a run may go on from, and raw text in the hub's interface.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import typing
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -21,6 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import as_data_error, hold_folder
+
+_EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
 
 @contextmanager
@@ -212,8 +216,110 @@ def _without_numbers(path: str) -> dict[str, typing.Any]:
         raise SyntaxDataError(
             f"no checkpoint that can be read: {lines[0] if lines else 'it ends too early'}",
             path=path,
-            hint="go on from an earlier one with --restore-file, or move it away to begin anew",
+            hint=_EARLIER,
         ) from error
+
+
+def checked_checkpoints() -> None:
+    """Let a damaged checkpoint be an error, wherever fairseq reads it: PyTorch does not compare the archive's CRCs."""
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    load = checkpoint_utils.load_checkpoint_to_cpu
+    if getattr(load, "checks_archives", False):
+        return
+
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(path: str, *args: typing.Any, **kwargs: typing.Any) -> dict[str, typing.Any]:
+        local = PathManager.get_local_path(path)
+        check_archive(local)
+        try:
+            return load(path, *args, **kwargs)
+        except Exception:
+            _without_numbers(local)  # says what is wrong with the file, if it is the file
+            raise
+
+    load_checkpoint_to_cpu.checks_archives = True  # type: ignore[attr-defined]
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+
+
+def check_archive(path: str | os.PathLike[str]) -> None:
+    """Make sure that a checkpoint's archive is as it was written; one of before PyTorch 1.6 has nothing to tell by.
+
+    Raises:
+        SyntaxDataError: a record is not what its CRC says, or the archive has no end
+    """
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) != b"PK\x03\x04":
+                return
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # what is met in a damaged archive may be any
+        raise SyntaxDataError(f"no checkpoint that can be read: {error}", path=path, hint=_EARLIER) from error
+    if damaged is not None:
+        raise SyntaxDataError(f"is damaged: {damaged} is not what was written", path=path, hint=_EARLIER)
+
+
+def one_training_per_folder() -> None:
+    """Let a training hold its ``--save-dir``: a second one would write its checkpoints over those of the first.
+
+    And let it begin without the best score of the last training of this process, as in a sweep of fairseq-hydra-train,
+    to which fairseq compares its own.
+    """
+    from fairseq import checkpoint_utils
+
+    verify = checkpoint_utils.verify_checkpoint_directory
+    if getattr(verify, "holds_the_folder", False):
+        return
+
+    @functools.wraps(verify)
+    def verify_checkpoint_directory(save_dir: str) -> None:
+        with as_data_error(save_dir):
+            verify(save_dir)
+        hold_folder(save_dir)
+        if hasattr(checkpoint_utils.save_checkpoint, "best"):
+            del checkpoint_utils.save_checkpoint.best
+
+    verify_checkpoint_directory.holds_the_folder = True  # type: ignore[attr-defined]
+    checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
+
+
+def raw_text_in_the_hub_interface() -> None:
+    """Let ``from_pretrained(…).translate("raw text")`` parse and cut the text as fairseq-interactive does.
+
+    fairseq's interface knows ``--bpe`` alone, and would take each word for a piece.
+    """
+    from fairseq import hub_utils
+
+    base = hub_utils.GeneratorHubInterface
+    if getattr(base, "asks_the_task", False):
+        return
+
+    class GeneratorHubInterface(base):  # type: ignore[misc, valid-type]
+        asks_the_task = True
+
+        def __init__(self, cfg: typing.Any, task: typing.Any, models: typing.Any) -> None:
+            super().__init__(cfg, task, models)
+            self.bpe: typing.Any
+            self._cuts = self.bpe is None and hasattr(task, "encode_raw")
+            if self._cuts:
+                self.bpe = task.build_bpe(cfg.bpe)
+
+        def encode(self, sentence: str) -> Tensor:
+            """Tokens [T] of a text."""
+            return self.task.encode_raw([sentence])[0] if self._cuts else super().encode(sentence)
+
+        def sample(
+            self, sentences: typing.Any, beam: int = 1, verbose: bool = False, **kwargs: typing.Any
+        ) -> typing.Any:
+            """The best translation of each text, or of one."""
+            if not self._cuts or isinstance(sentences, str):
+                return super().sample(sentences, beam, verbose, **kwargs)
+            hypotheses = self.generate(self.task.encode_raw(sentences), beam, verbose, **kwargs)
+            return [self.decode(best[0]["tokens"]) for best in hypotheses]
+
+    hub_utils.GeneratorHubInterface = GeneratorHubInterface
 
 
 def _start_processes(options: typing.Any, tpu: bool) -> bool:

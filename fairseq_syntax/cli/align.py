@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, check_output, read_lines
-    from fairseq_syntax.use.exported import CHECKPOINT
+    from fairseq_syntax.use.exported import CHECKPOINT, Exported
     from fairseq_syntax.use.translator import Translator
 
     if args.choose and args.output != "-":
@@ -81,7 +81,10 @@ def main(args: argparse.Namespace) -> None:
             print("no head aligns these pairs better than chance: give more of them", file=sys.stderr)
         exported = os.path.isdir(args.checkpoint)
         checkpoint = os.path.join(args.checkpoint, CHECKPOINT) if exported else args.checkpoint
+        description = Exported.load(args.checkpoint) if exported else None
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
+        if description is not None:
+            description.save(args.checkpoint)  # which says what its files are
         finished(path, str(best.head), f"fairseq-syntax translate {args.checkpoint} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterable
 
 from fairseq_syntax.cli.command import Command
 
@@ -19,7 +21,11 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
     parser.add_argument("path", metavar="BIN", help="a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow")
-    parser.add_argument("--check", action="store_true", help="verify every sentence against the token dataset")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="verify every file and every sentence, on both sides",
+    )
     parser.add_argument(
         "--sentence", type=int, nargs="+", action="extend", metavar="N", help="draw these (from 1; default: the first)"
     )
@@ -29,10 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.store import SyntaxStore
-    from fairseq_syntax.data.report import Tokens, check, describe, example, find_stores, report
+    from fairseq_syntax.data.report import Tokens, check, check_directory, describe, example, find_stores, report
     from fairseq_syntax.errors import SyntaxDataError
 
     failed = False
+    if args.check and os.path.isdir(args.path):
+        failed = _wrong(check_directory(args.path), args.problems) > 0
     for path in find_stores(args.path):
         store = SyntaxStore(path)
         tokens, missing = None, ""
@@ -45,11 +53,16 @@ def main(args: argparse.Namespace) -> int:
         for sentence in wanted:
             print("  " + example(store, sentence, tokens).replace("\n", "\n    "))
         if args.check:
-            problems = 0
-            for problem in check(store, tokens) if tokens else [missing]:
-                problems += 1
-                if problems <= args.problems:
-                    print(f"  WRONG: {problem}")
+            problems = _wrong(check(store, tokens) if tokens else [missing], args.problems)
             print(f"  check: {f'{problems} problems' if problems else f'all {len(store):,} sentences are right'}")
             failed |= problems > 0
     return 1 if failed else 0
+
+
+def _wrong(problems: Iterable[str], shown: int) -> int:
+    """Print the first problems; the number of all."""
+    number = 0
+    for number, problem in enumerate(problems, 1):
+        if number <= shown:
+            print(f"  WRONG: {problem}")
+    return number

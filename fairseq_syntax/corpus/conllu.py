@@ -24,7 +24,7 @@ from fairseq_syntax.corpus.conllu_reader import COLUMNS, ESCAPES, MASS_TOLERANCE
 from fairseq_syntax.corpus.line_numbers import is_line_comment
 from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, append, owner, text_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import is_read_once, read_raw_lines
+from fairseq_syntax.runtime.files import is_read_once, read_raw_lines, uncompressed_name
 
 __all__ = [
     "MASS_TOLERANCE",
@@ -47,8 +47,8 @@ _TO_ESCAPE = re.compile(r"[ \t\n\r|\\,]")
 
 
 def is_conllu(path: str | os.PathLike[str]) -> bool:
-    """Whether a file counts as CoNLL-U, by its name: ``.conllu`` or ``.conllu.gz``."""
-    return os.fspath(path).removesuffix(".gz").endswith(".conllu")
+    """Whether a file counts as CoNLL-U, by its name: ``.conllu``, or that compressed."""
+    return uncompressed_name(path).endswith(".conllu")
 
 
 def begins_sentence(row: str) -> bool:

@@ -24,6 +24,7 @@ from fairseq_syntax.runtime.files import (
     file_sha256,
     fingerprint,
     read_raw_lines,
+    uncompressed_name,
 )
 from fairseq_syntax.runtime.jobs import Parts, Step, Workers, in_workers, read_record
 
@@ -33,7 +34,7 @@ PART_LINES = 10_000
 
 def output_paths(path: str | os.PathLike[str], lang: str, outdir: Path) -> list[Path]:
     """Where the pieces of an input file go, and, for a parse, the parse with the number of pieces."""
-    name = os.path.basename(os.fspath(path)).removesuffix(".gz").removesuffix(".conllu")
+    name = os.path.basename(uncompressed_name(path)).removesuffix(".conllu")
     pieces = outdir / (name if name.endswith(f".{lang}") else f"{name}.{lang}")
     return [pieces, pieces.with_name(f"{pieces.name}.conllu")] if is_conllu(path) else [pieces]
 

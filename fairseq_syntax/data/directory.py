@@ -6,16 +6,18 @@ import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, store_path
+from fairseq_syntax.data.data_files import check_language, check_split, tokens_of
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256
+from fairseq_syntax.runtime.manifest import file_checksum
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter
@@ -33,18 +35,9 @@ def file_fingerprint(path: str) -> str:
 
 
 def tokens_fingerprint(prefix: str) -> str | None:
-    """XXH3 (64 bits, hexadecimal) of a token dataset's ``.bin``; None where there is no such file.
-
-    It is read at several GB a second.
-    """
+    """Checksum of a token dataset's ``.bin``; None where there is no such file. Raises SyntaxDataError."""
     path = prefix + ".bin"
-    if not os.path.exists(path):
-        return None
-    with open(path, "rb") as file:
-        digest = xxhash.xxh3_64()
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+    return file_checksum(path) if os.path.exists(path) else None
 
 
 class DataDirectory:
@@ -80,6 +73,36 @@ class DataDirectory:
 
         return load_segmenter(path)
 
+    def segmentation_path(self, side: str) -> str:
+        """The segmentation of a side."""
+        return segmentation_path(self.path, self.langs[side])
+
+    def check_language_files(self) -> None:
+        """Check that dictionaries, labels and segmentations are those that were made. Raises SyntaxDataError."""
+        check_language(self.path, *self.langs.values())
+
+    def check_files(self, split: str, *, combine: bool, mmap: bool) -> dict[str, str]:
+        """Check that the tokens of a split are those that were made, and all that goes with them.
+
+        Args:
+            combine: whether ``train1`` and so on are read with ``train``
+            mmap: whether they are of ``--dataset-impl mmap``, whose indexes are looked at, too
+
+        Returns:
+            checksums of the token files by path, where the directory has a manifest
+
+        Raises:
+            SyntaxDataError: a file is missing, damaged or another one
+        """
+        from fairseq_syntax.data.tokens import check_tokens  # imports all that makes such datasets
+
+        self.check_language_files()
+        checksums = check_split(self.path, split, *self.langs.values(), combine=combine)
+        if mmap:
+            for name in tokens_of(self.path, split, *self.langs.values(), combine=combine):
+                check_tokens(os.path.join(self.path, name))
+        return checksums
+
     def dictionary_path(self, side: str) -> str:
         """The dictionary of a side."""
         return os.path.join(self.path, f"dict.{self.langs[side]}.txt")
@@ -98,7 +121,13 @@ class DataDirectory:
         return reverse if os.path.exists(reverse) and not os.path.exists(straight) else straight
 
     def side_syntax(
-        self, side: str, tokens: Any, split: str, needs: frozenset[str] | None, labels: Callable[[], dict]
+        self,
+        side: str,
+        tokens: Any,
+        split: str,
+        needs: frozenset[str] | None,
+        labels: Callable[[], dict],
+        checksums: Mapping[str, str] = MappingProxyType({}),
     ) -> SideSyntax | None:
         """The syntax of a side of a split, checked against its tokens.
 
@@ -106,6 +135,7 @@ class DataDirectory:
             tokens: the token dataset of the side, of one part or concatenated parts (``train``, ``train1``, …)
             needs: of ``"tree"`` and ``"arcs"``; None: the tree, if it is there
             labels: gives the label inventory that the model is trained with
+            checksums: of token files by path, where they are known
 
         Returns:
             None where nothing is needed
@@ -128,12 +158,13 @@ class DataDirectory:
         dictionary = self.dictionary_path(side)
         segmenter = self.segmenter(side)
         for store, part in zip(stores, parts):
+            prefix = store.path.removesuffix(STORE_SUFFIX)
             check_against_tokens(
                 store,
                 np.asarray(part.sizes),
                 file_fingerprint(dictionary) if os.path.exists(dictionary) else None,
                 labels(),
-                content=tokens_fingerprint(store.path.removesuffix(STORE_SUFFIX)),
+                content=checksums.get(f"{prefix}.bin") or tokens_fingerprint(prefix),
                 segmentation=segmenter.fingerprint if segmenter else None,
             )
         if "arcs" in needs and not all(s.has_arcs for s in stores):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.store import store_path
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
+from fairseq_syntax.data.data_files import note_data
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
@@ -125,6 +126,7 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
         if lang and lang not in inventories:
             first = next(p for p in (args.trainpref, args.validpref, args.testpref) if p)
             copy_segmentation(os.path.dirname(first.split(",")[0]) or ".", args.destdir, lang)
+    note_data(args)
 
 
 def train_command(destdir: str) -> str:

@@ -21,6 +21,7 @@ from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, t
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
 
 SUFFIX = ".syntax.arrow"
 KEPT_BOUNDS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -40,6 +41,19 @@ def find_stores(path: str | os.PathLike[str]) -> list[str]:
     if not found:
         raise SyntaxDataError(f"no store (*{SUFFIX}) in this folder", path=path, hint="run fairseq-syntax binarize")
     return found
+
+
+def check_directory(path: str | os.PathLike[str]) -> Iterator[str]:
+    """What is missing of a data directory, or is not the file that was made: by its manifest, on both sides."""
+    try:
+        manifest = Manifest.read(path)
+    except SyntaxDataError as error:
+        yield str(error)
+        return
+    if manifest is None:
+        yield f"{Path(path, MANIFEST)}: is missing: nothing says what was made"
+    else:
+        yield from map(str, manifest.problems())
 
 
 class Tokens:

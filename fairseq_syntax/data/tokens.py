@@ -63,13 +63,9 @@ def load_tokens(prefix: str) -> Any:
     Raises:
         SyntaxDataError: one of the files is not there, or they are damaged
     """
-    index_path, data_path = index_file_path(prefix), data_file_path(prefix)
-    hint = "run fairseq-preprocess first"
-    for path in (index_path, data_path):
-        if not os.path.exists(path):
-            raise SyntaxDataError("there is no such token dataset", path=path, hint=hint)
+    check_tokens(prefix)
+    index_path = index_file_path(prefix)
     try:
-        _check_whole(index_path, data_path)
         dataset = data_utils.load_indexed_dataset(prefix, None)
     except SyntaxDataError:  # which is a ValueError, and says it all
         raise
@@ -79,15 +75,22 @@ def load_tokens(prefix: str) -> Any:
     return dataset
 
 
-def _check_whole(index_path: str, data_path: str) -> None:
+def check_tokens(prefix: str) -> None:
     """Makes sure that a dataset is whole before fairseq's own class opens it, which complains of half of it twice.
 
     Raises:
-        SyntaxDataError: a file is cut off, or is not what the other is of
+        SyntaxDataError: a file is missing or cut off, or is not what the other is of
     """
+    index_path, data_path = index_file_path(prefix), data_file_path(prefix)
+    for path in (index_path, data_path):
+        if not os.path.exists(path):
+            raise SyntaxDataError("there is no such token dataset", path=path, hint="run fairseq-preprocess first")
     hint = "run fairseq-preprocess again"
-    with open(index_path, "rb") as file:
-        head = file.read(_HEAD.size)
+    try:
+        with open(index_path, "rb") as file:
+            head = file.read(_HEAD.size)
+    except OSError as error:
+        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=index_path) from error
     if head.startswith(IndexedDataset._HDR_MAGIC):
         return  # of --dataset-impl cached and lazy
     size = os.path.getsize(index_path)

@@ -27,6 +27,7 @@ from fairseq_syntax.inference.recorded_attention import recorded
 from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.runtime.files import file_sha256, write_json
+from fairseq_syntax.runtime.manifest import sealed, unsealed
 
 __all__ = ["AlignmentHead"]
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def head_path(checkpoint: str | os.PathLike[str]) -> Path:
 def save_head(head: AlignmentHead, checkpoint: str | os.PathLike[str], **about: Any) -> Path:
     """Keep the head beside its checkpoint, with the checkpoint's SHA-256 and how the head was chosen."""
     path = head_path(checkpoint)
-    write_json(path, {**asdict(head), "checkpoint": file_sha256(checkpoint), "chosen": about})
+    write_json(path, sealed({**asdict(head), "checkpoint": file_sha256(checkpoint), "chosen": about}))
     return path
 
 
@@ -123,12 +124,16 @@ def _read(path: Path) -> tuple[AlignmentHead, str | None]:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+        if "checksum" in values:  # which a file written by hand may lack
+            values = unsealed(values, path)
         chosen_for = values.pop("checkpoint", None)
         head = AlignmentHead(**{k: v for k, v in values.items() if k != "chosen"})
         for name, value in asdict(head).items():
             optional = value is None and name in ("layer", "head")
             if not optional and (type(value) is not int or value < 0 or (name == "shift" and value > 1)):
                 raise ValueError(f"{name} is {value!r}")
+    except SyntaxDataError as error:
+        raise SyntaxDataError(error.message, path=path, hint=_AGAIN) from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SyntaxDataError(f"names no head: {error}", path=path, hint=_AGAIN) from None
     return head, chosen_for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import fcntl
 import gzip
@@ -9,6 +10,7 @@ import hashlib
 import io
 import json
 import logging
+import lzma
 import os
 import re
 import shutil
@@ -16,7 +18,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -59,7 +61,7 @@ def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file, plain or ``.gz``, without their line ends and without a byte order mark.
+    """Yields the lines of a UTF-8 file, plain or compressed, without their line ends and without a byte order mark.
 
     Only ``\\n`` ends a line: the other line breaks of Unicode are text here, since the two sides of a corpus must
     keep their numbering.
@@ -96,17 +98,58 @@ def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
 
 
 def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yields the lines of a file, plain or ``.gz``, as bytes with their line ends.
+    """Yields the lines of a file, plain or compressed by gzip, bzip2 or xz, as bytes with their line ends.
 
     Raises:
         SyntaxDataError: no such file, or a damaged archive
     """
     try:
         with open_binary(path) as file:
-            yield from gzip.GzipFile(fileobj=file) if _is_compressed(path) else file
-    except (OSError, EOFError, zlib.error) as error:
+            yield from _decompressed(path, file)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SyntaxDataError(f"cannot be read: {reason}", path=path) from error
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of a file, plain or compressed. Raises SyntaxDataError as :func:`read_raw_lines` does."""
+    return b"".join(read_raw_lines(path))
+
+
+# How files begin that are compressed; only what Python has in all its versions is read.
+_COMPRESSED = {
+    "gzip": (re.compile(b"\x1f\x8b"), gzip.GzipFile),
+    "bzip2": (re.compile(b"BZh[1-9]1AY&SY"), bz2.BZ2File),
+    "xz": (re.compile(b"\xfd7zXZ\x00"), lzma.LZMAFile),
+    "zstd": (re.compile(re.escape(b"\x28\xb5\x2f\xfd")), None),
+}
+_ENDINGS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+
+
+def uncompressed_name(path: str | os.PathLike[str]) -> str:
+    """A path without the ending of a compressed file."""
+    stem, ending = os.path.splitext(os.fspath(path))
+    return stem if ending in _ENDINGS else os.fspath(path)
+
+
+def _decompressed(path: str | os.PathLike[str], file: IO[bytes]) -> Iterable[bytes]:
+    """The lines of an open file, decompressed where its first bytes say so, whatever its name.
+
+    Raises:
+        SyntaxDataError: it is compressed in a way that is not read, or named as a compressed file and none
+    """
+    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(Any, file))
+    head = buffered.peek(10)
+    for kind, (magic, opened) in _COMPRESSED.items():
+        if magic.match(head):
+            if opened is None:
+                raise SyntaxDataError(f"is compressed by {kind}", path=path, hint="decompress it first")
+            return cast(Iterable[bytes], opened(buffered, mode="rb") if kind != "gzip" else opened(fileobj=buffered))
+    if uncompressed_name(path) != os.fspath(path):
+        kind = _ENDINGS[os.path.splitext(os.fspath(path))[1]]
+        what = "it is not compressed" if head else "there is nothing in it: it was cut off"
+        raise SyntaxDataError(f"is no {kind} file by its content, but by its name: {what}", path=path)
+    return buffered
 
 
 def is_read_once(path: str | os.PathLike[str]) -> bool:
@@ -314,6 +357,32 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
             return
         finally:
             os.close(handle)
+
+
+_held: dict[str, int] = {}  # the locks of folders that this process holds to its end
+
+
+def hold_folder(folder: str | os.PathLike[str]) -> None:
+    """Holds a folder as the one process that writes to it, until the process ends.
+
+    Raises:
+        SyntaxDataError: another process holds it
+    """
+    path = os.path.join(os.path.realpath(folder), ".in-use.lock")
+    if path in _held:
+        return
+    with as_data_error(folder):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise SyntaxDataError(
+            "another process is writing to this folder", path=folder, hint="wait for its end, or name another folder"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    _held[path] = handle
 
 
 def is_replaced(path: str | os.PathLike[str]) -> bool:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS
 from fairseq_syntax.runtime.files import fingerprint
+
+if TYPE_CHECKING:
+    from fairseq_syntax.corpus.segmentation import Segmenter
+    from fairseq_syntax.data.directory import DataDirectory
 
 
 class Dictionaries:
@@ -51,6 +56,63 @@ class Dictionaries:
                 path=path,
                 hint="give fairseq-preprocess --srcdict and --tgtdict, those of the first directory",
             )
+
+
+class Segmentations:
+    """The segmentations beside a task's data, and whether the models were trained on their pieces.
+
+    Args:
+        directory: the data directory
+    """
+
+    hint = "put segmentation.LANG.json and .model of the training data there"
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self._trained: set[str] = set()  # the sides of which a loaded model knows the pieces of a segmentation
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str | None]:
+        """By side (``source``, ``target``); None where the directory has none."""
+        both = {side: self._directory.segmenter(side) for side in ("source", "target")}
+        return {side: None if found is None else fingerprint(found.note) for side, found in both.items()}
+
+    def check_model(self, recorded: Mapping[str, str | None]) -> None:
+        """Check that a model was trained on pieces of these segmentations.
+
+        Args:
+            recorded: the fingerprints in its checkpoint; where either side knows of none, nothing is checked
+
+        Raises:
+            SyntaxDataError: it was trained on others
+        """
+        for side, value in self.fingerprints.items():
+            if None not in (value, recorded.get(side)) and recorded[side] != value:
+                raise SyntaxDataError(
+                    f"the model was trained on pieces of another {side} segmentation than that of these data",
+                    path=self._directory.segmentation_path(side),
+                    hint=self.hint,
+                )
+
+    def add_model(self, recorded: Mapping[str, str | None]) -> None:
+        """Check a model that is loaded, and note of which sides it knows the pieces of a segmentation."""
+        self.check_model(recorded)
+        self._trained |= {side for side, value in recorded.items() if value is not None}
+
+    def segmenter(self, side: str) -> Segmenter | None:
+        """The segmentation of a side; None where there is none, and no model asks for it.
+
+        Raises:
+            SyntaxDataError: a loaded model was trained on pieces of one that is missing
+        """
+        found = self._directory.segmenter(side)
+        if found is None and side in self._trained:
+            raise SyntaxDataError(
+                f"is missing: the model was trained on the pieces of a {side} segmentation, and knows no others",
+                path=self._directory.segmentation_path(side),
+                hint=self.hint,
+            )
+        return found
 
 
 def check_labels(state: Mapping[str, Any], model: Any, path: str) -> None:

@@ -3,6 +3,7 @@
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
 from dataclasses import dataclass, field
+from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
@@ -45,6 +46,7 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     )
     seed: int = II("common.seed")
     cpu: bool = II("common.cpu")
+    post_process: Optional[str] = II("common_eval.post_process")  # noqa: UP045  (as fairseq reads it)
     tpu: bool = II("common.tpu")
     fp16: bool = II("common.fp16")
     memory_efficient_fp16: bool = II("common.memory_efficient_fp16")

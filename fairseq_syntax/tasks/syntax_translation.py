@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
+from fairseq.data.data_utils import infer_language_pair
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
 from fairseq.utils import convert_padding_direction
@@ -23,7 +24,7 @@ from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import SegmentationDecoder
 from fairseq_syntax.model.search import SEARCHES
-from fairseq_syntax.tasks.checkpoints import Dictionaries, check_labels
+from fairseq_syntax.tasks.checkpoints import Dictionaries, Segmentations, check_labels
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 from fairseq_syntax.tasks.refusals import ModelTraits, check_criterion, check_model, check_task, check_training
 
@@ -80,13 +81,21 @@ class SyntaxTranslationTask(TranslationTask):
 
     @property
     def source_segmenter(self) -> Any:
-        """The source's segmentation; None where the data directory has none."""
-        return self.directory.segmenter("source")
+        """The source's segmentation; None where the data directory has none.
+
+        Raises:
+            SyntaxDataError: it has none, and a loaded model was trained on its pieces
+        """
+        return self._segmentations.segmenter("source")
 
     @property
     def target_segmenter(self) -> Any:
-        """The target's segmentation; None where the data directory has none."""
-        return self.directory.segmenter("target")
+        """The target's segmentation; otherwise as :attr:`source_segmenter`."""
+        return self._segmentations.segmenter("target")
+
+    @cached_property
+    def _segmentations(self) -> Segmentations:
+        return Segmentations(self.directory)
 
     @cached_property
     def parse_origins(self) -> ParseOrigins:
@@ -106,6 +115,7 @@ class SyntaxTranslationTask(TranslationTask):
         training = split == self.cfg.train_subset
         paths = self.cfg.data.split(os.pathsep) if training else [self.data_dir]
         directory = self._directory(paths[(epoch - 1) % len(paths)])
+        checksums = directory.check_files(split, combine=combine, mmap=self.cfg.dataset_impl in (None, "mmap"))
         try:
             super().load_dataset(split, epoch, combine, **kwargs)
         except FileNotFoundError as error:
@@ -119,6 +129,9 @@ class SyntaxTranslationTask(TranslationTask):
             if directory.path != self.data_dir and os.path.exists(path):
                 self._dictionaries.check_directory(side, self.load_dictionary(path).symbols, path)
         base = self.datasets[split]
+        target_syntax = None
+        if base.tgt is not None:
+            target_syntax = self._side_syntax("target", base.tgt, directory, split, checksums)
         self.datasets[split] = SyntaxPairDataset(
             base.src,
             base.src_sizes,
@@ -132,11 +145,13 @@ class SyntaxTranslationTask(TranslationTask):
             eos=base.eos,
             shuffle=base.shuffle,
             pad_to_multiple=base.pad_to_multiple,
-            source_syntax=self._side_syntax("source", base.src, directory, split),
-            target_syntax=self._side_syntax("target", base.tgt, directory, split) if base.tgt is not None else None,
+            source_syntax=self._side_syntax("source", base.src, directory, split, checksums),
+            target_syntax=target_syntax,
         )
 
-    def _side_syntax(self, side: str, tokens: Any, directory: DataDirectory, split: str) -> Any:
+    def _side_syntax(
+        self, side: str, tokens: Any, directory: DataDirectory, split: str, checksums: Mapping[str, str]
+    ) -> Any:
         needs, path = self.needs(side), directory.store_path(split, side)
         if side == "source" and (needs or (needs is None and os.path.exists(path))):
             if self.cfg.truncate_source:
@@ -146,7 +161,7 @@ class SyntaxTranslationTask(TranslationTask):
                     "--skip-invalid-size-inputs-valid-test",
                 )
             self.parse_origins.check(self.directory.parsed_with(side), path)
-        return directory.side_syntax(side, tokens, split, needs, lambda: self.directory.labels(side))
+        return directory.side_syntax(side, tokens, split, needs, lambda: self.directory.labels(side), checksums)
 
     # -- models and criteria, and what they need -------------------------------------------------------------------
 
@@ -205,24 +220,28 @@ class SyntaxTranslationTask(TranslationTask):
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """fairseq's, with the fingerprints of the dictionaries, by side, and what the source was parsed with."""
-        parsed_with = dict(self.directory.parsed_with("source") or {})
-        recorded = {"dictionaries": self._dictionaries.fingerprints, "source_parsed_with": parsed_with}
+        """fairseq's, with fingerprints of dictionaries and segmentations, and what the source was parsed with."""
+        recorded = {
+            "dictionaries": self._dictionaries.fingerprints,
+            "segmentations": self._segmentations.fingerprints,
+            "source_parsed_with": dict(self.directory.parsed_with("source") or {}),
+        }
         return {**super().state_dict(), **recorded}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """fairseq's.
 
         Raises:
-            SyntaxDataError: the model was trained with another dictionary
+            SyntaxDataError: the model was trained with another dictionary, or on pieces of another segmentation
         """
         state = dict(state_dict)
-        dictionaries = state.pop("dictionaries", {})
+        dictionaries, segmentations = state.pop("dictionaries", {}), state.pop("segmentations", {})
         self._last_parsed_with = state.pop("source_parsed_with", None)
         super().load_state_dict(state)
         self._dictionaries.check_model(
             dictionaries, self.data_dir, "--data, or fairseq's first argument, is the directory that it was trained on"
         )
+        self._segmentations.add_model(segmentations)
 
     def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
         """Check that training may go on from a checkpoint: its numbers must mean the words and labels of these data.
@@ -233,10 +252,12 @@ class SyntaxTranslationTask(TranslationTask):
             path: of the checkpoint, for errors
 
         Raises:
-            SyntaxDataError: the dictionaries, labels or tags are others
+            SyntaxDataError: the dictionaries, segmentations, labels or tags are others
         """
+        recorded = state.get("task_state") or {}
+        self._segmentations.check_model(recorded.get("segmentations", {}))
         self._dictionaries.check_model(
-            (state.get("task_state") or {}).get("dictionaries", {}),
+            recorded.get("dictionaries", {}),
             self.data_dir,
             "give fairseq-preprocess --srcdict and --tgtdict, those of the first training",
         )
@@ -305,7 +326,16 @@ class SyntaxTranslationTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> SyntaxTranslationTask:
-        """fairseq's; with ``--syntax-input conllu``, fairseq-interactive reads blocks in place of lines."""
+        """fairseq's; with ``--syntax-input conllu``, fairseq-interactive reads blocks in place of lines.
+
+        Raises:
+            SyntaxDataError: a dictionary, inventory or segmentation of the data is not the one that was made with them
+        """
+        path = cfg.data.split(os.pathsep)[0]
+        if cfg.source_lang is None or cfg.target_lang is None:
+            cfg.source_lang, cfg.target_lang = infer_language_pair(path)
+        if cfg.source_lang is not None and cfg.target_lang is not None:
+            DataDirectory(path, cfg.source_lang, cfg.target_lang).check_language_files()
         task = super().setup_task(cfg, **kwargs)
         if cfg.syntax_input == "conllu":
             from fairseq_syntax.inference.interactive import read_blocks_in_interactive
@@ -314,13 +344,26 @@ class SyntaxTranslationTask(TranslationTask):
         return task
 
     def build_bpe(self, args: Any) -> Any:
-        """fairseq's ``--bpe``, else the data's own segmentation, so that detokenized output is text."""
+        """fairseq's ``--bpe``, else the data's own segmentation, so that detokenized output is text.
+
+        Raises:
+            SyntaxDataError: the model was trained on pieces of a segmentation that is missing, and nothing else
+                (``--bpe``, ``--post-process``) joins them
+        """
         bpe = super().build_bpe(args)
-        return SegmentationDecoder(self.target_segmenter) if bpe is None and self.target_segmenter else bpe
+        post_process = str(self.cfg.post_process or "")
+        joins = bool(post_process) and not post_process.startswith("${")  # the option's name, without fairseq's command
+        if bpe is not None or (joins and self.directory.segmenter("target") is None):
+            return bpe
+        return SegmentationDecoder(self.target_segmenter) if self.target_segmenter else None
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list, list]:
         """Parse, where needed, and segment raw input."""
         return self._input.encode(lines)
+
+    def encode_raw(self, sentences: Sequence[str]) -> list[Tensor]:
+        """Tokens [T] of texts, parsed where the model reads a parse, for :meth:`build_dataset_for_inference` next."""
+        return self._input.encode(list(sentences))[0]
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None) -> SyntaxPairDataset:
         """A dataset of the user's sentences, with the syntax that was found when they were encoded."""

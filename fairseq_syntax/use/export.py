@@ -108,6 +108,7 @@ def export(
                 folder.mkdir()
                 write = write_ctranslate2 if kind == "ctranslate2" else write_fairseq
                 factors = write(loaded, folder, quantization)
+                longest = utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())
                 exported = Exported(
                     kind,
                     task.cfg.source_lang,
@@ -116,10 +117,11 @@ def export(
                     source_tag,
                     quantization,
                     loaded.head.shift,
-                    *map(int, utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())),
+                    int(longest[0]),
+                    int(longest[1]),
                 )
-                exported.save(folder)
                 segmented = _copy_data(task, folder, segmentation, bool(factors))
+                exported.save(folder)
                 (folder / "README.md").write_text(_readme(exported, segmented), encoding="utf-8")
                 folder.rename(output)
         except BaseException:

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import atomic_open
+from fairseq_syntax.runtime.files import write_json
+from fairseq_syntax.runtime.manifest import Entry, check_entry, entry_of, sealed, unsealed
 
 FORMAT_VERSION = 1
 DESCRIPTION = "export.json"
 KINDS = ("fairseq", "ctranslate2")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 CHECKPOINT = "model.pt"
+_UNREAD = ("README.md", DESCRIPTION)  # no part of the model
 FACTOR_MARK = "￨"  # between a piece and its factors, as CTranslate2 takes them
 
 
@@ -36,6 +38,7 @@ class Exported:
         source_tag: a piece that begins and ends each source sentence, for multi-task models; none if empty
         quantization: of the weights; CTranslate2 only
         alignment_shift: of the attention that words are aligned by (``AlignmentHead.shift``); CTranslate2 only
+        files: size and checksum of each file beside this description, by name (``runtime/manifest.py``)
         max_source_positions, max_target_positions: the longest sentences that the model takes and makes, in pieces
             with ``</s>``
         format: of this description
@@ -50,28 +53,38 @@ class Exported:
     alignment_shift: int = 0
     max_source_positions: int = 1024
     max_target_positions: int = 1024
+    files: dict[str, Entry] = field(default_factory=dict)
     format: int = FORMAT_VERSION
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``export.json``."""
-        with atomic_open(Path(folder) / DESCRIPTION) as file:
-            json.dump(asdict(self), file, indent=1)
-            file.write("\n")
+        """Write ``export.json``, with what the folder's other files are."""
+        files = {path.name: entry_of(path) for path in sorted(Path(folder).iterdir()) if path.name not in _UNREAD}
+        write_json(Path(folder) / DESCRIPTION, sealed({**asdict(self), "files": files}))
+
+    def check(self, folder: str | os.PathLike[str]) -> None:
+        """Make sure that each file is the one that was exported.
+
+        Raises:
+            SyntaxDataError: one is missing, or has changed since
+        """
+        for name, entry in self.files.items():
+            check_entry(Path(folder) / name, entry, "copy or export the model again")
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Exported:
-        """Read ``export.json``.
+        """Read ``export.json``, and compare the files beside it.
 
         Raises:
-            SyntaxDataError: there is none, or it is not one that this version reads
+            SyntaxDataError: there is none, or it is not one that this version reads; or a file is missing or damaged
         """
         path = Path(folder) / DESCRIPTION
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            found = cls(**values)
+            found = cls(**unsealed(json.loads(path.read_text(encoding="utf-8")), path))
         except FileNotFoundError as error:
             hint = "give a checkpoint, or a folder that fairseq-syntax export wrote"
             raise SyntaxDataError(f"not an exported model: it has no {DESCRIPTION}", path=folder, hint=hint) from error
+        except SyntaxDataError:
+            raise
         except (OSError, ValueError, TypeError) as error:
             raise SyntaxDataError(f"not a description of an exported model: {error}", path=path) from error
         if found.format != FORMAT_VERSION or found.kind not in KINDS:
@@ -81,6 +94,7 @@ class Exported:
                 path=path,
                 hint="export the model again with this version",
             )
+        found.check(folder)
         return found
 
 

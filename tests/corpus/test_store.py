@@ -497,12 +497,12 @@ def test_spans_of_sentences(tmp_path):
 
 
 def test_a_trial_of_damaged_stores(tmp_path):
-    """``tools/damaged_stores.py`` with few of them: nothing passes in silence."""
+    """``tools/damage.py`` with few of them: nothing passes in silence, or as a raw traceback."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     try:
-        from tools.damaged_stores import KINDS, trial
+        from tools.damage import KINDS, damage_stores
     finally:
         sys.path.pop(0)
-    found = trial(20 * len(KINDS), 2, tmp_path)
-    assert sum(counts["silent"] for counts in found.values()) == 0
-    assert all(found[kind]["error"] > 0 for kind in ("truncated", "several bits", "zeros", "two blocks swapped"))
+    found = damage_stores(20 * len(KINDS), 2, tmp_path)
+    assert not any(counts["silent"] or counts["raw"] for counts in found.values())
+    assert all(found[kind]["told"] > 0 for kind in ("truncated", "several bits", "zeros", "two blocks swapped"))

@@ -114,4 +114,4 @@ def test_what_registration_reaches_is_small():
     modules = loaded_by("import fairseq_syntax; fairseq_syntax.register()")
     files = [ROOT / m.replace(".", "/") for m in modules]
     files = [f / "__init__.py" if f.is_dir() else f.with_suffix(".py") for f in files]
-    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 14_500
+    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 15_000

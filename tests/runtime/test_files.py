@@ -1,7 +1,9 @@
 """Files are written whole or not at all, whatever they are; a step is done only if nothing has changed since."""
 
+import bz2
 import errno
 import gzip
+import lzma
 import os
 import signal
 import stat
@@ -328,3 +330,21 @@ def test_an_output_is_no_input_but_for_what_nothing_is_overwritten_of(tmp_path):
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(SyntaxDataError, match="the output would overwrite this input"):
         check_output(tmp_path / "b", tmp_path / "a")
+
+
+def test_compressed_files_are_read_by_their_content_or_named(tmp_path):
+    text = b"a line\nanother\n"
+    for ending, packed in ((".gz", gzip.compress(text)), (".bz2", bz2.compress(text)), (".xz", lzma.compress(text))):
+        for name in (f"text{ending}", f"text{ending}.renamed"):
+            (tmp_path / name).write_bytes(packed)
+            assert list(read_lines(tmp_path / name)) == ["a line", "another"]
+    (tmp_path / "text.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00")
+    for name, content in (("empty.gz", b""), ("plain.gz", text), ("cut.gz", gzip.compress(text)[:-6]), ("a.bz2", b"")):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "cut.xz").write_bytes(lzma.compress(text)[:-9])
+    for name in ("text.zst", "empty.gz", "plain.gz", "cut.gz", "a.bz2", "cut.xz"):
+        with pytest.raises(SyntaxDataError) as error:
+            list(read_lines(tmp_path / name))
+        assert error.value.path == tmp_path / name
+    (tmp_path / "empty").write_bytes(b"")
+    assert list(read_lines(tmp_path / "empty")) == []

@@ -394,6 +394,7 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     pair = next(without.glob("test.*.idx")).name.split(".")[1]
     for path in without.glob(f"test.{pair}.{pair.split('-')[1]}.*"):
         path.unlink()
+    (without / "manifest.json").unlink()
     argv[argv.index(str(data))] = str(without)
     assert main([*argv, "--out", str(tmp_path / "no")]) == 1
     assert "--split test has no references" in capsys.readouterr().err

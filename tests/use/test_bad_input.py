@@ -99,8 +99,9 @@ def test_standard_input_that_is_not_utf8_is_named(trained, monkeypatch, capsys):
 def test_what_is_no_checkpoint(tmp_path, content):
     path = tmp_path / "model.pt"
     path.write_bytes(content)
-    with pytest.raises(SyntaxDataError, match=r"model\.pt: not a checkpoint of fairseq"):
+    with pytest.raises(SyntaxDataError) as error:
         load_models([path])
+    assert error.value.path == str(path)
     with pytest.raises(SyntaxDataError, match="is a folder, not a checkpoint"):
         load_models([tmp_path])
     with pytest.raises(SyntaxDataError, match=r"no such checkpoint \(beside it: model\.pt\)"):
@@ -111,12 +112,11 @@ def test_what_is_no_checkpoint(tmp_path, content):
         load_models([f"{path}:{path}"])
 
 
-def test_data_that_are_missing_or_others(toy, trained, tmp_path, capsys):
+def test_data_that_are_missing_or_others(toy, trained, tmp_path, without_manifest, capsys):
     options = ["--device", "cpu", "--input", str(toy.raw / "test.en.conllu")]
     assert main(["translate", str(trained), "--data", str(tmp_path / "none"), *options]) == 1
     assert "the model's data cannot be read" in capsys.readouterr().err
-    other = tmp_path / "other"
-    shutil.copytree(toy.data, other)
+    other = without_manifest
     path = other / "dict.en.txt"
     rows = path.read_text(encoding="utf-8").splitlines()
     for changed in (rows[:-3], rows[::-1]):  # of another size, and of the same
@@ -187,3 +187,38 @@ def test_a_gpu_that_is_not_there(tmp_path, capsys):
     argv = ["tree", "--path", str(tmp_path / "no.pt"), "--device", "cuda", "--input", str(tmp_path / "no")]
     assert main(argv) == 1
     assert "the device cuda cannot be used" in capsys.readouterr().err
+
+
+@pytest.fixture
+def without_manifest(toy, tmp_path) -> Path:
+    """A copy of the data that says nothing of what was made."""
+    data = tmp_path / "copied"
+    shutil.copytree(toy.data, data)
+    (data / "manifest.json").unlink()
+    return data
+
+
+@pytest.mark.parametrize("lang", ["en", "de"])
+def test_a_missing_segmentation_is_named_before_raw_text_is_cut(toy, trained, without_manifest, lang):
+    """Without the source's, text would be cut at spaces; without the target's, pieces would be left as they are."""
+    data = without_manifest
+    (data / f"segmentation.{lang}.json").unlink()
+    with pytest.raises(SyntaxDataError) as error:
+        Translator.load(trained, data, device="cpu").translations([flat(toy, 0)])
+    assert error.value.path == str(data / f"segmentation.{lang}.json")
+    options = ["--path", trained, "--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu", "--max-tokens", 400]
+    if lang == "de":
+        with pytest.raises(SyntaxDataError):
+            toy_data.fairseq("generate", data, *options)
+        assert "H-0" in toy_data.fairseq("generate", data, *options, "--post-process", "sentencepiece")
+
+
+def test_another_segmentation_is_not_taken_for_the_trained_one(trained, without_manifest):
+    for ending in ("json", "model"):
+        name = f"segmentation.de.{ending}"
+        (without_manifest / name).write_bytes((without_manifest / name.replace(".de.", ".en.")).read_bytes())
+    about = without_manifest / "segmentation.de.json"
+    about.write_text(about.read_text("utf-8").replace("segmentation.en.model", "segmentation.de.model"), "utf-8")
+    with pytest.raises(SyntaxDataError) as error:
+        load_models([trained], without_manifest)
+    assert error.value.path == str(about)

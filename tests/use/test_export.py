@@ -24,7 +24,10 @@ from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import AlignmentHead
+from fairseq_syntax.runtime.files import write_json
+from fairseq_syntax.runtime.manifest import sealed
 from fairseq_syntax.use import export
+from fairseq_syntax.use.exported import Exported
 from fairseq_syntax.use.forced_decoding import ForcedDecoder
 from fairseq_syntax.use.translator import Translator
 
@@ -181,8 +184,9 @@ def test_label_embeddings_become_source_factors(labelled, text, tmp_path):
         make(labelled, "fairseq", tmp_path / "stock")
     assert not (tmp_path / "stock").exists()
     # One that was trained on control parses takes no others, also where no model of PyTorch asks for them.
-    labels = folder / "labels.en.json"
+    labels, description = folder / "labels.en.json", Exported.load(folder)
     labels.write_text(json.dumps({**json.loads(labels.read_text()), "parsed_with": {"control": ["linear"]}}))
+    description.save(folder)
     translator = Translator.load(folder, parser_name="chain_parser")
     (tmp_path / "real.conllu").write_text(binarized.conllu(text[1:]), encoding="utf-8")
     with pytest.raises(SyntaxDataError, match=r"control parses \(linear\), and these are real"):
@@ -292,6 +296,7 @@ def test_a_multi_task_model_is_asked_for_a_translation(corpus, tmp_path, kind):
     pytest.importorskip("ctranslate2")
     data, tag = tmp_path / "bin", "<translate>"
     shutil.copytree(corpus / "bin", data)
+    (data / "manifest.json").unlink()
     with open(data / "dict.en.txt", "a", encoding="utf-8") as file:
         file.write(f"{tag} 1\n")
     loaded = untrained(data, "transformer", sure=20)
@@ -340,6 +345,7 @@ def test_a_model_of_fairseqs_own_task_is_loaded_and_exported(corpus, tmp_path, c
 def test_given_translations_are_scored_with_the_tag_too(corpus, tmp_path):
     data, tag = tmp_path / "bin", "<translate>"
     shutil.copytree(corpus / "bin", data)
+    (data / "manifest.json").unlink()
     with open(data / "dict.en.txt", "a", encoding="utf-8") as file:
         file.write(f"{tag} 1\n")
     loaded = untrained(data, "transformer", sure=20)
@@ -412,7 +418,7 @@ def test_bad_folders_and_options(supervised, tmp_path):
     folder = make(supervised, "fairseq", tmp_path / "out")
     with pytest.raises(SyntaxDataError, match="no part in an ensemble"):
         Translator.load([folder, supervised])
-    (folder / "export.json").write_text('{"kind": "fairseq", "source_lang": "en", "target_lang": "de", "format": 9}')
+    write_json(folder / "export.json", sealed({"kind": "fairseq", "source_lang": "", "target_lang": "", "format": 9}))
     with pytest.raises(SyntaxDataError, match="format 9"):
         Translator.load(folder)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import read_lines
+from fairseq_syntax.runtime.files import read_lines, uncompressed_name
 
 # Further distances are counted together, as by the sets' own programs: LingEval97's are in words, ContraPro's, of a
 # pronoun from what it stands for, in sentences.
@@ -71,10 +71,10 @@ def read_set(text: str) -> ContrastSet:
         return read_parallel(name or _common_name(paths), paths)
     if len(paths) != 1:
         raise SyntaxDataError(f"not a set: {text!r}", hint="FILE.json, FILE.tsv or SOURCE,CORRECT,INCORRECT")
-    ending = Path(paths[0].removesuffix(".gz")).suffix
+    ending = Path(uncompressed_name(paths[0])).suffix
     if ending not in (".json", ".tsv"):
         raise SyntaxDataError("a set is .json, .tsv or three files", path=paths[0], hint="SOURCE,CORRECT,INCORRECT")
-    name = name or os.path.basename(paths[0].removesuffix(".gz")).removesuffix(ending)
+    name = name or os.path.basename(uncompressed_name(paths[0])).removesuffix(ending)
     return read_json(name, paths[0]) if ending == ".json" else read_tsv(name, paths[0])
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import read_bytes
 
 _GENERATED = re.compile(r"([STHDP])-(\d+)\t(.*)")
 _MARKS_OUTPUT = re.compile(rb"^[HD]-\d+\t-?(?:\d|inf|nan)", re.MULTILINE)
@@ -39,7 +37,7 @@ class Translations:
 
 
 def read_text(path: str | os.PathLike[str]) -> list[str]:
-    """The lines of a UTF-8 text file (or a gzip of one), without trailing white space, as sacrebleu reads them.
+    """The lines of a UTF-8 text file (or a compressed one), without trailing white space, as sacrebleu reads them.
 
     Only a line feed ends a line: a carriage return or U+2028 inside a sentence does not make two of it.
 
@@ -126,12 +124,7 @@ def check_parallel(files: Sequence[tuple[str, int]]) -> int:
 
 
 def _read_bytes(path: str | os.PathLike[str]) -> bytes:
-    try:
-        data = Path(path).read_bytes()
-        if os.fspath(path).endswith(".gz"):
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
+    data = read_bytes(path)
     if not data:  # blank lines are translations of nothing, of a model that has collapsed
         raise SyntaxDataError("the file is empty", path=path, hint="did the command that writes it fail?")
     return data

@@ -1,0 +1,94 @@
+"""Data directories whose files are damaged, missing or swapped: training and ``inspect --check`` say so."""
+
+from __future__ import annotations
+
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from fairseq import tasks
+
+from fairseq_syntax.cli import main as command
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.manifest import MANIFEST, Manifest, file_checksum
+
+
+def load(data: Path) -> None:
+    """What training reads of a data directory."""
+    values = {"source_lang": "en", "target_lang": "de", "dataset_impl": None, "train_subset": "train"}
+    task = tasks.setup_task(Namespace(task="syntax_translation", data=str(data), **values))
+    for split in ("train", "valid"):
+        task.load_dataset(split, combine=True)
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+
+
+def swap_lines(path: Path) -> None:
+    rows = path.read_text("utf-8").splitlines(keepends=True)
+    rows[3], rows[4] = rows[4], rows[3]
+    path.write_text("".join(rows), "utf-8")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def swap_splits(path: Path) -> None:
+    other = path.with_name(path.name.replace("train", "valid"))
+    here, there = path.read_bytes(), other.read_bytes()
+    path.write_bytes(there)
+    other.write_bytes(here)
+
+
+DAMAGES = [
+    *((name, flip) for name in ("train.en-de.de.bin", "train.en-de.de.idx", "train.en-de.en.idx", "dict.de.txt")),
+    *((name, flip) for name in ("segmentation.de.model", "labels.en.json", "valid.en-de.de.bin", MANIFEST)),
+    *((name, swap_lines) for name in ("dict.de.txt", "dict.en.txt", "labels.en.json")),
+    *((name, cut) for name in ("train.en-de.de.bin", "train.en-de.de.idx", "segmentation.en.json")),
+    *((name, swap_splits) for name in ("train.en-de.de.bin", "train.en-de.de.idx")),
+    *((name, Path.unlink) for name in ("train.en-de.de.bin", "train.en-de.de.idx", "segmentation.en.json")),
+    *((name, Path.unlink) for name in ("segmentation.de.json", "labels.en.json", "dict.de.txt")),
+]
+
+
+@pytest.mark.parametrize("name, damage", DAMAGES, ids=lambda value: getattr(value, "__name__", value))
+def test_damage_is_told_by_training_and_by_the_check(toy, tmp_path, capsys, name, damage):
+    data = tmp_path / "data"
+    shutil.copytree(toy.data, data)
+    damage(data / name)
+    with pytest.raises(SyntaxDataError) as error:
+        load(data)
+    assert error.value.path is not None and Path(error.value.path).parent == data
+    assert command(["inspect", str(data), "--check"]) == 1
+    assert str(data / name) in "".join(capsys.readouterr())
+
+
+def test_whole_data_load_and_a_missing_manifest_is_named(toy, tmp_path, capsys):
+    data = tmp_path / "data"
+    shutil.copytree(toy.data, data)
+    load(data)
+    assert command(["inspect", str(data), "--check"]) == 0
+    noted = Manifest.read(data)
+    files = {path.name for path in data.iterdir() if not path.name.startswith(".")}
+    assert set(noted.files) == files - {MANIFEST, "preprocess.log"}
+    (data / MANIFEST).unlink()
+    load(data)
+    assert command(["inspect", str(data), "--check"]) == 1
+    assert MANIFEST in capsys.readouterr().out
+
+
+def test_binarizing_the_syntax_alone_notes_the_tokens_too(toy, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(toy.data, data)
+    (data / MANIFEST).unlink()
+    options = ["-s", "en", "-t", "de", "--destdir", str(data)]
+    prefixes = [x for split in ("train", "valid") for x in (f"--{split}pref", str(toy.segmented / split))]
+    assert not command(["binarize", *options, *prefixes])
+    noted = Manifest.read(data).files
+    assert noted["train.en-de.de.bin"]["xxh3"] == file_checksum(toy.data / "train.en-de.de.bin")
+    assert "test.en-de.de.bin" not in noted and "segmentation.de.model" in noted
