@@ -138,7 +138,7 @@ def syntax_sentence(tests: Mapping[str, Any], system: str = "PSH") -> str:
             f"with *{control}* trees it keeps {low_to_high([100 * share for share in kept], '{:.0f}')} % of its gain, "
             f"and what the parse adds to them is {how}"
         )
-    return f"Most of it is no syntax: {SYSTEMS[system]} attends to heads, and {'; '.join(parts)}."
+    return f"Of the gain of supervised heads ({SYSTEMS[system]}), controls keep a part: {'; '.join(parts)}."
 
 
 # -- languages ---------------------------------------------------------------------------------------------------------
@@ -176,6 +176,8 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
         for lang, of in languages.items()
         if all(of.get("seeds", {}).get(name, 0) >= 3 for name in ("transformer", "PSH", "PSH.linear", "PSH.random"))
     ]
+    if len(orders) < 2:
+        return "What syntax gives by language is being measured."
     near, far = (pick(orders, key=orders.__getitem__) for pick in (min, max))
     text = (
         f"Of the same English text, {100 * orders[near]:.0f} % of the word alignments cross in {LANGUAGES[near]} and "
@@ -351,7 +353,7 @@ def page(results: Mapping[str, Any]) -> str:
         "the pairs.",
         quality_sentence(quality),
     ]
-    template = (HERE / "page.md").read_text(encoding="utf-8")
+    template = (HERE / "page.txt").read_text(encoding="utf-8")
     return template.format(
         sentences="\n".join(f"- {sentence}" for sentence in sentences),
         languages=languages_table(languages).render("markdown"),

@@ -1,7 +1,10 @@
-"""The atlas: measures of word order, by hand and against scipy's Kendall's tau."""
+"""The atlas: word order against scipy's Kendall's tau, what is kept of runs, and the page, held to its results."""
 
+import copy
 import itertools
+import json
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +16,9 @@ from fairseq_syntax.corpus.conllu import ParsedLine
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
 try:
+    import keep
+    import measure
+    import page
     import word_order
 finally:
     sys.path.remove(str(ATLAS))
@@ -48,3 +54,86 @@ def test_crossings_within_sentences_and_of_neighbours():
     assert word_order.of_sentences(links, parse.sentences) == [[(0, 6), (0, 7), (1, 5), (2, 4)], [(3, 0), (5, 2)]]
     found = word_order.measure([parse], [links])
     assert found == {"crossing": 5 / 6, "neighbours": 3 / 4, "aligned": 5 / 6, "lines": 1}
+
+
+def test_what_is_kept_of_a_run(tmp_path):
+    run = tmp_path / "grid" / "PSH.linear" / "2"
+    run.mkdir(parents=True)
+    for name, text in {
+        "command": "fairseq-train x\n",
+        "done": json.dumps({"seconds": 5, "cpu": "a CPU", "code": 0}),
+        "train.log": "x | valid on 'valid' subset | loss 3.5 | nll_loss 2.25 | ppl 4 | num_updates 120 | best 1\n",
+        "test.last.txt": "ein Satz\n\n",
+        "valid.last.txt": "noch einer\n",
+    }.items():
+        (run / name).write_text(text)
+    (tmp_path / "grid" / "PSH" / "1").mkdir(parents=True)  # not finished
+    assert keep.read_run(run) == {
+        "system": "PSH.linear",
+        "seed": 2,
+        "command": "fairseq-train x",
+        "seconds": 5,
+        "cpu": "a CPU",
+        "curve": [(120, 3.5, 2.25)],
+        "test": ["ein Satz", ""],
+        "valid": ["noch einer"],
+    }
+
+
+def test_attachment():
+    assert measure.attachment([[0, 0, 1], [0]], [[0, 2, 1], [0]]) == 75.0
+
+
+@pytest.fixture
+def results():
+    return json.loads((ATLAS / "results.json").read_text(encoding="utf-8"))
+
+
+def test_the_page_is_that_of_the_results(results):
+    assert (page.DOCS / "what-syntax-gives.md").read_text(encoding="utf-8") == page.page(results)
+
+
+def test_sentences_say_significant_where_the_interval_excludes_zero(results):
+    tests = results["multi30k"]
+    before = page.gains_sentence(tests)
+    changed = copy.deepcopy(tests)
+    for metrics in changed.values():
+        for row in metrics["BLEU"]:
+            if row["system"] == "PASCAL":
+                row["gain"] = [7.04, 5.0, 9.0]
+            if row["system"] == "PSH":
+                row["gain"] = [0.5, -0.5, 1.5]
+    after = page.gains_sentence(changed)
+    gaining, others = (sentence.partition(";") for sentence in (before, after))
+    assert "PSH" in gaining[0] and "PASCAL" in gaining[2]
+    assert "PASCAL" in others[0] and "PSH" in re.split(r"\W", others[2]) and "7.0" in others[0]
+
+
+def test_figures_of_the_sentences_are_those_of_the_results(results):
+    gains = [
+        row["gain"][0]
+        for metrics in results["multi30k"].values()
+        for row in metrics["BLEU"]
+        if page.is_significant(row["gain"])
+    ]
+    stated = re.findall(r"\d+\.\d", page.gains_sentence(results["multi30k"]))
+    assert [float(one) for one in stated] == pytest.approx([min(gains), max(gains)], abs=0.05)
+
+
+def test_a_page_of_other_numbers_of_runs(results):
+    """With nothing run, and with all rows of a language."""
+    empty = {**results, "languages": {lang: {"order": None} for lang in page.LANGUAGES}, "parse_quality": None}
+    assert page.NOT_RUN in page.page(empty)
+    row = {"system": "PSH", "gain": [2.5, 1.0, 4.0], "controls": {}}
+    for control in ("linear", "random"):
+        row["controls"][control] = {"gain": [1.5, 0.5, 2.5], "syntax": [1.0, -0.5, 2.5]}
+    seeds = dict.fromkeys(("transformer", "PSH", "PSH.linear", "PSH.random"), 3)
+    measured = {"BLEU": {"scores": {"transformer": 8.0}, "rows": [row]}}
+    order = {"crossing": 0.3}
+    full = copy.deepcopy(empty)
+    full["languages"]["de"] = {"order": {"crossing": 0.05}}
+    full["languages"]["tr"] = {"order": order, "seeds": seeds, "metrics": measured}
+    text = page.languages_sentence(full["languages"])
+    assert "30 %" in text and "5 %" in text and "2.5" in text and text.count("Turkish") == 3
+    assert "**+2.50 (+1.00 to +4.00)**" in page.page(full)
+    page.draw_languages(full["languages"])
