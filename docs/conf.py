@@ -65,6 +65,14 @@ def make_sources(app: Any) -> None:
     pictures.site(site_pages.OUT / "pictures")
 
 
+def relink_sources(app: Any, docname: str, content: list[str]) -> None:
+    """Links of the site's own pages lead to sources, as they are read in the repository; here they lead to pages."""
+    page = site_pages.DOCS / f"{docname}.md"
+    if page.parent == site_pages.DOCS:
+        content[0] = site_pages.relink(content[0], page, page)
+
+
 def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
     app.connect("builder-inited", make_sources)
+    app.connect("source-read", relink_sources)

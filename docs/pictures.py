@@ -418,11 +418,16 @@ def attention(data: Path, checkpoint: Path, sentence: int, out: Path) -> None:
     save(heat_maps(exhibits[0], "PASCAL", layers=[0], heads=[0, 1], src=src), out)
 
 
-def site(out: Path) -> None:
-    """Draw the site's pictures into a directory."""
+def figures(out: Path) -> None:
+    """Draw the pictures of measured results into a directory; pages show them in the repository too."""
     out.mkdir(parents=True, exist_ok=True)
     for draw in (speed, toy, multi30k, shares, by_dependency, reliability, curves):
         save(draw(), out / f"{draw.__name__}.svg")
+    save(terms.bench_bars(lasyn_ratios()), out / "lasyn.svg")
+
+
+def site(out: Path) -> None:
+    """Draw the pictures of the systems' score terms, which only the site shows, into a directory."""
     terms.save_all(out / "terms")
     save(terms.bench_bars(lasyn_ratios()), out / "terms" / "lasyn.svg")
 
@@ -457,7 +462,8 @@ def main() -> int:
     keep = kinds.add_parser("keep-curves", help="what the site needs of fairseq-train's logs")
     keep.add_argument("logs", nargs="+", metavar="NAME=LOG")
     keep.add_argument("--out", type=Path, default=CURVES, metavar="FILE", help="default: %(default)s")
-    kinds.add_parser("site", help="the pictures of the site").add_argument("out", type=Path)
+    drawn = kinds.add_parser("figures", help="the pictures of measured results, in docs/figures")
+    drawn.add_argument("--out", type=Path, default=ROOT / "docs/figures", metavar="DIR", help="default: %(default)s")
     args = parser.parse_args()
     if args.kind == "attention":
         attention(args.data, args.pascal, args.sentence, args.out)
@@ -465,8 +471,8 @@ def main() -> int:
     if args.kind == "keep-curves":
         keep_curves(args.logs, args.out)
         return 0
-    if args.kind == "site":
-        site(args.out)
+    if args.kind == "figures":
+        figures(args.out)
         return 0
     readings = read_models(args.data, {"plain Transformer": args.plain, "PASCAL": args.pascal})
     for reading in readings:

@@ -54,13 +54,23 @@ def pages() -> dict[Path, Path]:
     return found | {ROOT / source: OUT / page for source, page in FIXED.items() if (ROOT / source).exists()}
 
 
+# What a program makes a page of.
+MADE_FROM = {ROOT / "bench/results.jsonl": OUT / "speed.md"}
+
+
+def linked_pages() -> dict[Path, Path]:
+    """Absolute path of each file that a link may name, with that of the page that shows it."""
+    own = {page: page for page in DOCS.glob("*.md")}
+    return {**own, **pages(), **MADE_FROM}
+
+
 def relink(text: str, source: Path, page: Path) -> str:
     """A file's Markdown with links that hold from a page of the site.
 
     Raises:
         ValueError: a link leads to no file
     """
-    shown = pages()
+    shown = linked_pages()
 
     def change(match: re.Match[str]) -> str:
         image, label, target = match.groups()
@@ -152,7 +162,8 @@ def write_pages() -> None:
     for source, page in shown.items():
         text = relink(source.read_text("utf-8"), source, page)
         if page.parent.name == "systems":
-            text = with_equation(text, formulas[page.stem] + picture_of(page.stem))
+            formula = relink(formulas[page.stem], DOCS / "equations.md", page)
+            text = with_equation(text, formula + picture_of(page.stem))
         if page.parent.name == "results":
             text = without_section(text, "Commands")
         written.add(write(page, text))
