@@ -55,19 +55,19 @@ class ScoreTerm:
     tensors: tuple[Tensor, ...] = ()
     needs_memory: bool = False
 
-    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         """The dense reference form.
 
         Args:
             scores: [B, h, T, S], ``QKᵀ/√d`` of the touched heads, before the masks and the softmax
-            given: what else there is of these heads
+            inputs: what else there is of these heads
 
         Returns:
             [B, h, T, S]
         """
         return scores
 
-    def output(self, weights: Tensor, given: HeadInputs) -> Tensor | None:
+    def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor | None:
         """What to add to the heads' output, such as values of relative positions: ``Σ_j weights_ij a_ij``.
 
         Args:
@@ -107,11 +107,11 @@ class WhereParsed(ScoreTerm):
         self._term, self._otherwise = term, otherwise or ScoreTerm()
         self._parsed = parsed[:, None, None, None]
 
-    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
-        return torch.where(self._parsed, self._term.scores(scores, given), self._otherwise.scores(scores, given))
+    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
+        return torch.where(self._parsed, self._term.scores(scores, inputs), self._otherwise.scores(scores, inputs))
 
-    def output(self, weights: Tensor, given: HeadInputs) -> Tensor | None:
-        added, otherwise = self._term.output(weights, given), self._otherwise.output(weights, given)
+    def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor | None:
+        added, otherwise = self._term.output(weights, inputs), self._otherwise.output(weights, inputs)
         if added is None or otherwise is None:
             only = added if otherwise is None else otherwise
             return None if only is None else only.masked_fill(self._parsed if added is None else ~self._parsed, 0.0)
@@ -197,12 +197,12 @@ class SyntaxSelfAttention(MultiheadAttention):
         inner: list[tuple[ScoreTerm, slice, HeadInputs]] = []
         for term in terms:
             start, stop, _ = term.heads.indices(self.num_heads)
-            own, tensors = tuple(tensors[: len(term.tensors)]), tensors[len(term.tensors) :]
+            term_tensors, tensors = tuple(tensors[: len(term.tensors)]), tensors[len(term.tensors) :]
             h = slice(start, stop)
-            given = HeadInputs(query, memory, q[:, h], k[:, h], v[:, h], own)
-            inner.append((term, slice(start - dense.start, stop - dense.start), given))
-        for term, h, given in inner:
-            scores = torch.cat([scores[:, : h.start], term.scores(scores[:, h], given), scores[:, h.stop :]], dim=1)
+            inputs = HeadInputs(query, memory, q[:, h], k[:, h], v[:, h], term_tensors)
+            inner.append((term, slice(start - dense.start, stop - dense.start), inputs))
+        for term, h, inputs in inner:
+            scores = torch.cat([scores[:, : h.start], term.scores(scores[:, h], inputs), scores[:, h.stop :]], dim=1)
         observed = scores[:, [i - dense.start for i in observe]] if observe else None
         if attn_mask is not None:
             scores = scores + causal_mask(attn_mask, key_padding_mask)
@@ -215,8 +215,8 @@ class SyntaxSelfAttention(MultiheadAttention):
             if drop and term.without_dropout:
                 weights = torch.cat([weights[:, : h.start], kept[:, h], weights[:, h.stop :]], dim=1)
         out = weights @ v[:, dense]  # [B, h, T, d]
-        for term, h, given in inner:
-            if (added := term.output(weights[:, h], given)) is not None:
+        for term, h, inputs in inner:
+            if (added := term.output(weights[:, h], inputs)) is not None:
                 out = torch.cat([out[:, : h.start], out[:, h] + added, out[:, h.stop :]], dim=1)
         return self._merge(with_plain_heads(out, dense, q, k, v, key_padding_mask, drop, attn_mask)), observed
 

@@ -55,12 +55,12 @@ def build_decoder(
     Raises:
         SyntaxDataError: they cannot be combined
     """
-    own = {
+    decoders = {
         name: decoder for name, s in systems.items() if (decoder := s.decoder(cfg, dictionary, embed_tokens, systems))
     }
-    if len(own) > 1:
-        raise SyntaxDataError(f"--decoder-syntax: {' and '.join(own)} each bring a decoder of their own")
-    return next(iter(own.values()), None) or SyntaxTransformerDecoder(cfg, dictionary, embed_tokens, systems)
+    if len(decoders) > 1:
+        raise SyntaxDataError(f"--decoder-syntax: {' and '.join(decoders)} each bring a decoder of their own")
+    return next(iter(decoders.values()), None) or SyntaxTransformerDecoder(cfg, dictionary, embed_tokens, systems)
 
 
 class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):

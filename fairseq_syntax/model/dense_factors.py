@@ -52,11 +52,11 @@ class _DenseFactorAttention(torch.autograd.Function):
         with full_precision(q):
             factor = factor.to(q.dtype)
             weights = q @ k.transpose(2, 3)
-            own = weights[:, heads]
+            scaled = weights[:, heads]
             if add:
-                own.add_(factor)
+                scaled.add_(factor)
             else:
-                own.mul_(factor)
+                scaled.mul_(factor)
             if mask is not None:
                 weights.masked_fill_(mask, float("-inf"))
             # Half precision is summed in float32 inside.

@@ -341,7 +341,7 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
                 hint="give them different layers",
             )
     replaced: dict[int, str] = {}
-    given: dict[int, str] = {}
+    prescribed: dict[int, str] = {}
     scaled: dict[int, str] = {}
     supervised: dict[int, tuple[str, str]] = {}
     for system in systems:
@@ -358,7 +358,7 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
             if head in replaced:
                 raise _conflict(side, layer, head, f"{replaced[head]} and {system.name} both compute the scores of")
             replaced[head] = system.name
-        given |= dict.fromkeys(claims.gives, system.name)
+        prescribed |= dict.fromkeys(claims.gives, system.name)
         scaled = {**dict.fromkeys(claims.scales, system.name), **scaled}
         for loss, head in losses:
             if head in supervised:
@@ -370,8 +370,8 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
             raise _conflict(
                 side, layer, head, f"the loss {loss} of {name} would train what {replaced[head]} computes in"
             )
-    for head in given.keys() & scaled.keys():
-        raise _conflict(side, layer, head, f"{scaled[head]} would scale what {given[head]} is to attend to in")
+    for head in prescribed.keys() & scaled.keys():
+        raise _conflict(side, layer, head, f"{scaled[head]} would scale what {prescribed[head]} is to attend to in")
 
 
 def _conflict(side: str, layer: int, head: int, what: str) -> SyntaxDataError:

@@ -50,9 +50,9 @@ def check_word_order(args: Namespace, task: SyntaxTask) -> None:
 
 def fit(embeddings: nn.ModuleDict, layer: int, dim: int) -> None:
     """Embeddings of another size for a layer whose heads have it; ``embeddings`` are by the layer's number."""
-    own = cast(RelativeEmbeddings, embeddings[str(layer)])
-    if own.keys.size(1) != dim:
-        embeddings[str(layer)] = RelativeEmbeddings(own.keys.size(0), dim)
+    embedding = cast(RelativeEmbeddings, embeddings[str(layer)])
+    if embedding.keys.size(1) != dim:
+        embeddings[str(layer)] = RelativeEmbeddings(embedding.keys.size(0), dim)
 
 
 class RelativeTerm(ScoreTerm):
@@ -66,11 +66,11 @@ class RelativeTerm(ScoreTerm):
     def __init__(self, buckets: Tensor, embeddings: RelativeEmbeddings) -> None:
         self._buckets, self._embeddings = buckets[:, None], embeddings
 
-    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
-        by_bucket = given.q @ self._embeddings.keys.to(given.q.dtype).t()  # [B, H, T, R]; q holds the 1/√d
+    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
+        by_bucket = inputs.q @ self._embeddings.keys.to(inputs.q.dtype).t()  # [B, H, T, R]; q holds the 1/√d
         return scores + by_bucket.gather(3, self._buckets.expand_as(scores))
 
-    def output(self, weights: Tensor, given: HeadInputs) -> Tensor:
+    def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor:
         values = self._embeddings.values.to(weights.dtype)
         return sums_by_bucket(weights, self._buckets.expand_as(weights), values.size(0)) @ values
 

@@ -41,7 +41,7 @@ class SystemSearch:
         """
         return None
 
-    def found(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
+    def observe(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
         """See the hypotheses of a batch, the best first, before the caller does."""
 
 

@@ -144,16 +144,16 @@ class SyntaxTransformerModel(TransformerModel):
 
 
 def _chosen(
-    option: str, text: str | None, known: Mapping[str, Any], args: Namespace, task: SyntaxTask
+    option: str, text: str | None, registered: Mapping[str, Any], args: Namespace, task: SyntaxTask
 ) -> dict[str, Any]:
     """The systems that an option names, built, in its order."""
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
-        if name not in known:
-            raise SyntaxDataError(f"{option} {name}: no such system", hint=f"known: {', '.join(sorted(known))}")
+        if name not in registered:
+            raise SyntaxDataError(f"{option} {name}: no such system", hint=f"known: {', '.join(sorted(registered))}")
     if len(set(names)) < len(names):
         raise SyntaxDataError(f"{option} {','.join(names)}: a system is named twice")
-    return {name: known[name].from_args(args, task) for name in names}
+    return {name: registered[name].from_args(args, task) for name in names}
 
 
 def syntax_architecture(args: Namespace) -> None:

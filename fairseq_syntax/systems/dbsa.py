@@ -63,9 +63,14 @@ def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
         word = syntax.real & (syntax.first_piece == syntax.column)
         return Targets(link(syntax), ~syntax.padding, word, word)
     last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
-    own, parent = syntax.of_word(last, syntax.column), syntax.of_word(last[syntax.parent], syntax.column)
-    word = syntax.real & (own == syntax.column)
-    return Targets(torch.where(own == syntax.column, parent, syntax.column + 1), ~syntax.padding, word, word)
+    last_of_word, last_of_parent = (
+        syntax.of_word(last, syntax.column),
+        syntax.of_word(last[syntax.parent], syntax.column),
+    )
+    word = syntax.real & (last_of_word == syntax.column)
+    return Targets(
+        torch.where(last_of_word == syntax.column, last_of_parent, syntax.column + 1), ~syntax.padding, word, word
+    )
 
 
 def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:

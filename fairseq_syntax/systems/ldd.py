@@ -95,7 +95,7 @@ class LddTerm(ScoreTerm):
         dense = len(factors.factor) * thresholds(factors.factor.device).scores_per_entry > B * H * T * T
         self._linear = form == "linear" or (form == "auto" and not dense)
 
-    def scores(self, scores: Tensor, given: HeadInputs | None) -> Tensor:
+    def scores(self, scores: Tensor, inputs: HeadInputs | None) -> Tensor:
         ldd = self._factors.dense(scores.dtype)
         return ldd if self._replace else scores * ldd
 
@@ -120,7 +120,7 @@ class UniformTerm(ScoreTerm):
         self._point, self._real, self._dense = point, real, form == "dense"
         self.without_dropout = form == "linear"
 
-    def scores(self, scores: Tensor, given: HeadInputs | None) -> Tensor:
+    def scores(self, scores: Tensor, inputs: HeadInputs | None) -> Tensor:
         both = self._real[:, :, None] & self._real[:, None, :]
         return scores * (both * self._point[:, None, None])[:, None].to(scores.dtype)
 

@@ -62,8 +62,8 @@ class BiaffineTerm(ScoreTerm):
         self.heads = slice(head, head + 1)
         self._biaffine = biaffine
 
-    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
-        return self._biaffine(given.x, given.memory)[:, None]
+    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
+        return self._biaffine(inputs.x, inputs.memory)[:, None]
 
 
 class GoldTerm(BiaffineTerm):
@@ -78,8 +78,8 @@ class GoldTerm(BiaffineTerm):
         super().__init__(head, biaffine)
         self._parent, self._real = parent, real
 
-    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
-        predicted = super().scores(scores, given)
+    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
+        predicted = super().scores(scores, inputs)
         # exp of this is 0 in float16 and bfloat16 too, and it is finite there
         gold = torch.full_like(predicted[:, 0], -1e4).scatter_(2, self._parent[:, :, None], 0.0)
         return torch.where(self._real[:, None, :, None], gold[:, None], predicted)

@@ -85,7 +85,7 @@ class ParentTerm(ScoreTerm):
             distance = distance.masked_fill(self._ignored[:, :, None], 0.0 if self._add else 1.0)
         return distance[:, None]
 
-    def scores(self, scores: Tensor, given: HeadInputs | None) -> Tensor:
+    def scores(self, scores: Tensor, inputs: HeadInputs | None) -> Tensor:
         distance = self.distance.to(scores.dtype)
         return scores + distance if self._add else scores * distance
 

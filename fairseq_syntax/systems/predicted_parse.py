@@ -102,8 +102,8 @@ class FactorTerm(ScoreTerm):
     def __init__(self, num_heads: int | None, factor: Tensor) -> None:
         self.heads, self.tensors = slice(0, num_heads), (factor,)
 
-    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
-        return scores * given.tensors[0][:, None].to(scores.dtype)
+    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
+        return scores * inputs.tensors[0][:, None].to(scores.dtype)
 
 
 @dataclass

@@ -70,11 +70,11 @@ class DepthTerm(ScoreTerm):
         difference = self._depth[:, None, :] - self._depth[:, :, None]  # row: query, column: key
         return RelativeTerm(difference.clamp(-self._most, self._most) + self._most, self._embeddings)
 
-    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
-        return self._dense.scores(scores, given)
+    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
+        return self._dense.scores(scores, inputs)
 
-    def output(self, weights: Tensor, given: HeadInputs) -> Tensor:
-        return self._dense.output(weights, given)
+    def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor:
+        return self._dense.output(weights, inputs)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         B, H, T, d = q.shape
@@ -179,13 +179,13 @@ class BothTerms(ScoreTerm):
     def __init__(self, *terms: ScoreTerm) -> None:
         self._terms = terms
 
-    def scores(self, scores: Tensor, given: HeadInputs) -> Tensor:
+    def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         for term in self._terms:
-            scores = term.scores(scores, given)
+            scores = term.scores(scores, inputs)
         return scores
 
-    def output(self, weights: Tensor, given: HeadInputs) -> Tensor:
-        parts = [part for term in self._terms if (part := term.output(weights, given)) is not None]
+    def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor:
+        parts = [part for term in self._terms if (part := term.output(weights, inputs)) is not None]
         return torch.stack(parts).sum(dim=0)
 
 

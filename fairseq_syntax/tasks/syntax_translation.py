@@ -404,7 +404,7 @@ class SyntaxTranslationTask(TranslationTask):
             sample, prefix_tokens = self._padded_right(sample, prefix_tokens)
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         for search in self._searches:
-            search.found(generator, sample, hypotheses)
+            search.observe(generator, sample, hypotheses)
         if self._printed_alignment is not None:
             self._printed_alignment.add(sample, hypotheses)
         return hypotheses

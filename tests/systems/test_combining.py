@@ -188,11 +188,11 @@ class LookaheadTerm(ScoreTerm):
         self.tensors = (distribution,)
         self.offsets = offsets
 
-    def scores(self, scores, given: HeadInputs):
-        return scores + given.tensors[0][:, None] + torch.einsum("bhid,hd->bhi", given.q, self.offsets)[..., None]
+    def scores(self, scores, inputs: HeadInputs):
+        return scores + inputs.tensors[0][:, None] + torch.einsum("bhid,hd->bhi", inputs.q, self.offsets)[..., None]
 
-    def output(self, weights, given: HeadInputs):
-        return (weights * given.tensors[0][:, None]).sum(-1, keepdim=True) * self.offsets[:, None]
+    def output(self, weights, inputs: HeadInputs):
+        return (weights * inputs.tensors[0][:, None]).sum(-1, keepdim=True) * self.offsets[:, None]
 
 
 class Blocks(EncoderSystem):
@@ -329,8 +329,8 @@ class BelieverTerm(ScoreTerm):
     def __init__(self, weight):
         self.weight = weight
 
-    def scores(self, scores, given: HeadInputs):
-        return torch.einsum("tbc,cd,sbd->bts", given.x, self.weight, given.memory)[:, None]
+    def scores(self, scores, inputs: HeadInputs):
+        return torch.einsum("tbc,cd,sbd->bts", inputs.x, self.weight, inputs.memory)[:, None]
 
     def output(self, weights, given):
         return weights.square().sum(-1, keepdim=True).expand(-1, -1, -1, 4)

@@ -50,8 +50,8 @@ class TagBigrams:
         sequence = np.append(np.insert(tags, ends - lengths, EDGE), EDGE)
         beside = np.stack([sequence[:-1], sequence[1:]], axis=1)
         inside = np.repeat(tags[pieces > 1][:, None], 2, axis=1)
-        found = np.unique(np.concatenate([beside, inside]), axis=0)
-        return {(int(a), int(b)) for a, b in found if a != 0 and b != 0}
+        pairs = np.unique(np.concatenate([beside, inside]), axis=0)
+        return {(int(a), int(b)) for a, b in pairs if a != 0 and b != 0}
 
 
 def neighbours(sequence: Sequence[int]) -> list[tuple[int, int]]:

@@ -52,22 +52,22 @@ class LatentEnsemble(EnsembleModel):
         self._rows = len(tokens)
         self._tags = torch.empty(len(tokens), 0, dtype=torch.long, device=tokens.device)
         self._marginal: list[Tensor] = []
-        self._given: Tensor | None = None
+        self._template_tags: Tensor | None = None
         if self.templates is not None:
             # Column n has the value at position n, and the length is where </s> has to come.
             self._length = torch.tensor([len(t) for t in self.templates], device=tokens.device)
-            given = [[*t, OPEN if self.end is None else self.end] for t in self.templates]
+            template_tags = [[*t, OPEN if self.end is None else self.end] for t in self.templates]
             # Known here, so that no step has to ask the device.
-            longest = max(map(len, given))
-            self._open = [any(n < len(t) and t[n] == OPEN for t in given) for n in range(longest)]
-            padded = [t + [OPEN] * (longest - len(t)) for t in given]
-            self._given = torch.tensor(padded, dtype=torch.long, device=tokens.device)
+            longest = max(map(len, template_tags))
+            self._open = [any(n < len(t) and t[n] == OPEN for t in template_tags) for n in range(longest)]
+            padded = [t + [OPEN] * (longest - len(t)) for t in template_tags]
+            self._template_tags = torch.tensor(padded, dtype=torch.long, device=tokens.device)
         return super().forward_encoder(net_input)
 
     def reorder_encoder_out(self, encoder_outs: list[Any], new_order: Tensor) -> list[Any]:
         """Move the rows of the search with those of the encoder."""
-        if self._given is not None:
-            self._given, self._length = self._given[new_order], self._length[new_order]
+        if self._template_tags is not None:
+            self._template_tags, self._length = self._template_tags[new_order], self._length[new_order]
         # Hypotheses of one sentence share its source, so that as long as there are as many rows as before, none of
         # which has changed its sentence, there is nothing to move.
         rows, self._rows = self._rows, len(new_order)
@@ -84,15 +84,15 @@ class LatentEnsemble(EnsembleModel):
             self._extend_tags(tokens[:, -1])
         step = tokens.size(1) - 1
         hiddens, attention = self._decode(tokens, encoder_outs, incremental_states)
-        given = None if self._given is None else self._given[:, step]
-        if given is None or self._open[step]:
+        template_tags = None if self._template_tags is None else self._template_tags[:, step]
+        if template_tags is None or self._open[step]:
             pairs = [m.decoder.scores(h, t) for m, h, t in zip(self.models, hiddens, self._tables)]
             self._marginal, self._rest = [p[0] for p in pairs], [p[1] for p in pairs]
             scores = mean_log(self._marginal)
-        if given is not None:
-            values = given.clamp(min=0)
+        if template_tags is not None:
+            values = template_tags.clamp(min=0)
             exact = mean_log([m.decoder.conditional(h, values) for m, h in zip(self.models, hiddens)])
-            scores = torch.where(given.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
+            scores = torch.where(template_tags.eq(OPEN)[:, None], scores, exact) if self._open[step] else exact
             scores = self._end_with_the_template(scores, step)
         if temperature != 1.0:
             scores = torch.log_softmax(scores / temperature, dim=1)
@@ -110,8 +110,8 @@ class LatentEnsemble(EnsembleModel):
 
     def finished_tags(self, rows: Tensor) -> Tensor:
         """The latent values [N, T] of the hypotheses that end with ``</s>`` now, rows [N] of the last step."""
-        given = None if self._given is None else self._given[rows, self._tags.size(1)]
-        last = self._best(rows, torch.full_like(rows, self.eos), given, self._tags.size(1))
+        template_tags = None if self._template_tags is None else self._template_tags[rows, self._tags.size(1)]
+        last = self._best(rows, torch.full_like(rows, self.eos), template_tags, self._tags.size(1))
         return torch.cat([self._tags[rows], last[:, None]], dim=1)
 
     def _extend_tags(self, words: Tensor) -> None:
@@ -119,15 +119,15 @@ class LatentEnsemble(EnsembleModel):
         rows = torch.arange(len(words), device=words.device) if self._moved is None else self._moved
         self._moved = None
         step = self._tags.size(1)
-        given = None if self._given is None else self._given[:, step]
-        self._tags = torch.cat([self._tags, self._best(rows, words, given, step)[:, None]], dim=1)
+        template_tags = None if self._template_tags is None else self._template_tags[:, step]
+        self._tags = torch.cat([self._tags, self._best(rows, words, template_tags, step)[:, None]], dim=1)
 
-    def _best(self, rows: Tensor, words: Tensor, given: Tensor | None, step: int) -> Tensor:
+    def _best(self, rows: Tensor, words: Tensor, template_tags: Tensor | None, step: int) -> Tensor:
         """The given values [R] of a step, and where there is none the most probable one of the words."""
-        if given is not None and not self._open[step]:
-            return given
+        if template_tags is not None and not self._open[step]:
+            return template_tags
         best = self.log_posterior(rows, words).argmax(dim=-1)
-        return best if given is None else torch.where(given.eq(OPEN), best, given)
+        return best if template_tags is None else torch.where(template_tags.eq(OPEN), best, template_tags)
 
     # -- one step --------------------------------------------------------------------------------------------------
 

@@ -72,15 +72,15 @@ class LatentGenerator(SequenceGenerator):
             SyntaxDataError: a template is missing, or of a length that the search does not allow
         """
         if self.templates is not None:
-            given = self.templates.of(sample, models)
-            self._check_lengths(given, sample)
-            self.model.templates = given
+            templates = self.templates.of(sample, models)
+            self._check_lengths(templates, sample)
+            self.model.templates = templates
         return super().generate(models, sample, **kwargs)
 
-    def _check_lengths(self, given: list[Template], sample: dict[str, Any]) -> None:
+    def _check_lengths(self, templates: list[Template], sample: dict[str, Any]) -> None:
         source_length = sample["net_input"]["src_tokens"].size(1)
         longest = min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
-        for number, template in zip(sample["id"].tolist(), given):
+        for number, template in zip(sample["id"].tolist(), templates):
             if not self.min_len <= len(template) <= longest:
                 raise SyntaxDataError(
                     f"a template of {len(template)} tags, where a translation has {self.min_len} to {longest} pieces",

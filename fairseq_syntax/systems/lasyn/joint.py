@@ -110,14 +110,14 @@ class JointBeamSearch(BeamSearch):
         n_sentences, n_best = best.size()
         remaining = max(int((bound > best[:, -1:]).sum(dim=1).max()), n_best)
         marginal, order = bound.topk(remaining)
-        found, index = marginal.new_full(best.shape, -math.inf), order[:, :n_best]
+        best_scores, index = marginal.new_full(best.shape, -math.inf), order[:, :n_best]
         # As many words as a block holds once their values are beside them, of which there are no more than this.
         step = max(n_best, self.block // (n_sentences * self._posterior[0].n_values))
         for start in range(0, remaining, step):
             block = slice(start, start + step)
-            if bool((marginal[:, start] <= found[:, -1]).all()):
+            if bool((marginal[:, start] <= best_scores[:, -1]).all()):
                 break
-            scores = torch.cat([found, joint(marginal[:, block], order[:, block])], dim=1)
-            found, place = scores.topk(n_best)
+            scores = torch.cat([best_scores, joint(marginal[:, block], order[:, block])], dim=1)
+            best_scores, place = scores.topk(n_best)
             index = torch.cat([index, order[:, block]], dim=1).gather(1, place)
-        return found, index
+        return best_scores, index

@@ -98,7 +98,7 @@ class TagSearch(SystemSearch):
             templates.check_count(len(dataset))
         return templates
 
-    def found(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
+    def observe(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
         """Print the tags of the hypotheses where that is asked for."""
         if not self._print_best:
             return

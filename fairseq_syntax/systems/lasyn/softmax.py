@@ -244,8 +244,8 @@ class _EMLossFunction(torch.autograd.Function):
             posterior = log_joint.add_(nll[rows, None]).exp_()
             if observed is not None:
                 z = observed[rows]
-                known = F.one_hot(z.clamp(min=0), posterior.size(1)).to(dtype)
-                posterior = torch.where((z >= 0)[:, None], known, posterior)
+                one_hot = F.one_hot(z.clamp(min=0), posterior.size(1)).to(dtype)
+                posterior = torch.where((z >= 0)[:, None], one_hot, posterior)
             gamma[rows] = posterior
             value = nll[rows]
             if smoothing or observed is not None:

@@ -21,17 +21,17 @@ def parse_template(text: str, names: Sequence[str], *, path: str | None = None, 
     Raises:
         SyntaxDataError: no tag at all, or one that the model does not know
     """
-    known = {name: i for i, name in enumerate(names) if name != "</s>"}
-    known[OPEN_TAG] = OPEN
+    value_of = {name: i for i, name in enumerate(names) if name != "</s>"}
+    value_of[OPEN_TAG] = OPEN
     tags = text.split()
     if not tags:
         raise SyntaxDataError("an empty template", path=path, line=line, hint="one tag for each piece, or _ for any")
     for tag in tags:
-        if tag not in known:
+        if tag not in value_of:
             raise SyntaxDataError(
-                f"unknown tag {tag!r}", path=path, line=line, hint=f"the model knows {' '.join(known)}"
+                f"unknown tag {tag!r}", path=path, line=line, hint=f"the model knows {' '.join(value_of)}"
             )
-    return [known[tag] for tag in tags]
+    return [value_of[tag] for tag in tags]
 
 
 def read_templates(path: str | os.PathLike[str], names: Sequence[str]) -> list[Template]:
