@@ -55,9 +55,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 names the bounds",
     )
     parser.add_argument(
-        "--metrics", nargs="+", action="extend", choices=[*METRICS, DISTINCT_KEY], help="default: all but bleu_char"
+        "--metrics",
+        nargs="+",
+        action="extend",
+        choices=[*METRICS, DISTINCT_KEY],
+        help=f"default: {' '.join(USUAL)}",
     )
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
+    parser.add_argument("--lines", metavar="FILE", help="score only the lines that are not empty in this file")
+    parser.add_argument(
+        "--controls",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="how much of each gain is syntax: compare each SYSTEM with SYSTEM.NAME, the same on a control parse",
+    )
+    parser.add_argument(
+        "--controls-by", nargs="+", action="extend", metavar="PROPERTY", help="also in intervals, as for --by"
+    )
     parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
     parser.add_argument(
         "--resamples", type=int, default=1000, metavar="N", help="of the bootstrap over sentences and seeds; 0: none"
@@ -75,6 +90,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, read_system, tables
+    from fairseq_syntax.lab.scoring.shares import shares
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, check_output
 
@@ -89,9 +105,11 @@ def main(args: argparse.Namespace) -> int:
         beer=args.beer,
         by=[Property.of(text) for text in args.by or ()],
     )
-    if bool(args.by) != bool(args.conllu):
+    if bool(args.by or args.controls_by) != bool(args.conllu):
         raise SyntaxDataError("--by and --conllu belong together", hint="give both")
-    check_output(args.json, *args.ref, args.src, args.conllu, args.groups)
+    if args.controls and not args.baseline:
+        raise SyntaxDataError("gains are over a baseline", hint="--baseline NAME")
+    check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines)
     references = [read_text(path) for path in args.ref]
     sources = read_text(args.src) if args.src else None
     groups = read_text(args.groups) if args.groups else None
@@ -103,6 +121,15 @@ def main(args: argparse.Namespace) -> int:
     check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
     check_output(args.json, *(run.path for system in systems for run in system.runs))
     parses = read_parses(args.conllu, len(systems[0].runs[0]), sources) if args.conllu else None
+    if args.lines:
+        chosen = [number for number, line in enumerate(read_text(args.lines)) if line]
+        check_parallel([(args.lines, len(read_text(args.lines))), *named])
+        references = [[lines[i] for i in chosen] for lines in references]
+        sources = [sources[i] for i in chosen] if sources else None
+        groups = [groups[i] for i in chosen] if groups else None
+        parses = [parses[i] for i in chosen] if parses else None
+        for run in (run for system in systems for run in system.runs):
+            run.lines, run.nbest = [run.lines[i] for i in chosen], [run.nbest[i] for i in chosen]
     report = evaluate(
         systems,
         references,
@@ -113,6 +140,10 @@ def main(args: argparse.Namespace) -> int:
         parses=parses,
         groups=groups,
     )
+    if args.controls:
+        runs = {system.name: [run.lines for run in system.runs] for system in systems}
+        by = [Property.of(text) for text in args.controls_by or ()]
+        report["shares"] = shares(runs, references, options, args.baseline, args.controls, parses or [], by)
     text = json.dumps(report, indent=1, ensure_ascii=False)
     if args.json == "-":
         print(text)

@@ -13,10 +13,10 @@ from fairseq_syntax.cli import experiment as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.experiments.grid import Grid
 from fairseq_syntax.lab.experiments.plan_file import load
-from fairseq_syntax.lab.experiments.shares import by_table, measure, measure_by
 from fairseq_syntax.lab.experiments.verdict import verdict_page
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property
+from fairseq_syntax.lab.scoring.shares import by_table, measure, measure_by
 from fairseq_syntax.lab.scoring.significance import Resampled
 
 WORDS = list("abcdefghijklm")

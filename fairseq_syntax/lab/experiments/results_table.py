@@ -17,8 +17,8 @@ def results_table(experiment: Experiment, entries: list[dict]) -> str:
     Args:
         entries: its record, as :func:`.record.read` gives it
     """
-    from fairseq_syntax.lab.experiments.shares import by_table
     from fairseq_syntax.lab.scoring.report import tables
+    from fairseq_syntax.lab.scoring.shares import by_table
 
     found_now, planned = current(experiment, entries), experiment.planned()
     parts = [f"# {experiment.name}", "Written by `fairseq-syntax experiment` from its results file."]

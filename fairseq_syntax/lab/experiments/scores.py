@@ -161,11 +161,11 @@ def _parses(experiment: Experiment, test: Test, sentences: int) -> list[ParsedLi
 
 def _shares(experiment: Experiment, shares: Shares, test: Test, seeds: dict[str, list[int]]) -> dict[str, Any]:
     """What the record has, by metric: ``metrics``, gains and shares; ``own``, the seeds' part; ``by``, in intervals."""
-    from fairseq_syntax.lab.experiments.shares import measure, measure_by
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.lab.scoring.names import METRICS
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options
+    from fairseq_syntax.lab.scoring.shares import measure, measure_by
     from fairseq_syntax.lab.scoring.significance import Resampled
 
     options = Options(**test.options)

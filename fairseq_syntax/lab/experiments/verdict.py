@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.experiments.plan import Experiment
 from fairseq_syntax.lab.experiments.record import current
-from fairseq_syntax.lab.experiments.shares import Estimate, share_table
+from fairseq_syntax.lab.scoring.shares import Estimate, share_table
 from fairseq_syntax.lab.scoring.tables import Table
 
 _HOW_TO_READ = """\

@@ -71,7 +71,7 @@ class Corpus(Section):
     valid: Texts = Field([], description="validation data, likewise")
     tests: dict[Name, Texts] = Field(
         {},
-        description="test sets by name, likewise; with a reader: the name of its split, `test2016: test_2016_flickr`",
+        description="test sets by name, likewise; with a reader: names of its splits, `t16: test_2016_flickr`",
     )
     references: dict[Name, int] = Field({}, description="of tests with several: PREFIX.de, PREFIX.de.1, …: how many")
     reader: str | None = Field(
@@ -84,6 +84,7 @@ class Corpus(Section):
         {}, description="by language: a program that puts spaces between words, such as `mecab -Owakati`"
     )
     subset: Subset | None = Field(None, description="a random part of the training data")
+    first: int | None = Field(None, ge=1, description="only the first N pairs of valid and the test sets")
     filter: Filter = Field(Filter(), description="what stays of the training data")
 
     @model_validator(mode="after")

@@ -67,6 +67,24 @@ class RIBES(Metric):
         return self._compute_score_from_stats(np.asarray(stats, dtype=np.float64).sum(0))
 
 
+class ExactSignature(Signature):
+    def __init__(self, args: dict) -> None:
+        super().__init__(args)
+        self.info.update({"case": "lc" if args["lowercase"] else "mixed", "tok": "none"})
+
+
+class Exact(RIBES):
+    """The share of sentences that are, but for white space, one of their references, in %."""
+
+    _SIGNATURE_TYPE = ExactSignature  # type: ignore[assignment]
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return " ".join((sent.lower() if self.lowercase else sent).split())
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict) -> list[float]:
+        return [100.0 * (hypothesis.split() in ref_kwargs["references"]), 1.0]
+
+
 class Scorer:
     """One metric against fixed references; each run's statistics are extracted once, whatever is asked of them.
 
@@ -150,7 +168,7 @@ def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric
         # sacrebleu's default, TERCOM's behaviour, is lower case already; a sentence without spaces would be one word
         asian = tokenize in _WITHOUT_SPACES
         return TER(normalized=asian, asian_support=asian, references=references), None
-    return RIBES(references, tokenize, lowercase), None
+    return (Exact if key == "exact" else RIBES)(references, tokenize, lowercase), None
 
 
 def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:

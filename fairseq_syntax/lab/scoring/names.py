@@ -7,9 +7,19 @@ METRICS = {
     "chrf": "chrF",
     "ter": "TER",
     "ribes": "RIBES",
+    "exact": "exact",
 }
 DISTINCT_KEY = "distinct1"  # of a system alone: it compares nothing with references
 LOWER_IS_BETTER = frozenset({"TER"})
-MORE_IS_BETTER = tuple(key for key, name in METRICS.items() if name not in LOWER_IS_BETTER)
 # What is measured where nothing else is asked for.
-USUAL = (*(key for key in METRICS if key != "bleu_char"), DISTINCT_KEY)
+USUAL = (*(key for key in METRICS if key not in ("bleu_char", "exact")), DISTINCT_KEY)
+MORE_IS_BETTER = tuple(key for key, name in METRICS.items() if name not in LOWER_IS_BETTER)
+# sacrebleu's tokenizers, of languages without spaces.
+_TOKENIZERS = {"zh": "zh", "yue": "zh", "ja": "ja-mecab", "ko": "ko-mecab"} | dict.fromkeys(
+    ("bo", "km", "lo", "my", "th"), "char"
+)
+
+
+def tokenizer_of(lang: str) -> str:
+    """sacrebleu's tokenizer for a language, such as ``zh`` for ``zh-cn``; ``char`` for others without spaces."""
+    return _TOKENIZERS.get(lang.replace("_", "-").partition("-")[0].lower(), "13a")

@@ -22,10 +22,13 @@ from typing import Any
 import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
-from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.metrics import METRICS, Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
+from fairseq_syntax.lab.scoring.report import Options
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Difference, Resampled, bounds
 from fairseq_syntax.lab.scoring.tables import Table, number
+
+DRAWS, DRAWS_BY = 10_000, 1000  # of the bootstrap behind the shares, and behind those by properties of the parse
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,36 @@ def measure_by(
             intervals.append(entry)
         found.append({"property": prop.name, "intervals": intervals})
     return found
+
+
+def shares(
+    runs: Mapping[str, Sequence[Sequence[str]]],
+    references: Sequence[Sequence[str]],
+    options: Options,
+    baseline: str,
+    controls: Sequence[str],
+    parses: Sequence[ParsedLine],
+    properties: Sequence[Property],
+) -> dict[str, Any]:
+    """:func:`measure` in all metrics of which more is better.
+
+    Returns:
+        ``baseline``, ``controls``, ``draws``; by metric: ``metrics``, gains and shares; ``own``, how much seeds differ
+        beyond what sentences make them differ (:meth:`.significance.Resampled.own_part`); ``by``, in intervals
+    """
+    report: dict[str, Any] = {"baseline": baseline, "controls": list(controls), "draws": DRAWS}
+    report |= {"metrics": {}, "own": {}, "by": {}}
+    for key in options.metrics:
+        if key in METRICS:
+            scorer = Scorer(key, references, options.tokenize, options.lowercase)
+            if scorer.higher_is_better:
+                resampled = Resampled(scorer, runs, DRAWS)
+                report["metrics"][scorer.name] = measure(resampled, baseline, controls)
+                report["own"][scorer.name] = resampled.own_part()
+                report["by"][scorer.name] = measure_by(
+                    scorer, runs, baseline, controls, parses, properties, draws=DRAWS_BY
+                )
+    return report
 
 
 def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> Table:

@@ -1,0 +1,115 @@
+"""``fairseq-syntax corpus``: a corpus in whatever form as plain text files, a sentence a line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.options import positive
+
+COMMAND = Command(
+    group="data",
+    summary="write a corpus as plain text: from files, or from a corpus's own format",
+    description="Write SPLIT.LANG for train, valid and each test set. A split is a prefix (corpus/train for "
+    "corpus/train.en and corpus/train.de), two files, or a .tsv file; all may be .gz. A reader takes a known corpus "
+    "from a folder with its files.",
+    example=r"""
+        fairseq-syntax corpus -s en -t de --train corpus/train --valid corpus/valid --test test=corpus/test \
+            --output text
+        fairseq-syntax corpus -s en -t de --reader multi30k --data multi30k --test test=test_2016_flickr \
+            --output text""",
+    step=0,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
+    parser.add_argument("-s", "--source", required=True, metavar="LANG", help="language of the source")
+    parser.add_argument("-t", "--target", required=True, metavar="LANG", help="language of the target")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
+    files = parser.add_argument_group("files")
+    for name in ("train", "valid"):
+        files.add_argument(f"--{name}", nargs="+", metavar="FILE", help="prefix, two files, or a .tsv file")
+    parser.add_argument(
+        "--test",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a test set, likewise; with --reader the name of its split",
+    )
+    files.add_argument(
+        "--references",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=N",
+        help="a test set with N references: the others are FILE.1 and so on",
+    )
+    known = parser.add_argument_group("a corpus in its own format")
+    known.add_argument("--reader", metavar="NAME", help="multi30k, iwslt, wmt, …, or a Python file of yours")
+    known.add_argument("--data", metavar="DIR", help="the folder with its files")
+    known.add_argument("--download", action="store_true", help="fetch what is missing there")
+    known.add_argument(
+        "--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="options of the reader"
+    )
+    chosen = parser.add_argument_group("of it")
+    chosen.add_argument("--subset", type=positive, metavar="N", help="N pairs of the training data, drawn at random")
+    chosen.add_argument("--first", type=positive, metavar="N", help="the first N pairs of valid and the test sets")
+    chosen.add_argument("--seed", type=int, default=1, help="of that draw (default: 1)")
+    chosen.add_argument(
+        "--words",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="LANG=PROGRAM",
+        help="a program that puts spaces between words, such as 'ja=mecab -Owakati'",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    import yaml
+
+    from fairseq_syntax.corpus.gathering import gathered, read_split, split_files
+    from fairseq_syntax.corpus.readers import Split, read_corpus, write_corpus
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.runtime.console import say
+
+    langs = (args.source, args.target)
+    tests = {}
+    for texts in args.test:
+        name, equals, first = texts[0].partition("=")
+        if not equals:
+            raise SyntaxDataError(f"not a name and its files: {texts[0]}", hint="--test NAME=FILE")
+        tests[name] = [first, *texts[1:]]
+    programs, references = _pairs(args.words, "--words"), _pairs(args.references, "--references")
+    if (args.reader is None) == (args.train is None) or (args.reader is not None) != (args.data is not None):
+        raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
+    if args.reader is not None:
+        options: dict[str, Any] = {name: yaml.safe_load(text) for name, text in _pairs(args.option, "--option").items()}
+        splits = read_corpus(args.reader, args.data, *langs, download=args.download, options=options)
+        names = {name: texts[0] for name, texts in tests.items()} or None
+    else:
+        if args.valid is None:
+            raise SyntaxDataError("there is no --valid")
+        files = {
+            name: split_files(texts, langs, int(references.get(name, 1)))
+            for name, texts in {"train": args.train, "valid": args.valid, **tests}.items()
+        }
+        splits = (Split(name, read_split(of)) for name, of in files.items())
+        names = None
+    taken = gathered(splits, langs, tests=names, pairs=args.subset, seed=args.seed, first=args.first, programs=programs)
+    for split in write_corpus(taken, args.output, *langs):
+        say(f"{split.source}, {split.target.suffix}: {split.sentences} pairs")
+    return 0
+
+
+def _pairs(texts: list[str], option: str) -> dict[str, str]:
+    from fairseq_syntax.errors import SyntaxDataError
+
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise SyntaxDataError(f"{option} takes NAME=VALUE, not {name}")
+    return {name: value for name, _, value in pairs}

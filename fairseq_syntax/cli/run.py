@@ -1,0 +1,130 @@
+"""``fairseq-syntax run``: from a recipe to a table of scores."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.options import positive
+from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
+
+COMMAND = Command(
+    group="start",
+    summary="make what a recipe says: from a corpus to a table of scores",
+    description="Make what is not made yet of a recipe: text, parses, pieces, models, translations, scores and the "
+    "report. What is stopped, however it is stopped, goes on when the same command is given again. What a change of "
+    "the recipe touches is made anew, and nothing else.",
+    example="fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1 --jobs 2",
+    step=2,
+)
+
+
+class _Keys(argparse.Action):
+    """Print what a recipe may say, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
+        from fairseq_syntax.lab.recipes.reference import page
+
+        print(page(), end="")
+        parser.exit()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
+    parser.add_argument("recipe", metavar="RECIPE.yaml", help="the recipe")
+    parser.add_argument("--keys", action=_Keys, nargs=0, help="print all keys of a recipe, and end")
+    show = parser.add_mutually_exclusive_group()
+    show.add_argument("--dry-run", action="store_true", help="print the commands, which can be typed, and run nothing")
+    show.add_argument("--status", action="store_true", help="show what is done and what is not, and run nothing")
+    show.add_argument("--report", action="store_true", help="write the report of what is there, and run nothing")
+    parser.add_argument("--smoke", action="store_true", help="run all of it, cut down to seconds, in FOLDER-smoke")
+    parser.add_argument("--data", metavar="DIR", help="the folder with the files of the corpus (corpus.data)")
+    parser.add_argument("--models", metavar="DIR", help="the models of the source's parser (parse.source.models)")
+    parser.add_argument("--output", metavar="DIR", help="where everything is made (folder)")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="other values for keys, such as train.max-epoch=2",
+    )
+    some = parser.add_argument_group("a part of it")
+    some.add_argument("--only", nargs="+", action="extend", metavar="SYSTEM[/SEED]", help="these systems or runs")
+    some.add_argument("--seeds", nargs="+", action="extend", type=int, metavar="N", help="these seeds")
+    some.add_argument(
+        "--to",
+        metavar="STAGE",
+        default="report",
+        choices=("corpus", "filter", "parse", "control", "pieces", "binarize", "train", "translate", "score", "report"),
+        help="up to this stage: corpus, filter, parse, control, pieces, binarize, train, translate, score",
+    )
+    work = parser.add_argument_group("work")
+    work.add_argument("--jobs", type=positive, default=1, metavar="N", help="models at the same time (default: 1)")
+    add_ray_options(work, gpus=True)
+    parser.add_argument("--keep", action="store_true", help="also put the results into the recipe's `kept` file")
+
+
+def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.lab.recipes.options import check_options
+    from fairseq_syntax.lab.recipes.plan import Plan
+    from fairseq_syntax.lab.recipes.reading import load
+    from fairseq_syntax.lab.recipes.runner import Runner, typed
+    from fairseq_syntax.lab.recipes.running import Work
+    from fairseq_syntax.lab.recipes.smoke import smoke
+    from fairseq_syntax.runtime.console import finished
+
+    changes = {}
+    for text in args.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SyntaxDataError(f"not a key and its value: {text!r}", hint="--set KEY=VALUE")
+        changes[key] = value
+    for key, folder in (("corpus.data", args.data), ("parse.source.models", args.models)):
+        if folder is not None:
+            changes[key] = f'"{Path(folder).absolute()}"'
+    path = Path(args.recipe)
+    recipe = load(path, changes)
+    recipe = smoke(recipe) if args.smoke else recipe
+    work = Work(Plan(recipe, path, args.output and Path(args.output).absolute()), args.only, args.seeds, args.to)
+    if args.dry_run:
+        check_options(work.plan)
+        print("\n".join(typed(work.all_stages(), work.variables, lambda stage: stage.is_done())))
+        return 0
+    if args.status:
+        for run in work.kept_runs:
+            print(f"kept\t{run}")
+        for stage in work.all_stages():
+            print(f"{'done' if stage.is_done() else 'to do'}\t{stage.name}")
+        return 0
+    failed: list[str] = []
+    if not args.report:
+        if any(not stage.is_done() for stage in work.stages() if stage.kind in ("train", "translate")):
+            check_options(work.plan)
+        with chosen_workers(args, count=args.jobs, cpus=recipe.threads) as workers:
+            cluster = workers if isinstance(workers, RayWorkers) else None
+            if cluster is not None:
+                cluster.connect()
+            failed = work.run(Runner(work.plan.folder, args.jobs, work.variables, cluster))
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+        print("next: mend what the logs say, and give the same command again; what is done is not done again")
+    if args.to == "report" and not (failed and not work.results().reports):
+        markdown, page = work.report()
+        _print_table(work)
+        if args.keep:
+            finished(work.keep(), "the results that are kept")
+        finished(markdown, "the report")
+        finished(page, "the same, for a browser")
+    return 1 if failed else 0
+
+
+def _print_table(work) -> None:
+    from fairseq_syntax.lab.recipes.report import report
+    from fairseq_syntax.lab.scoring.tables import Table
+
+    for section in report(work.plan, work.results()):
+        if section.title.startswith("Scores"):
+            print("\n" + "\n\n".join(block.render() for block in section.blocks if isinstance(block, Table)) + "\n")

@@ -1,0 +1,118 @@
+"""A corpus from wherever it lies to plain text: files or a reader, a random subset, words put apart."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from fairseq_syntax.corpus.parallel_text import Row, parallel, read_tsv
+from fairseq_syntax.corpus.readers import Split
+from fairseq_syntax.corpus.word_segmentation import segment_words
+from fairseq_syntax.errors import SyntaxDataError
+
+
+def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1) -> list[Path]:
+    """The files of a split: of a prefix, a list of two files, or a ``.tsv``; where a name is not there, its ``.gz``.
+
+    Args:
+        references: of the split; further ones are beside the target's file, as ``NAME.1`` and so on
+
+    Raises:
+        SyntaxDataError: it is something else
+    """
+    if len(texts) == 2 or (len(texts) == 1 and texts[0].removesuffix(".gz").endswith(".tsv")):
+        names = list(texts)
+    elif len(texts) == 1:
+        names = [f"{texts[0]}.{lang}" for lang in langs]
+    else:
+        raise SyntaxDataError(f"a split is a prefix, two files or a .tsv file, not {' '.join(texts)}")
+    names += [f"{names[-1]}.{number}" for number in range(1, references)]
+    return [plain_or_gz(Path(name)) for name in names]
+
+
+def plain_or_gz(path: Path) -> Path:
+    """The file, or its ``.gz`` where only that is there."""
+    packed = path.with_name(path.name + ".gz")
+    return packed if not path.exists() and packed.exists() else path
+
+
+def read_split(files: Sequence[Path]) -> Iterable[Row]:
+    """The rows of a split's files, as :func:`split_files` has them."""
+    if files[0].name.removesuffix(".gz").endswith(".tsv"):
+        return read_tsv(files[0])
+    return parallel(*files)
+
+
+def subset(rows: Iterable[Row], pairs: int, seed: int) -> list[Row]:
+    """So many rows drawn at random, without replacement, in their order (reservoir sampling; all, if there are fewer).
+
+    The same rows and seed give the same subset.
+    """
+    draw = random.Random(seed)
+    kept: list[tuple[int, Row]] = []
+    for number, row in enumerate(rows):
+        if number < pairs:
+            kept.append((number, row))
+        elif (place := draw.randrange(number + 1)) < pairs:
+            kept[place] = (number, row)
+    return [row for _, row in sorted(kept, key=lambda one: one[0])]
+
+
+def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str]) -> Iterator[Row]:
+    """Rows whose sentences in some languages have spaces between their words.
+
+    Args:
+        programs: by language, as for :func:`.word_segmentation.segment_words`
+    """
+    held = list(rows)
+    for place in range(len(held[0]) if held else 0):
+        program = programs.get(langs[min(place, 1)])
+        if program is not None:
+            words = segment_words([row[place] for row in held], program)
+            held = [(*row[:place], one, *row[place + 1 :]) for row, one in zip(held, words, strict=True)]
+    yield from held
+
+
+def gathered(
+    splits: Iterable[Split],
+    langs: Sequence[str],
+    *,
+    tests: Mapping[str, str] | None = None,
+    pairs: int | None = None,
+    seed: int = 1,
+    first: int | None = None,
+    programs: Mapping[str, str] | None = None,
+) -> Iterator[Split]:
+    """The splits of a corpus as a recipe has them.
+
+    Args:
+        tests: the test sets to keep: new name → the split's; None: all, as they are
+        pairs: of the training data, drawn at random with ``seed``
+        first: so many pairs of each other split
+
+    Raises:
+        SyntaxDataError: there is no such test set
+    """
+    wanted = {"train": ["train"], "valid": ["valid"]}
+    for new, name in (tests or {}).items():
+        wanted.setdefault(name, []).append(new)
+    there = []
+    for name, rows in splits:
+        there.append(name)
+        if tests is not None and name not in wanted:
+            continue
+        if name == "train" and pairs is not None:
+            rows = subset(rows, pairs, seed)
+        elif name != "train" and first is not None:
+            rows = islice(rows, first)
+        if programs:
+            rows = worded(rows, langs, programs)
+        new_names = wanted.get(name, [name])
+        rows = list(rows) if len(new_names) > 1 else rows
+        for new in new_names:
+            yield Split(new, rows)
+    for name in wanted:
+        if name not in there:
+            raise SyntaxDataError(f"the corpus has no split {name}", hint=f"it has {', '.join(there)}")

@@ -1,0 +1,49 @@
+"""Hardware and versions, for results that are to be read elsewhere."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "nltk", "scipy", "stanza",
+             "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """Hardware and versions of this process; nothing that names the machine or its user."""
+    found: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
+    found |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
+    found["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    found["versions"] = {}
+    for package in _PACKAGES:
+        try:
+            found["versions"][package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    try:
+        import torch
+    except ImportError:
+        return found
+    found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return found
+
+
+def described(one: dict[str, Any]) -> str:
+    """In words."""
+    gpus = ", ".join(one.get("gpus") or []) or "no GPU"
+    versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
+    machine = f"{one['cpus']} cores of {one['cpu']}, {one['memory_gib']} GiB, {gpus}"
+    return f"{machine}; {one['system']} {one['machine']}, Python {one['python']}; {versions}"
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"

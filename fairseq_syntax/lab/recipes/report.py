@@ -1,0 +1,290 @@
+"""A recipe's report, as Markdown and as one HTML page: the table that a reader looks for, and then the rest."""
+
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_syntax.lab.recipes.environment import described
+from fairseq_syntax.lab.recipes.plan import MAIN, Plan, Run
+from fairseq_syntax.lab.recipes.plan import Table as Scored
+from fairseq_syntax.lab.recipes.verdict import verdict
+from fairseq_syntax.lab.scoring.logs import Curves
+from fairseq_syntax.lab.scoring.metrics import LOWER_IS_BETTER
+from fairseq_syntax.lab.scoring.report import tables
+from fairseq_syntax.lab.scoring.shares import by_table, share_table
+from fairseq_syntax.lab.scoring.tables import Table, number
+from fairseq_syntax.runtime.files import atomic_open
+
+
+@dataclass
+class Results:
+    """What a report is written from.
+
+    Attributes:
+        reports: of each scored table, what ``fairseq-syntax score --json`` wrote
+        facts: of each finished run: ``seconds`` by kind of stage, ``commands``, ``values`` with their digits
+        environments: hardware and versions
+        curves: of each run whose training log is there
+    """
+
+    reports: Mapping[Scored, Mapping[str, Any]]
+    facts: Mapping[Run, Mapping[str, Any]]
+    environments: Sequence[Mapping[str, Any]] = ()
+    curves: Mapping[Run, Curves] = field(default_factory=dict)
+
+
+@dataclass
+class Section:
+    """A heading with paragraphs, tables and code (texts that begin with ``$``); ``rest``: it is folded away."""
+
+    title: str
+    blocks: list[str | Table]
+    rest: bool = False
+
+
+def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
+    """Write report.md and report.html into the recipe's folder; their paths."""
+    sections = list(report(plan, results))
+    pages = plan.folder / "report.md", plan.folder / "report.html"
+    with atomic_open(pages[0]) as file:
+        file.write(as_markdown(plan, sections))
+    with atomic_open(pages[1]) as file:
+        file.write(as_html(plan, sections, results))
+    return pages
+
+
+def report(plan: Plan, results: Results) -> Iterator[Section]:
+    """The sections of a report."""
+    recipe = plan.recipe
+    for variant in [MAIN, *recipe.translate.variants]:
+        for lines in ["", *recipe.score.lines]:
+            some = [t for t in results.reports if t.variant == variant and t.lines == lines]
+            if some:
+                said = ", ".join(filter(None, [variant, lines]))
+                blocks: list[str | Table] = [main_table(plan, results, some)]
+                yield Section(f"Scores: {said}" if said else "Scores", blocks)
+    if missing := unfinished(plan, results):
+        yield Section("Not finished", [missing])
+    values = values_table(plan, results)
+    if values is not None:
+        yield Section("Measured beside", [values])
+    shares = {str(table): one["shares"] for table, one in results.reports.items() if "shares" in one}
+    if shares:
+        words = verdict(plan, shares)
+        yield Section("How much of each gain is syntax", words)
+        for name, one in shares.items():
+            found = [share_table(metric, rows, f"{metric}, {name}") for metric, rows in one["metrics"].items() if rows]
+            by = [by_table(metric, each) for metric, of in one["by"].items() for each in of]
+            yield Section(
+                f"Gains with controls: {name}", [*found, *(each for each in by if each is not None)], rest=True
+            )
+    if recipe.published:
+        yield Section("Published", [published(plan)])
+    for table, one in results.reports.items():
+        yield Section(f"Tests and signatures: {table}", list(tables(dict(one))), rest=True)
+    about = {name: one.about for name, one in recipe.systems.items() if one.about}
+    if about:
+        yield Section("Systems", [f"{name}: {text}" for name, text in about.items()], rest=True)
+    yield Section("Wall time", [seconds_table(plan, results)], rest=True)
+    yield Section("Commands", ["Of the first seed of each system.", "$" + commands(plan, results)], rest=True)
+    yield Section("Hardware and versions", [described(dict(one)) for one in results.environments], rest=True)
+
+
+def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
+    """System, score, gain and whether it is significant, for each test set, in the recipe's first metric."""
+    recipe = plan.recipe
+    variant = recipe.translate.variants.get(scored[0].variant)
+    baseline = (variant and variant.baseline) or recipe.baseline
+    metric = next(iter(results.reports[scored[0]]["signatures"]))
+    figures = [one for one in recipe.published if scored[0].variant == MAIN and not scored[0].lines]
+    header, several = ["system"], len(recipe.seeds) > 1
+    header += ["seeds"] if several else []
+    for table in scored:
+        header += [f"{metric}, {table.test}", "gain", "significant"]
+        header += [one.source for one in figures if one.test == table.test]
+    header += [one.source for one in figures if one.test is None]
+    rows = []
+    names = [name for name in recipe.systems if any(_entry(results.reports[t], name) for t in scored)]
+    names += [name for one in figures for name in one.figures if name not in recipe.systems]
+    for name in dict.fromkeys(names):
+        entries = [_entry(results.reports[table], name) for table in scored]
+        row = [name]
+        row += ["/".join(str(n) for n in dict.fromkeys(len(e["runs"]) for e in entries if e)) or "–"] if several else []
+        for table, entry in zip(scored, entries):
+            row += _cells(entry, metric, name == baseline)
+            row += [number(one.figures.get(name)) for one in figures if one.test == table.test]
+        row += [number(one.figures.get(name)) for one in figures if one.test is None]
+        rows.append(row)
+    compared = sum(1 for name in names if name in recipe.systems and name != baseline)
+    notes = [f"gain over {baseline}; significant: p < 0.05 in the bootstrap over sentences and seeds"]
+    notes[0] += f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
+    notes += ["± standard deviation over the seeds"] if several else []
+    return Table(f"{metric} of {recipe.name}", header, rows, notes)
+
+
+def _entry(report: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    return next((system for system in report["systems"] if system["name"] == name), None)
+
+
+def _cells(entry: Mapping[str, Any] | None, metric: str, is_baseline: bool) -> list[str]:
+    """Score, gain and whether it is significant."""
+    if entry is None:
+        return ["–", "–", "–"]
+    deviation = entry["sd"][metric]
+    score = number(entry["mean"][metric]) + (f" ± {number(deviation)}" if deviation is not None else "")
+    tests = entry.get("tests", {}).get(metric)
+    if is_baseline or tests is None:
+        return [score, "", ""]
+    p = tests.get("holm", {}).get("bootstrap")
+    worse = (tests["difference"] < 0) is not (metric in LOWER_IS_BETTER)
+    said = "–" if p is None else "no" if p >= 0.05 else "yes, worse" if worse else "yes"
+    return [score, f"{tests['difference']:+.2f}", said]
+
+
+def unfinished(plan: Plan, results: Results) -> str:
+    """The runs that have no scores; empty where all have."""
+    scored: set[tuple[str, int]] = set()
+    for one in results.reports.values():
+        scored |= {(system["name"], len(system["runs"])) for system in one["systems"]}
+    counts = {name: max((n for other, n in scored if other == name), default=0) for name in plan.recipe.systems}
+    planned = {name: len(system.seeds or plan.recipe.seeds) for name, system in plan.recipe.systems.items()}
+    missing = [f"{name} ({counts[name]} of {planned[name]} seeds)" for name in planned if counts[name] < planned[name]]
+    return ", ".join(missing)
+
+
+def values_table(plan: Plan, results: Results) -> Table | None:
+    """Numbers of the runs beside their scores: mean ± standard deviation over the seeds."""
+    names = list(dict.fromkeys(name for facts in results.facts.values() for name in facts["values"]))
+    rows = []
+    for system in plan.recipe.systems:
+        row, own = [system], [facts["values"] for run, facts in results.facts.items() if run.system == system]
+        for name in names:
+            found = [values[name] for values in own if name in values]
+            digits = found[0][1] if found else 2
+            text = number(statistics.fmean(value for value, _ in found) if found else None, digits)
+            if len(found) > 1:
+                text += f" ± {number(statistics.stdev(value for value, _ in found), digits)}"
+            row.append(text)
+        if own and any(own):
+            rows.append(row)
+    return Table("Values", ["system", *names], rows) if rows else None
+
+
+def published(plan: Plan) -> Table:
+    """Figures of papers, with where they stand and how they were measured."""
+    rows = []
+    for one in plan.recipe.published:
+        for name, figure in one.figures.items():
+            rows.append([name, one.test or "all", one.metric, number(figure), one.source, one.note])
+    return Table("Figures of papers", ["system", "test", "metric", "figure", "where", "how"], rows)
+
+
+def seconds_table(plan: Plan, results: Results) -> Table:
+    """Mean seconds of a run's stages."""
+    kinds = list(dict.fromkeys(kind for facts in results.facts.values() for kind in facts["seconds"]))
+    rows = []
+    for system in plan.recipe.systems:
+        own = [facts["seconds"] for run, facts in results.facts.items() if run.system == system]
+        if own:
+            means = [[seconds[kind] for seconds in own if kind in seconds] for kind in kinds]
+            rows.append([system, *(number(statistics.fmean(of) if of else None, 0) for of in means)])
+    return Table("Seconds, mean over the seeds", ["system", *kinds], rows)
+
+
+def commands(plan: Plan, results: Results) -> str:
+    """The commands of the first finished run of each system."""
+    parts = []
+    for system in plan.recipe.systems:
+        first = next((run for run in results.facts if run.system == system and results.facts[run]["commands"]), None)
+        if first is not None:
+            parts.append("\n".join([f"# {first}", *results.facts[first]["commands"]]))
+    return "\n\n".join(parts)
+
+
+# ------------------------------------------------------------------------------------------------------------ pages
+
+
+def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
+    """The report as Markdown."""
+    parts = [f"# {plan.recipe.name}", *([plan.recipe.about] if plan.recipe.about else [])]
+    for section in sections:
+        parts.append(f"## {section.title}")
+        for block in section.blocks:
+            if isinstance(block, Table):
+                parts.append(block.render("markdown"))
+            else:
+                parts.append(f"```bash\n{block[1:]}\n```" if block.startswith("$") else block)
+    return "\n\n".join(parts) + f"\n\nWritten by `fairseq-syntax run {plan.path.name}`.\n"
+
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
+th, td { padding: .25rem .75rem; text-align: right; border-bottom: 1px solid #8884; }
+th:first-child, td:first-child { text-align: left; }
+caption { text-align: left; font-weight: 600; }
+pre { overflow-x: auto; background: #8881; padding: 1rem; font-size: 13px; }
+summary { cursor: pointer; font-weight: 600; margin: .75rem 0; }
+.note { font-size: 85%; opacity: .8; margin: .1rem 0; }
+.yes { font-weight: 600; }
+svg { max-width: 100%; height: auto; background: #fff; }
+"""
+
+
+def as_html(plan: Plan, sections: Sequence[Section], results: Results) -> str:
+    """The report as one page that needs nothing else."""
+    escape = html.escape
+    name = escape(str(plan.recipe.name))
+    head = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+    head += f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>'
+    parts = [head, f"<body><h1>{name}</h1>", *([f"<p>{escape(plan.recipe.about)}</p>"] if plan.recipe.about else [])]
+    for section in sections:
+        inner = "\n".join(_html_block(block) for block in section.blocks)
+        title = escape(section.title)
+        if section.rest:
+            parts.append(f"<details><summary>{title}</summary>{inner}</details>")
+        else:
+            parts.append(f"<h2>{title}</h2>{inner}")
+    drawn = _curves(results)
+    parts += [f"<h2>Training</h2>{drawn}"] if drawn else []
+    return "\n".join(
+        [*parts, f"<p class=note>Written by fairseq-syntax run {escape(plan.path.name)}</p></body></html>\n"]
+    )
+
+
+def _html_block(block: str | Table) -> str:
+    escape = html.escape
+    if isinstance(block, str):
+        return f"<pre>{escape(block[1:])}</pre>" if block.startswith("$") else f"<p>{escape(block)}</p>"
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        marked = (f"<{tag}{' class=yes' if cell.startswith('yes') else ''}>{escape(cell)}</{tag}>" for cell in cells)
+        return f"<tr>{''.join(marked)}</tr>"
+
+    body = "".join(row(cells, "td") for cells in block.rows)
+    notes = "".join(f"<p class=note>{escape(note)}</p>" for note in block.notes)
+    caption = f"<caption>{escape(block.title)}</caption>"
+    return f"<table>{caption}<thead>{row(block.header, 'th')}</thead><tbody>{body}</tbody></table>{notes}"
+
+
+def _curves(results: Results) -> str:
+    """The perplexity of the validation data over updates, of the first seed of each system, as SVG; empty without."""
+    first: dict[str, Curves] = {}
+    for run, curves in results.curves.items():
+        if curves.get("valid", {}).get("ppl"):
+            first.setdefault(run.system, curves)
+    if not first:
+        return ""
+    import io
+
+    from fairseq_syntax.lab.figures.plot import training_curves
+
+    text = io.StringIO()
+    training_curves(first, ["ppl"]).savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]

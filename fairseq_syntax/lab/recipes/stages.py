@@ -1,0 +1,218 @@
+"""Stages of a recipe: commands that a person could type, with the files that they read and make.
+
+What a stage was made from is its commands' words and the *content* of its inputs. Names of files do not count, nor do
+words that cannot change a result, such as the number of worker processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import file_sha256, fingerprint
+from fairseq_syntax.runtime.jobs import Step
+
+KINDS = ("corpus", "filter", "parse", "control", "pieces", "binarize", "train", "translate", "score", "report")
+
+
+@dataclass(frozen=True)
+class In:
+    """A file or folder that a command reads: its content counts."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return shown(self.path)
+
+
+@dataclass(frozen=True)
+class Out:
+    """A file, folder or prefix that a command makes, or reads by a name that does not count."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return shown(self.path)
+
+
+@dataclass(frozen=True)
+class Free:
+    """A word that has no part in the result."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Word = str | In | Out | Free
+_USER_DIR = Free("$(fairseq-syntax user-dir)")
+PLUGIN: tuple[Word, ...] = (Free("--user-dir"), _USER_DIR, "--task", "syntax_translation")
+
+
+def shown(path: Path) -> str:
+    """A path as it is typed where we are."""
+    relative = os.path.relpath(path)
+    return os.fspath(path) if relative.startswith(os.path.join("..", "..", "..")) else relative
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line.
+
+    Args:
+        words: the first one names the program, or is ``bash`` before a text for the shell
+        stdout: where its output goes, in place of the stage's log
+    """
+
+    words: tuple[Word, ...]
+    stdout: Path | None = None
+
+    def __str__(self) -> str:
+        """As it is typed."""
+        texts = [f'"{word}"' if word is _USER_DIR else shlex.quote(str(word)) for word in self.words]
+        return " ".join(texts) + (f" > {shlex.quote(shown(self.stdout))}" if self.stdout else "")
+
+    def arguments(self) -> list[str]:
+        """As it is run: by this Python, whatever is on PATH."""
+        program, *rest = [user_dir() if word is _USER_DIR else str(word) for word in self.words]
+        if program == "fairseq-syntax":
+            return [sys.executable, "-m", "fairseq_syntax", *rest]
+        if program.startswith("fairseq-"):
+            return [sys.executable, "-m", f"fairseq_cli.{program.removeprefix('fairseq-')}", *rest]
+        return [program, *rest]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Commands that make some files out of others, once.
+
+    Args:
+        kind: one of :data:`KINDS`
+        name: of this stage within the recipe, as it is shown
+        outputs: files that are there when it is done
+        stamp: a file that is the recipe's own, beside which it is noted that the stage is done: commands have such
+            notes and locks of their own beside what they make
+        reads: more inputs than the commands' words name
+        listed: folders of which the names and sizes of files count
+        stale: patterns of files beside the outputs that are removed before the stage is made of something else
+        run: the system and seed that it belongs to, if any
+        about: what else it depends on
+        after: names of stages that come before it, beside those that make its inputs
+    """
+
+    kind: str
+    name: str
+    commands: tuple[Command, ...]
+    outputs: tuple[Path, ...]
+    stamp: Path
+    reads: tuple[Path, ...] = ()
+    listed: tuple[Path, ...] = ()
+    stale: tuple[str, ...] = ()
+    run: str | None = None
+    about: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> list[Path]:
+        """All that it reads."""
+        words = [word.path for command in self.commands for word in command.words if isinstance(word, In)]
+        return list(dict.fromkeys([*words, *self.reads]))
+
+    def missing(self) -> list[Path]:
+        """Inputs that are not there."""
+        return [path for path in (*self.inputs, *self.listed) if not path.exists()]
+
+    def step(self) -> Step:
+        """The record of the stage as it stands: its inputs have to be there.
+
+        Raises:
+            SyntaxDataError: an input is missing
+        """
+        for path in self.missing():
+            raise SyntaxDataError(f"is needed for {self.name}, and is not there", path=path)
+        parts: list[str] = []
+        for command in self.commands:
+            for word in command.words:
+                if isinstance(word, In):
+                    parts.append(content(word.path))
+                elif isinstance(word, str):
+                    parts.append(word)
+        parts += [content(path) for path in self.reads] + [_listing(path) for path in self.listed]
+        return Step((self.stamp, *self.outputs), fingerprint(self.kind, parts, self.about))
+
+    def is_done(self) -> bool:
+        """Whether all of it is there, made from what it would be made from now."""
+        return not self.missing() and self.step().record() is not None
+
+    def remove_stale(self) -> None:
+        """Remove what was made of something else, where a command would go on with it."""
+        for pattern in self.stale:
+            folder, _, name = pattern.rpartition("/")
+            for path in Path(folder).glob(name):
+                path.unlink(missing_ok=True)
+
+
+def content(path: Path) -> str:
+    """What a file or a folder holds, as a digest; of translations by fairseq-generate, the translations."""
+    if path.is_dir():
+        files = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
+        return fingerprint(*([os.fspath(f.relative_to(path)), content(f)] for f in files if f.suffix != ".log"))
+    status = path.stat()
+    return _content(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@cache
+def _content(path: Path, *_: int) -> str:
+    if path.suffix != ".out":
+        return file_sha256(path)
+    with path.open("rb") as file:  # its other lines say how long it took
+        lines = [line.decode("utf-8", "replace") for line in file if line.startswith(b"D-")]
+    return fingerprint(lines) if lines else file_sha256(path)
+
+
+def _listing(folder: Path) -> str:
+    """The files of a folder that may be too large to be read at each start."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+    return fingerprint(*([os.fspath(file.relative_to(folder)), file.stat().st_size] for file in files))
+
+
+@cache
+def user_dir() -> str:
+    """What ``fairseq-syntax user-dir`` prints."""
+    spec = importlib.util.find_spec("fairseq_syntax")
+    assert spec is not None and spec.origin is not None
+    return os.path.dirname(spec.origin)
+
+
+def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:
+    """Of each stage, by name, the stages that make what it reads."""
+    makers: dict[Path, str] = {}
+    for stage in stages:
+        for path in stage.outputs:
+            makers[path] = stage.name
+            makers.setdefault(path.parent, stage.name)  # a folder that is read as a whole
+    found: dict[str, set[str]] = {}
+    for stage in stages:
+        before = {makers[path] for path in stage.inputs if path in makers}
+        found[stage.name] = (before | set(stage.after)) - {stage.name}
+    return found
+
+
+def ancestors(names: Iterable[str], needs: Mapping[str, set[str]]) -> set[str]:
+    """Stages by name with all that they need."""
+    reached: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += needs.get(name, ())
+    return reached
