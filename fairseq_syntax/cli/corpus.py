@@ -30,14 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
     files = parser.add_argument_group("files")
     for name in ("train", "valid"):
-        files.add_argument(f"--{name}", nargs="+", metavar="FILE", help="prefix, two files, or a .tsv file")
+        files.add_argument(
+            f"--{name}", nargs="+", action="extend", metavar="FILE", help="prefix, two files, or a .tsv file"
+        )
     parser.add_argument(
         "--test",
         nargs="+",
-        action="append",
+        action="extend",
         default=[],
         metavar="NAME=FILE",
-        help="a test set, likewise; with --reader the name of its split",
+        help="test sets, likewise; with --reader the names of their splits",
     )
     files.add_argument(
         "--references",
@@ -72,17 +74,21 @@ def main(args: argparse.Namespace) -> int:
     import yaml
 
     from fairseq_syntax.corpus.gathering import gathered, read_split, split_files
-    from fairseq_syntax.corpus.readers import Split, read_corpus, write_corpus
+    from fairseq_syntax.corpus.parallel_text import Split
+    from fairseq_syntax.corpus.readers import read_corpus, write_corpus
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import say
 
     langs = (args.source, args.target)
-    tests = {}
-    for texts in args.test:
-        name, equals, first = texts[0].partition("=")
-        if not equals:
-            raise SyntaxDataError(f"not a name and its files: {texts[0]}", hint="--test NAME=FILE")
-        tests[name] = [first, *texts[1:]]
+    tests: dict[str, list[str]] = {}
+    for text in args.test:
+        name, equals, first = text.partition("=")
+        if equals:
+            tests[name] = [first]
+        elif tests:
+            tests[next(reversed(tests))].append(text)
+        else:
+            raise SyntaxDataError(f"not a name and its files: {text}", hint="--test NAME=FILE")
     programs, references = _pairs(args.words, "--words"), _pairs(args.references, "--references")
     if (args.reader is None) == (args.train is None) or (args.reader is not None) != (args.data is not None):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from fairseq_syntax.corpus.parallel_text import Row, parallel, read_tsv
-from fairseq_syntax.corpus.readers import Split
+from fairseq_syntax.corpus.parallel_text import Row, Split, parallel, read_tsv
 from fairseq_syntax.corpus.word_segmentation import segment_words
 from fairseq_syntax.errors import SyntaxDataError
 
