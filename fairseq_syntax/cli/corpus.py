@@ -16,8 +16,6 @@ COMMAND = Command(
     "from a folder with its files.",
     example=r"""
         fairseq-syntax corpus -s en -t de --train corpus/train --valid corpus/valid --test test=corpus/test \
-            --output text
-        fairseq-syntax corpus -s en -t de --reader multi30k --data multi30k --test test=test_2016_flickr \
             --output text""",
     step=0,
 )
