@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from fairseq_syntax.lab.experiments.shares import measure
+from fairseq_syntax.lab.scoring.shares import measure
 from keep import read_kept
 
 from fairseq_syntax.corpus.conllu import read_conllu

@@ -369,9 +369,9 @@ def main() -> int:
     args = parser.parse_args()
     results = json.loads(args.results.read_text(encoding="utf-8"))
     (args.out / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
-    save(draw_languages(results["languages"]), args.out / "atlas-languages.svg")
+    save(draw_languages(results["languages"]), args.out / "figures" / "atlas-languages.svg")
     if results["parse_quality"]:
-        save(draw_quality(results["parse_quality"]), args.out / "atlas-parse-quality.svg")
+        save(draw_quality(results["parse_quality"]), args.out / "figures" / "atlas-parse-quality.svg")
     print(args.out / "what-syntax-gives.md")
     return 0
 
