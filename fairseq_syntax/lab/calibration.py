@@ -53,8 +53,8 @@ class Choices:
 
     def log_loss(self) -> float:
         """The mean −log p of the right choices."""
-        given = np.bincount(self.owner, self.p * self.right, self.n)
-        return float(-np.log(np.maximum(given, _LEAST)).mean())
+        gold_mass = np.bincount(self.owner, self.p * self.right, self.n)
+        return float(-np.log(np.maximum(gold_mass, _LEAST)).mean())
 
     def part(self, which: NDArray[np.bool_]) -> Choices:
         """The distributions of a mask [n]."""
@@ -102,19 +102,21 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
             raise SyntaxDataError(
                 f"line {truth.line_number + 1} of the parse has no distributions", hint="parse with --distributions"
             )
-        found: list[dict[int, dict[str, float]]] = [{} for _ in truth.words]
+        mass_of_words: list[dict[int, dict[str, float]]] = [{} for _ in truth.words]
         for dependent, head, label, p in guess.arcs:
-            given = found[dependent].setdefault(head, {})
-            given[label] = given.get(label, 0.0) + p
-        for word, by_head in enumerate(found):
+            by_label = mass_of_words[dependent].setdefault(head, {})
+            by_label[label] = by_label.get(label, 0.0) + p
+        for word, by_head in enumerate(mass_of_words):
             head, label = truth.heads[word], truth.deprels[word]
-            mass = {candidate: sum(given.values()) for candidate, given in by_head.items()}
+            mass = {candidate: sum(by_label.values()) for candidate, by_label in by_head.items()}
             heads.add(list(mass.values()), [candidate == head for candidate in mass])
-            joint = [(c == head and name == label, p) for c, given in by_head.items() for name, p in given.items()]
+            joint = [
+                (c == head and name == label, p) for c, by_label in by_head.items() for name, p in by_label.items()
+            ]
             arcs.add([p for _, p in joint], [right for right, _ in joint])
             if mass.get(head, 0.0) > 0.0:
-                given = by_head[head]
-                labels.add([p / mass[head] for p in given.values()], [name == label for name in given])
+                by_label = by_head[head]
+                labels.add([p / mass[head] for p in by_label.values()], [name == label for name in by_label])
             tree_p.append(mass.get(guess.heads[word], 0.0))
             tree_right.append(guess.heads[word] == head)
             tree_labelled.append(guess.heads[word] == head and guess.deprels[word] == label)
@@ -154,15 +156,15 @@ def reliability(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) 
 
 def calibration_error(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> float:
     """The expected calibration error of [n] probabilities and outcomes."""
-    found = reliability(confidence, correct, bins)
-    return sum(count * abs(p - accuracy) for p, accuracy, count in found) / len(confidence)
+    bin_rows = reliability(confidence, correct, bins)
+    return sum(count * abs(p - accuracy) for p, accuracy, count in bin_rows) / len(confidence)
 
 
 def fit_temperature(choices: Choices) -> float:
     """The temperature with the least log loss, to divide the parser's scores by."""
     # The log loss is convex in 1/T.
-    found = minimize_scalar(lambda beta: choices.at(1.0 / beta).log_loss(), bounds=(0.1, 10.0), method="bounded")
-    return float(1.0 / found.x)
+    optimum = minimize_scalar(lambda beta: choices.at(1.0 / beta).log_loss(), bounds=(0.1, 10.0), method="bounded")
+    return float(1.0 / optimum.x)
 
 
 def held_out_error(choices: Choices, bins: int = 10) -> float:

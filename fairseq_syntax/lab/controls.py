@@ -402,15 +402,15 @@ def with_sentences(line: ParsedLine, sentences: Sequence[Sentence]) -> ParsedLin
 
 def arcs_by_word(sentence: Sentence) -> list[list[tuple[int, str, float]]]:
     """(head, label, p) of each word, in the order given."""
-    found: list[list[tuple[int, str, float]]] = [[] for _ in sentence.heads]
+    arcs_of: list[list[tuple[int, str, float]]] = [[] for _ in sentence.heads]
     for word, head, label, p in sentence.arcs or ():
-        found[word].append((head, label, p))
-    return found
+        arcs_of[word].append((head, label, p))
+    return arcs_of
 
 
 def most_probable_first(arcs: list[list[tuple[int, str, float]]]) -> list[Arc]:
     """The arcs of all words in the order of a parse: by word, and by probability."""
-    return [(word, *arc) for word, own in enumerate(arcs) for arc in sorted(own, key=lambda arc: -arc[2])]
+    return [(word, *arc) for word, of_word in enumerate(arcs) for arc in sorted(of_word, key=lambda arc: -arc[2])]
 
 
 def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
@@ -440,9 +440,9 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
     """
     root = sentence.root
     others = [word for word in range(len(sentence.heads)) if word != root]
-    given = list(others)
-    rng.shuffle(given)
-    source = {root: root, **dict(zip(others, given))}
+    shuffled = list(others)
+    rng.shuffle(shuffled)
+    source = {root: root, **dict(zip(others, shuffled))}
     deprels = [sentence.deprels[source[word]] for word in range(len(sentence.heads))]
     if sentence.arcs is None:
         return Sentence(sentence.heads, deprels, None)
@@ -463,10 +463,10 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
         for head, _, p in arcs:
             if head != word:
                 of_head[head] = of_head.get(head, 0.0) + p
-        own = [
+        to_others = [
             (head, label, min(p * q, 1.0)) for head, p in of_head.items() for label, q in labels[source[word]].items()
         ]
-        new.append(to_root + own)
+        new.append(to_root + to_others)
     return Sentence(sentence.heads, deprels, most_probable_first(new))
 
 

@@ -134,17 +134,17 @@ def gain_by_length(table: Mapping, baseline: str) -> Figure:
 
 
 @any_script()
-def score_by_property(found: Mapping, metric: str) -> Figure:
+def score_by_property(part: Mapping, metric: str) -> Figure:
     """A metric per interval of a property of the parse, a dot per system with its 95% interval, sentences below.
 
     Args:
-        found: one of the ``by_syntax`` parts of a score report
+        part: one of the ``by_syntax`` parts of a score report
         metric: one of its metrics, as printed
 
     Raises:
         SyntaxDataError: the report has no such metric
     """
-    intervals = found["intervals"]
+    intervals = part["intervals"]
     if metric not in intervals[0]["scores"]:
         raise SyntaxDataError(f"no scores by {metric}", hint=f"there are {', '.join(intervals[0]['scores'])}")
     names = list(intervals[0]["scores"][metric])
@@ -161,11 +161,11 @@ def score_by_property(found: Mapping, metric: str) -> Figure:
         mark = MARKS[i % len(MARKS)]
         axes.errorbar(places + offset, middle, errors, fmt=mark, color=color, markersize=5, capsize=3, label=name)
         axes.plot(places[bare] + offset, middle[bare], mark, color=color, markerfacecolor="white", markersize=5)
-    labels = [interval_label(found["property"], interval["over"], interval["to"]) for interval in intervals]
+    labels = [interval_label(part["property"], interval["over"], interval["to"]) for interval in intervals]
     axes.set_xticks(places, [f"{label}\n{one['sentences']:,}" for label, one in zip(labels, intervals)])
-    known = ["low" in one for interval in intervals for one in interval["scores"][metric].values()]
-    hollow = "; hollow: too few for an interval" if any(known) and not all(known) else ""
-    axes.set_xlabel(f"{found['property']}; sentences below{hollow}")
+    bounded = ["low" in one for interval in intervals for one in interval["scores"][metric].values()]
+    hollow = "; hollow: too few for an interval" if any(bounded) and not all(bounded) else ""
+    axes.set_xlabel(f"{part['property']}; sentences below{hollow}")
     axes.set_ylabel(metric)
     axes.grid(axis="y", alpha=0.3)
     _legend(figure)
@@ -199,10 +199,10 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
                     axes.plot(x, y, style, color=color, marker=mark, markersize=4, linewidth=1.4)
                     drawn = True
         if not drawn:
-            known = sorted({name for curves in runs.values() for names in curves.values() for name in names})
-            if metric in known:
+            logged = sorted({name for curves in runs.values() for names in curves.values() for name in names})
+            if metric in logged:
                 raise SyntaxDataError(f"no log has {metric} from update {since:,} on")
-            raise SyntaxDataError(f"no log has {metric}", hint=f"there are {', '.join(known)}")
+            raise SyntaxDataError(f"no log has {metric}", hint=f"there are {', '.join(logged)}")
         axes.set_xlabel("updates")
         axes.set_ylabel(metric)
         axes.grid(alpha=0.3)

@@ -99,8 +99,8 @@ class Diversifier:
 
     def translate(self, templates: Mapping[int, Template]) -> dict[int, str]:
         """The best translation of each sentence by its tags."""
-        found = self._search(list(templates), mode="template", templates=_Numbered(templates))
-        return {i: self.text(h["tokens"]) for i, h in found}
+        hypotheses = self._search(list(templates), mode="template", templates=_Numbered(templates))
+        return {i: self.text(h["tokens"]) for i, h in hypotheses}
 
     def vary(
         self, sentences: Sequence[int], distances: Sequence[int], samples: int, rng: random.Random

@@ -48,7 +48,7 @@ def by_syntax(
         [system]`` with ``score``, ``low`` and ``high`` (of 95%), and ``differences[metric][system]`` with the fields
         of :class:`Difference` and ``p_holm``. Holm's family is all systems and intervals of one property and metric.
     """
-    found = []
+    parts = []
     for prop in properties:
         values = prop.values(parses)
         if "=" in prop.name and not values.any():
@@ -71,8 +71,8 @@ def by_syntax(
             family = [one for entry in intervals for one in entry["differences"][scorer.name].values() if "p" in one]
             for one, adjusted in zip(family, holm([one["p"] for one in family])):
                 one["p_holm"] = adjusted
-        found.append({"property": prop.name, "intervals": intervals})
-    return found
+        parts.append({"property": prop.name, "intervals": intervals})
+    return parts
 
 
 def _compare(
@@ -103,7 +103,7 @@ def _compare(
     return scores, differences
 
 
-def syntax_tables(found: Sequence[dict[str, Any]], baseline: str, *, over_seeds: bool = True) -> list[Table]:
+def syntax_tables(parts: Sequence[dict[str, Any]], baseline: str, *, over_seeds: bool = True) -> list[Table]:
     """A table of scores for each property and metric, and one of the differences where there are several systems.
 
     Args:
@@ -111,7 +111,7 @@ def syntax_tables(found: Sequence[dict[str, Any]], baseline: str, *, over_seeds:
     """
     over = "over sentences, and over seeds where there are several" if over_seeds else "over sentences"
     tables = []
-    for one in found:
+    for one in parts:
         intervals = one["intervals"]
         for metric in intervals[0]["scores"]:
             names = list(intervals[0]["scores"][metric])

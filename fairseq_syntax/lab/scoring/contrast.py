@@ -32,11 +32,11 @@ def decisions(contrast: ContrastSet, scores: Sequence[float], *, ties_right: boo
         scores: of the set's rows, higher is better
         ties_right: whether an equal score of a wrong translation is forgiven
     """
-    found = []
+    right = []
     for item in contrast.items:
         best = max(scores[row] for row in item.incorrect)
-        found.append(scores[item.correct] >= best if ties_right else scores[item.correct] > best)
-    return np.array(found, dtype=bool)
+        right.append(scores[item.correct] >= best if ties_right else scores[item.correct] > best)
+    return np.array(right, dtype=bool)
 
 
 def ties(contrast: ContrastSet, scores: Sequence[float]) -> int:
@@ -53,16 +53,16 @@ def groups(contrast: ContrastSet) -> dict[str, dict[str, np.ndarray]]:
         if item.distance is not None:
             place = item.unit, min(item.distance, LONGEST[item.unit] + 1)
             by_distance.setdefault(place, []).append(number)
-    found = {ALL: {ALL: np.arange(len(contrast.items))}}
+    indices = {ALL: {ALL: np.arange(len(contrast.items))}}
     if len(by_category) > 1:
-        found["category"] = {name: np.array(by_category[name]) for name in sorted(by_category)}
+        indices["category"] = {name: np.array(by_category[name]) for name in sorted(by_category)}
     if by_distance:
         several = len({unit for unit, _ in by_distance}) > 1  # then they are no distances of one kind
-        found["distance"] = {}
+        indices["distance"] = {}
         for unit, distance in sorted(by_distance, key=lambda place: (place[0] != "words", place[1])):
             label = f"> {LONGEST[unit]}" if distance > LONGEST[unit] else str(distance)
-            found["distance"][f"{label} {unit}" if several else label] = np.array(by_distance[unit, distance])
-    return found
+            indices["distance"][f"{label} {unit}" if several else label] = np.array(by_distance[unit, distance])
+    return indices
 
 
 def sources_of(contrast: ContrastSet) -> np.ndarray:
@@ -159,7 +159,7 @@ def evaluate(contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline
         and groups of a kind.
     """
     base = baseline or next(iter(right))
-    found: dict[str, Any] = {"set": contrast.name, "items": len(contrast.items), "baseline": base, "groups": {}}
+    report: dict[str, Any] = {"set": contrast.name, "items": len(contrast.items), "baseline": base, "groups": {}}
     sources = sources_of(contrast)
     for kind, members in groups(contrast).items():
         entries = {
@@ -176,13 +176,13 @@ def evaluate(contrast: ContrastSet, right: Mapping[str, np.ndarray], *, baseline
         family = [test for entry in entries.values() for test in entry["tests"].values()]
         for test, adjusted in zip(family, holm([test["p"] for test in family])):
             test["p_holm"] = adjusted
-        found["groups"][kind] = entries
-    return found
+        report["groups"][kind] = entries
+    return report
 
 
 def tables(report: Mapping[str, Any]) -> list[Table]:
     """The accuracies by category and by distance, and the tests, where there are several systems."""
-    found = []
+    result = []
     whole = report["groups"][ALL]
     for kind, entries in report["groups"].items():
         if kind == ALL and "category" in report["groups"]:
@@ -215,7 +215,7 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
         notes = ["in brackets: Wilson's 95% interval"]
         if not one_each:
             notes[0] += ", for the effective number of items, as some share a source"
-        found.append(Table(f"Accuracy in %, by {title}", [title, "items", *names], rows, notes))
+        result.append(Table(f"Accuracy in %, by {title}", [title, "items", *names], rows, notes))
         if tests:
             header = [title, "system", "difference", "gained", "lost", "p", "Holm"]
             family = len(entries) * (len(names) - 1)
@@ -223,5 +223,5 @@ def tables(report: Mapping[str, Any]) -> list[Table]:
             notes = [f"{test}; {corrected(family)}"]
             if kind == "category":
                 notes.append("the row of all items is a comparison of its own")
-            found.append(Table(f"Against {report['baseline']}, by {title}", header, tests, notes))
-    return found
+            result.append(Table(f"Against {report['baseline']}, by {title}", header, tests, notes))
+    return result

@@ -92,18 +92,18 @@ def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
     for path, lines in zip(paths[1:], columns[1:]):
         if len(lines) != len(columns[0]):
             raise SyntaxDataError(f"{len(lines)} lines, but {paths[0]} has {len(columns[0])}", path=path)
-    found = ContrastSet(name, columns[0])
+    contrast_set = ContrastSet(name, columns[0])
     for column in columns[1:]:
         for number, line in enumerate(column):
-            found.row(number, line)
+            contrast_set.row(number, line)
     count = len(columns[0])
-    found.items = [Item(number, (count + number,), name) for number in range(count)]
-    return _checked(found, lambda number: {"path": paths[0], "line": number + 1})
+    contrast_set.items = [Item(number, (count + number,), name) for number in range(count)]
+    return _checked(contrast_set, lambda number: {"path": paths[0], "line": number + 1})
 
 
 def read_tsv(name: str, path: str) -> ContrastSet:
     """A table with a header; rows are scored correct, incorrect, correct, …"""
-    found = ContrastSet(name)
+    contrast_set = ContrastSet(name)
     header: list[str] = []
     lines = list(read_lines(path))
     while lines and not lines[-1].strip():
@@ -129,11 +129,11 @@ def read_tsv(name: str, path: str) -> ContrastSet:
             distance = _distance(row.get("distance") or None)
         except ValueError as error:
             raise SyntaxDataError(str(error), path=path, line=number) from None
-        found.sources.append(row["source"])
-        source = len(found.sources) - 1
-        correct, incorrect = found.row(source, row["correct"]), found.row(source, row["incorrect"])
-        found.items.append(Item(correct, (incorrect,), row.get("category") or name, distance))
-    return _checked(found, lambda number: {"path": path, "line": number + 2})
+        contrast_set.sources.append(row["source"])
+        source = len(contrast_set.sources) - 1
+        correct, incorrect = contrast_set.row(source, row["correct"]), contrast_set.row(source, row["incorrect"])
+        contrast_set.items.append(Item(correct, (incorrect,), row.get("category") or name, distance))
+    return _checked(contrast_set, lambda number: {"path": path, "line": number + 2})
 
 
 def read_json(name: str, path: str) -> ContrastSet:
@@ -150,7 +150,7 @@ def read_json(name: str, path: str) -> ContrastSet:
     if not isinstance(entries, list) or not entries:
         raise SyntaxDataError("not a list of entries", path=path, hint="LingEval97's or ContraPro's layout")
     pronouns = isinstance(entries[0], dict) and "ref segment" in entries[0]
-    found = ContrastSet(name)
+    contrast_set = ContrastSet(name)
     keys = ("src segment", "ref segment") if pronouns else ("source", "reference")
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
@@ -160,9 +160,9 @@ def read_json(name: str, path: str) -> ContrastSet:
             isinstance(error, dict) and isinstance(error.get("contrastive"), str) for error in errors
         ):
             fail(number, "has no list 'errors' whose members have 'contrastive'")
-        found.sources.append(entry[keys[0]])
-        correct = found.row(number, entry[keys[1]])
-        rows = [found.row(number, error["contrastive"]) for error in errors]
+        contrast_set.sources.append(entry[keys[0]])
+        correct = contrast_set.row(number, entry[keys[1]])
+        rows = [contrast_set.row(number, error["contrastive"]) for error in errors]
         owners = [entry] if pronouns else errors
         try:
             distances = [_distance(owner.get("ante distance" if pronouns else "distance")) for owner in owners]
@@ -170,13 +170,13 @@ def read_json(name: str, path: str) -> ContrastSet:
             fail(number, f"is not of the layout: {error}")
         if pronouns and rows:
             category = ":".join(str(entry.get(key, "")).lower() for key in ("src pronoun", "ref pronoun"))
-            found.items.append(Item(correct, tuple(rows), category, distances[0], "sentences"))
+            contrast_set.items.append(Item(correct, tuple(rows), category, distances[0], "sentences"))
         elif not pronouns:
-            found.items += [
+            contrast_set.items += [
                 Item(correct, (row,), str(error.get("type") or name), distance)
                 for row, error, distance in zip(rows, errors, distances)
             ]
-    return _checked(found, lambda number: {"path": path})
+    return _checked(contrast_set, lambda number: {"path": path})
 
 
 def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
@@ -213,13 +213,13 @@ def _distance(value: Any) -> int | None:
     return int(number)
 
 
-def _checked(found: ContrastSet, where: Any) -> ContrastSet:
-    if not found.items:
-        raise SyntaxDataError(f"the set {found.name} has no pairs", **where(-1) | {"line": None})
-    for number, source in enumerate(found.sources):
+def _checked(contrast_set: ContrastSet, where: Any) -> ContrastSet:
+    if not contrast_set.items:
+        raise SyntaxDataError(f"the set {contrast_set.name} has no pairs", **where(-1) | {"line": None})
+    for number, source in enumerate(contrast_set.sources):
         if not source.strip():
             raise SyntaxDataError(f"source {number + 1} is empty", **where(number))
-    return found
+    return contrast_set
 
 
 def _common_name(paths: Sequence[str]) -> str:

@@ -28,19 +28,19 @@ def read_curves(path: str | os.PathLike[str]) -> Curves:
     Raises:
         SyntaxDataError: nothing of fairseq-train's in the file
     """
-    found: dict[str, dict[str, dict[int, float]]] = {}
+    values: dict[str, dict[str, dict[int, float]]] = {}
     for line in read_lines(path):
         for kind, numbers in _entries(line):
             update = numbers.get("num_updates")
             if update is None or not math.isfinite(update):
                 continue
             for name, value in numbers.items():
-                found.setdefault(kind, {}).setdefault(name, {})[int(update)] = value
-    if not found:
+                values.setdefault(kind, {}).setdefault(name, {})[int(update)] = value
+    if not values:
         raise SyntaxDataError("no line of a fairseq-train log", path=path, hint="fairseq-train --log-file FILE")
     return {
         kind: {name: sorted(points.items()) for name, points in names.items() if name != "num_updates"}
-        for kind, names in found.items()
+        for kind, names in values.items()
     }
 
 

@@ -20,17 +20,17 @@ def length(line: ParsedLine) -> float:
 
 def depth(line: ParsedLine) -> float:
     """The arcs on the way from the deepest word to its root; 0 where all words are roots, or there are none."""
-    known: dict[int, int] = {}
+    depth_of: dict[int, int] = {}
     for word in range(len(line.words)):
         path = []
-        while word not in known and line.heads[word] != word:
+        while word not in depth_of and line.heads[word] != word:
             path.append(word)
             word = line.heads[word]
-        below = known.get(word, 0)
+        below = depth_of.get(word, 0)
         for word in reversed(path):
             below += 1
-            known[word] = below
-    return max(known.values(), default=0)
+            depth_of[word] = below
+    return max(depth_of.values(), default=0)
 
 
 def _spans(line: ParsedLine, punctuation: bool = False) -> list[tuple[int, int]]:
@@ -91,17 +91,17 @@ class Property:
         Raises:
             SyntaxDataError: no such property, or edges that do not rise
         """
-        name, at, given = text.partition("@")
+        name, at, bounds = text.partition("@")
         kind, _, value = name.partition("=")
         if not (name in PROPERTIES or (kind in ("label", "upos") and value)):
-            known = ", ".join([*PROPERTIES, "label=NAME", "upos=NAME"])
-            raise SyntaxDataError(f"there is no property {name!r} of a parse", hint=f"there are {known}")
+            names = ", ".join([*PROPERTIES, "label=NAME", "upos=NAME"])
+            raise SyntaxDataError(f"there is no property {name!r} of a parse", hint=f"there are {names}")
         try:
-            edges = tuple(float(edge) for edge in given.split(",")) if at else None
+            edges = tuple(float(edge) for edge in bounds.split(",")) if at else None
         except ValueError:
-            raise SyntaxDataError(f"not numbers: {given!r}", hint="such as --by length@10,20,30") from None
+            raise SyntaxDataError(f"not numbers: {bounds!r}", hint="such as --by length@10,20,30") from None
         if edges is not None and not all(a < b for a, b in zip((-np.inf, *edges), (*edges, np.inf))):
-            raise SyntaxDataError(f"the bounds {given} do not rise", hint="such as --by length@10,20,30")
+            raise SyntaxDataError(f"the bounds {bounds} do not rise", hint="such as --by length@10,20,30")
         return cls(name, edges)
 
     def value(self, line: ParsedLine) -> float:
@@ -125,14 +125,14 @@ class Property:
         elif edges is None:
             quartiles = np.quantile(values, [0.25, 0.5, 0.75], method="inverted_cdf") if len(values) else []
             edges = tuple(float(edge) for edge in np.unique(quartiles))
-        found = []
+        result = []
         for over, to in zip((None, *edges), (*edges, None)):
             chosen = np.ones(len(values), dtype=bool)
             chosen &= values > over if over is not None else True
             chosen &= values <= to if to is not None else True
             if chosen.any():
-                found.append(Interval(over, to, np.flatnonzero(chosen)))
-        return found
+                result.append(Interval(over, to, np.flatnonzero(chosen)))
+        return result
 
 
 @dataclass(frozen=True)

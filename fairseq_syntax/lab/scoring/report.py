@@ -104,9 +104,9 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
         SyntaxDataError: fewer or more lines are parsed, or most parses are of other texts than the sources. (Some may
             differ, as sources are tokenized or lowercased otherwise.)
     """
-    found = list(read_conllu(path, n_lines=sentences))
-    others = [(line, text) for line, text in zip(found, sources or ()) if not is_parse_of(line, text)]
-    if len(others) > len(found) / 2:
+    parses = list(read_conllu(path, n_lines=sentences))
+    others = [(line, text) for line, text in zip(parses, sources or ()) if not is_parse_of(line, text)]
+    if len(others) > len(parses) / 2:
         line, text = others[0]
         raise SyntaxDataError(
             f"is the parse of other sentences: it says {text_of(line)[:60]!r}, and the source {text[:60]!r}",
@@ -114,7 +114,7 @@ def read_parses(path: str | os.PathLike[str], sentences: int, sources: Sequence[
             line=line.file_line,
             hint=why_other(line, text),
         )
-    return found
+    return parses
 
 
 def evaluate(
@@ -267,27 +267,27 @@ def _test(
     corpora = [[run["scores"][scorer.name] for run in e["runs"]] for e in (base_entry, entry)]
     tests["seeds"] = seed_test(*corpora)
     if resampled is not None:
-        found = resampled.difference(system.name, base.name)
-        tests["bootstrap"] = {"low": found.low, "high": found.high, "p": found.p}
+        difference = resampled.difference(system.name, base.name)
+        tests["bootstrap"] = {"low": difference.low, "high": difference.high, "p": difference.p}
         over = "sentences" if groups is None else "groups"
         tests["bootstrap"]["signature"] = f"over:{over} and seeds|sides:2|n:{options.resamples}|seed:{SEED}"
-        tests["detectable"] = found.detectable
+        tests["detectable"] = difference.detectable
     return tests
 
 
 def _p_values(tests: dict) -> dict[str, float]:
     """The p of each test there is; of a test of pairs of seeds, the largest."""
-    found = {}
+    p_values = {}
     if "bootstrap" in tests:
-        found["bootstrap"] = tests["bootstrap"]["p"]
+        p_values["bootstrap"] = tests["bootstrap"]["p"]
     elif "bootstrap" in tests["runs"][0]:  # a record of the first format
-        found["bootstrap"] = max(run["bootstrap"]["p"] for run in tests["runs"])
+        p_values["bootstrap"] = max(run["bootstrap"]["p"] for run in tests["runs"])
     if "randomization" in tests["runs"][0]:
-        found["randomization"] = max(run["randomization"]["p"] for run in tests["runs"])
+        p_values["randomization"] = max(run["randomization"]["p"] for run in tests["runs"])
     for name in ("t_test", "ks", "seeds"):
         if tests.get(name) is not None:
-            found[name] = tests[name]
-    return found
+            p_values[name] = tests[name]
+    return p_values
 
 
 def _correct(tests: Sequence[dict]) -> None:
@@ -332,17 +332,17 @@ def by_length(
 
 def tables(report: dict) -> list[Table]:
     """The report's tables: scores, tests against the baseline, BLEU by length, scores by properties of the parse."""
-    found = [_score_table(report)]
+    result = [_score_table(report)]
     if "baseline" in report:
         tested = {system["name"]: system["tests"] for system in report["systems"] if "tests" in system}
         for base, of in {report["baseline"]: tested, **report.get("also_against", {})}.items():
-            found.append(_test_table(report, base, of))
+            result.append(_test_table(report, base, of))
     if "by_length" in report:
-        found.append(_length_table(report))
+        result.append(_length_table(report))
     if "by_syntax" in report:
         base_name = report.get("baseline", report["systems"][0]["name"])
-        found += syntax_tables(report["by_syntax"], base_name, over_seeds=report["format"] > 1)
-    return found
+        result += syntax_tables(report["by_syntax"], base_name, over_seeds=report["format"] > 1)
+    return result
 
 
 def _length_table(report: dict) -> Table:

@@ -55,13 +55,13 @@ def word_ranks(reference: Sequence[str], hypothesis: Sequence[str]) -> list[int]
             continue
         # nltk's bound of the window, one beyond what it tries
         most = min(max(i, len(hyp) - i + 1), len(ref))
-        found = []
+        matches = []
         for order, ((shortest, longest, place), room) in enumerate(((right[i], len(hyp) - 1 - i), (left[i], i))):
             window = max(shortest - 1, 1)  # words beside this one
             if window <= min(longest - 1, room, most - 1):
-                found.append((window, order, len(ref) - 1 - place if order == 0 else place))
-        if found:
-            ranks.append(min(found)[2])
+                matches.append((window, order, len(ref) - 1 - place if order == 0 else place))
+        if matches:
+            ranks.append(min(matches)[2])
     return ranks
 
 
@@ -71,7 +71,7 @@ def _contexts(ref: np.ndarray, hyp: np.ndarray) -> list[tuple[int, int, int]]:
     Returns:
         their least and greatest length, least > greatest where there is none, and their last word's place in ``ref``
     """
-    found = []
+    contexts = []
     # of the n-gram that ends at each place and is also one that ends at word i of the hypothesis
     with_ref, with_hyp = np.zeros(len(ref), dtype=np.int64), np.zeros(len(hyp), dtype=np.int64)
     for i, word in enumerate(hyp):
@@ -80,8 +80,8 @@ def _contexts(ref: np.ndarray, hyp: np.ndarray) -> list[tuple[int, int, int]]:
         place = int(with_ref.argmax())
         longest = int(with_ref[place])
         others = [np.delete(with_ref, place).max(initial=0), np.delete(with_hyp, i).max(initial=0)]
-        found.append((int(max(others)) + 1, longest, place))
-    return found
+        contexts.append((int(max(others)) + 1, longest, place))
+    return contexts
 
 
 def _kendall_tau(ranks: Sequence[int]) -> float:

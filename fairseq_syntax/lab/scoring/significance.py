@@ -42,7 +42,7 @@ def paired_tests(
         :class:`Difference`'s. p is 1 where the scores of the corpus do not differ.
     """
     equal = scorer.statistics(baseline) == scorer.statistics(system)
-    found: dict[str, dict] = {}
+    results: dict[str, dict] = {}
     for name, kind, samples in (("bootstrap", "bs", resamples), ("randomization", "ar", trials)):
         if samples <= 0:
             continue
@@ -53,11 +53,11 @@ def paired_tests(
         # sacrebleu counts differences strictly greater than the observed; of equal systems, or where both are at 0 in
         # all samples, none is, and p would be 1 / (samples + 1). No difference is at least as great as any other.
         none = equal or theirs.score == ours.score
-        found[name] = {"p": 1.0 if none else float(ours.p_value), "signature": str(signatures[key])}
+        results[name] = {"p": 1.0 if none else float(ours.p_value), "signature": str(signatures[key])}
         if kind == "bs":
-            found[name] |= {"mean": float(ours.mean), "ci": float(ours.ci)}
-            found[name] |= {"baseline_mean": float(theirs.mean), "baseline_ci": float(theirs.ci)}
-    return found
+            results[name] |= {"mean": float(ours.mean), "ci": float(ours.ci)}
+            results[name] |= {"baseline_mean": float(theirs.mean), "baseline_ci": float(theirs.ci)}
+    return results
 
 
 def sentence_tests(baseline: np.ndarray, system: np.ndarray) -> dict[str, float | None]:

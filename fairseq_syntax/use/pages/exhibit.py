@@ -96,11 +96,13 @@ def show_model(
     exhibit: Exhibit, name: str, reader: Reader, dataset: Any, number: int, on_step: OnStep | None = None
 ) -> None:
     """Add a model's translation of a sentence (0-based) of a dataset, its attention, and the tree it believes in."""
-    found = reader.read(dataset, number, on_step)
-    exhibit.outputs[name] = Output(found["text"], {"log p": found["score"]}, found["pieces"], found["attention"])
-    if found["parents"] is not None and exhibit.words:
-        layer, head = found["parents"]
-        weights = found["attention"]["encoder"][layer][head]
+    reading = reader.read(dataset, number, on_step)
+    exhibit.outputs[name] = Output(
+        reading["text"], {"log p": reading["score"]}, reading["pieces"], reading["attention"]
+    )
+    if reading["parents"] is not None and exhibit.words:
+        layer, head = reading["parents"]
+        weights = reading["attention"]["encoder"][layer][head]
         heads = predicted_heads(weights, exhibit.counts, exhibit.spans or [(0, len(exhibit.words))])
         first = np.cumsum([0, *exhibit.counts[:-1]])
         p: list[float | None] = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]
