@@ -20,11 +20,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from fairseq_syntax.lab.scoring.shares import measure
 from keep import read_kept
 
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.shares import measure
 from fairseq_syntax.lab.scoring.significance import Difference, Resampled
 
 HERE = Path(__file__).resolve().parent
