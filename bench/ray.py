@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
+from typing import Any
 
 from bench.harness import measure, record
 from bench.parse import _folder, _models, _parser
@@ -24,7 +26,9 @@ def two_against_one() -> None:
     from parse_models import sentences
 
     from fairseq_syntax.corpus.parsing import jobs
+    from fairseq_syntax.runtime.jobs import _Part
     from fairseq_syntax.runtime.ray_workers import RayWorkers
+    from fairseq_syntax.runtime.workers import in_workers
 
     options = _parser().options
     texts = {count: _folder() / f"text.{count}" for count in (1, 2)}
@@ -38,14 +42,15 @@ def two_against_one() -> None:
             done: dict[int, int] = {}
             begin = end = 0.0
             lines = 0
-            with plan.files.being_made():
-                tasks = jobs._lines_of(plan, plan.parts)
-                for worker in workers.run(_work, tasks, start=jobs._start, arguments=(plan, 1), ordered=False):
-                    end = time.perf_counter()
-                    lines += PART_LINES if begin else 0
-                    done[worker] = done.get(worker, 0) + 1
-                    if not begin and len(done) == count:
-                        begin = end
+            plan.files.make_folder()
+            work = _Named(_Part(plan.files, jobs._ParsePart(plan.job.text, options, 1)))
+            for worker in in_workers(work, jobs._texts(plan), workers=workers):
+                end = time.perf_counter()
+                lines += PART_LINES if begin else 0
+                done[worker] = done.get(worker, 0) + 1
+                if not begin and len(done) == count:
+                    begin = end
+            plan.files.remove()
             return lines / (end - begin)
 
         speeds = [(lines_a_second(1), lines_a_second(2)) for _ in range(PAIRS)]
@@ -62,9 +67,12 @@ def two_against_one() -> None:
     )
 
 
-def _work(task: tuple[tuple[int, int], list[str]]) -> int:
-    """Parses and commits a part, and says who did."""
-    from fairseq_syntax.corpus.parsing import jobs
+@dataclass(frozen=True)
+class _Named:
+    """Parses and commits a part, and says which process did."""
 
-    jobs._work(task)
-    return os.getpid()
+    work: Any
+
+    def __call__(self, task: Any) -> int:
+        self.work(task)
+        return os.getpid()

@@ -20,6 +20,7 @@ from fairseq_syntax.corpus.store import SyntaxStore, store_path
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.tokens import binarize_tokens
+from fairseq_syntax.runtime.jobs import Step
 
 LINES = 65_536  # so many that starting two processes takes little of the time
 ROUNDS = 3
@@ -75,9 +76,7 @@ def _binarize(folder: Path, workers: int) -> tuple[float, float, Summary]:
     out.unlink(missing_ok=True)
     text, parse = (str(folder / name) for name in ("train.en", "train.en.conllu"))
     clock, cpu = time.perf_counter(), time.process_time()
-    summary = binarize(
-        text, parse, str(out), LabelInventory(), lang="en", dictionary=text, workers=workers, progress=False
-    )
+    summary = binarize(text, parse, str(out), LabelInventory(), lang="en", dictionary=text, workers=workers)
     return time.perf_counter() - clock, time.process_time() - cpu, summary
 
 
@@ -115,8 +114,10 @@ def binarizing_tokens() -> None:
     for workers, name in ((1, "binarize/tokens"), (2, "binarize/tokens@2")):
 
         def ours(workers: int = workers) -> float:
+            outputs = [folder / "ours.bin", folder / "ours.idx"]
+            outputs[0].unlink(missing_ok=True)  # so that it is not done
             begin = time.perf_counter()
-            binarize_tokens(path, str(folder / "ours"), dictionary, made_from="bench", workers=workers)
+            binarize_tokens(Step.of("bench", outputs), path, dictionary, workers=workers)
             return time.perf_counter() - begin
 
         def theirs(workers: int = workers) -> float:

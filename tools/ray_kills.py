@@ -60,12 +60,12 @@ def main() -> int:
                     nonlocal killed
                     done = 0
                     while not over.is_set() and killed < args.kills:
-                        before = sum(1 for _ in parts.glob("*.conllu")) if parts.is_dir() else 0
+                        before = sum(1 for _ in parts.glob("*.part")) if parts.is_dir() else 0
                         if before <= done:  # no worker has come so far since the last kill
                             time.sleep(0.05)
                             continue
                         time.sleep(draw.uniform(0.1, 4.0))
-                        done = sum(1 for _ in parts.glob("*.conllu")) if parts.is_dir() else 0
+                        done = sum(1 for _ in parts.glob("*.part")) if parts.is_dir() else 0
                         if over.is_set() or not done:
                             return
                         nodes.kill(draw.randrange(len(nodes.nodes)))

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--candidates", nargs="+", action="extend", metavar="CODE", help="consider these languages only"
     )
     parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
-    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="processes (default: 1)")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
 
 
 def _ratio(text: str) -> float:
@@ -90,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
         candidates=tuple(args.candidates) if args.candidates else None,
     )
     conllu = (args.conllu, args.conllu_output) if args.conllu else None
-    report = filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, jobs=args.jobs)
+    report = filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, workers=args.workers)
     print(report)
     if conllu:
         then = then_segment(args.conllu_output)

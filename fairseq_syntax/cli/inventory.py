@@ -53,12 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Make what is not made yet."""
     import os
-    from pathlib import Path
 
-    from fairseq_syntax.data.inventory import dictionary, label_inventory, parses_of
+    from fairseq_syntax.data.inventory import label_inventory, parses_of
     from fairseq_syntax.data.labels import labels_path
+    from fairseq_syntax.data.tokens import make_dictionary
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_rereadable, file_sha256, fingerprint, remove_folder
+    from fairseq_syntax.runtime.files import check_rereadable
     from fairseq_syntax.runtime.jobs import Step
 
     parses = parses_of(args.input)
@@ -66,28 +66,11 @@ def main(args: argparse.Namespace) -> int:
     check_rereadable("it is read several times", *texts, *parses)
     options = {"threshold": args.threshold, "nwords": args.nwords, "padding_factor": args.padding_factor}
     with chosen_workers(args, count=args.workers) as workers:
-        path = Path(args.outdir, f"dict.{args.lang}.txt")
-        step = Step((path,), fingerprint("dictionary", [file_sha256(text) for text in texts], options))
-        with step.making() as done:
-            if done is None:
-                step.begin()
-                symbols = dictionary(texts, os.fspath(path), workers=workers, **options)
-                step.finish({"symbols": symbols})
-            else:
-                remove_folder(path.with_name(f"{path.name}.parts"))  # of a run that was killed before it could
-                symbols = done["note"]["symbols"]
-        finished(path, f"{symbols} symbols")
-        if not parses:
-            return 0
-        path = Path(labels_path(args.outdir, args.lang))
-        step = Step((path,), fingerprint("labels", [file_sha256(parse) for parse in parses]))
-        with step.making() as done:
-            if done is None:
-                labels = label_inventory(parses, workers=workers)
-                step.begin()
-                labels.save(path)
-                step.finish({"labels": {column: len(names) - 1 for column, names in labels.labels.items()}})
-                done = step.record()
-    counts = done["note"]["labels"] if done else {}
-    finished(path, ", ".join(f"{count} of {column}" for column, count in counts.items()))
+        path = os.path.join(args.outdir, f"dict.{args.lang}.txt")
+        step = Step.of("dictionary", [path], texts, **options)
+        finished(path, f"{make_dictionary(step, texts, workers=workers, **options)} symbols")
+        if parses:
+            path = labels_path(args.outdir, args.lang)
+            counts = label_inventory(parses, path, workers=workers)
+            finished(path, ", ".join(f"{count} of {column}" for column, count in counts.items()))
     return 0

@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.corpus.multitask import Doubling, write_doubled, write_tagged
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.files import check_apart, make_folder
 
@@ -75,32 +76,11 @@ def main(args: argparse.Namespace) -> int:
             check_apart(outdir / f"{Path(prefix).name}.{lang}", *(f"{prefix}.{lang}" for lang in (args.src, args.tgt)))
     then = f"fairseq-preprocess -s {args.src} -t {args.tgt} --trainpref {outdir}/TRAIN --destdir BIN"
     for prefix, doubled in [(p, True) for p in args.train] + [(p, False) for p in args.translate_only]:
-        print(unless_done(args, Path(prefix), outdir, doubled))
+        doubling = Doubling(prefix, args.src, args.tgt, tuple(args.tags), args.form, args.words)
+        out = str(outdir / Path(prefix).name)
+        if doubled:
+            print(write_doubled(doubling, out, seed=args.seed, workers=args.workers))
+        else:
+            print(write_tagged(doubling, out))
     print(f"next: {then}")
     return 0
-
-
-def unless_done(args: argparse.Namespace, prefix: Path, outdir: Path, doubled: bool) -> str:
-    """Write a corpus unless it was made from the same files with the same options; returns a line of report."""
-    from fairseq_syntax.corpus.multitask import Doubling, write_doubled, write_tagged
-    from fairseq_syntax.runtime.files import file_sha256, fingerprint
-    from fairseq_syntax.runtime.jobs import Step
-
-    endings = [args.src, args.tgt] + ([f"{args.src}.conllu"] if doubled else [])
-    write = "write_doubled" if doubled else "write_tagged"
-    options = [write, args.form, args.words, list(args.tags), args.seed]
-    inputs = [file_sha256(f"{prefix}.{ending}") for ending in endings]
-    outputs = tuple(outdir / f"{prefix.name}.{lang}" for lang in (args.src, args.tgt))
-    step = Step(outputs, fingerprint("multitask", options, inputs))
-    with step.making() as done:
-        if done is not None:
-            return f"{outdir / prefix.name}: up to date"
-        step.begin()
-        given = Doubling(str(prefix), args.src, args.tgt, tuple(args.tags), args.form, args.words)
-        out = str(outdir / prefix.name)
-        if doubled:
-            report = write_doubled(given, out, made_from=step.made_from, seed=args.seed, workers=args.workers)
-        else:
-            report = write_tagged(given, out)
-        step.finish()
-    return report

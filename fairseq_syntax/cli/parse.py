@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import given, positive, probability, then_segment
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
-from fairseq_syntax.runtime.uris import location
 
 OF_THE_PARSER = ("parser", "lang", "model_dir", "device", "batch_size")
 OF_RAW_TEXT = ("tokenizer", "split_sentences", "max_words", "long_lines")
@@ -29,14 +29,10 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
     parser.add_argument(
-        "--input", required=True, type=location, metavar="FILE", help="text, or CoNLL-U for --parser conllu; or a URI"
+        "--input", required=True, type=Path, metavar="FILE", help="text, or CoNLL-U for --parser conllu"
     )
-    parser.add_argument(
-        "--output", required=True, type=location, metavar="FILE", help="the CoNLL-U file to write; or a URI, s3://…"
-    )
-    parser.add_argument(
-        "--text", type=location, metavar="FILE", help="for --parser conllu: the text it is the parse of"
-    )
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the CoNLL-U file to write")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="for --parser conllu: the text it is the parse of")
     add_parser_options(parser)
     lines = parser.add_argument_group("lines")
     lines.add_argument("--max-words", type=positive, default=250, metavar="N", help="longest sentence (default: 250)")

@@ -7,11 +7,12 @@ drops source sentences that its parser cannot parse or that have more than 256 t
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import islice, zip_longest
+from typing import Any
 
 from fairseq_syntax.corpus.conllu import parse_conllu_block
 from fairseq_syntax.corpus.conllu_parts import conllu_parts
@@ -19,7 +20,6 @@ from fairseq_syntax.corpus.line_numbers import is_line_comment
 from fairseq_syntax.corpus.parsed_line import is_parse_of, text_of, why_other
 from fairseq_syntax.corpus.title import is_of_title, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
     atomic_open,
     check_apart,
@@ -28,10 +28,10 @@ from fairseq_syntax.runtime.files import (
     read_lines,
     read_raw_lines,
 )
-from fairseq_syntax.runtime.jobs import in_workers
+from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
-_CHUNK = 2000
+PART_LINES = 10_000
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,20 @@ class Limits:
 
 @dataclass
 class Report:
-    """What a filter did: lines read, kept, and removed by the first reason that each fell to."""
+    """What a filter did: lines read, kept, and removed by the first reason that each fell to.
+
+    ``examples`` has the first line of each reason: its number, the detail, and its texts.
+    """
 
     lines: int = 0
     kept: int = 0
-    removed: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, tuple[int, str, tuple[str, ...]]] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, tuple[int, str, Sequence[str]]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         rows = [f"{self.lines} lines, {self.kept} kept, {self.lines - self.kept} removed"]
         for reason in REASONS:
-            if self.removed[reason]:
+            if reason in self.removed:
                 number, detail, texts = self.examples[reason]
                 rows.append(f"  {self.removed[reason]:>8}  {reason}; the first is line {number}: {detail}")
                 rows += [f"            {text if len(text) <= 80 else text[:77] + '...'}" for text in texts]
@@ -165,18 +168,19 @@ def filter_files(
     *,
     conllu: tuple[str, str] | None = None,
     removed: str | None = None,
-    jobs: int = 1,
+    workers: int = 1,
 ) -> Report:
     """Write the lines of parallel files that meet the limits in all of them.
 
-    The files are read several times: nothing is written before all of them have been checked.
+    The files are read several times: nothing is written before all of them have been checked. Lines are judged in
+    parts: a run that was killed resumes with those that are missing.
 
     Args:
         inputs, outputs: parallel UTF-8 files, ``.gz`` allowed for input
         conllu: the parse of one of the inputs and where to write what is kept of it; its ``# line`` comments are
             renumbered and all its columns stay as they are. Without it no line is unparsable.
         removed: a file for the removed lines: number, reason, detail and the texts, separated by tabs
-        jobs: processes
+        workers: processes
 
     Raises:
         SyntaxDataError: the files have other numbers of lines, are not UTF-8, are pipes, change meanwhile, or an output
@@ -190,49 +194,59 @@ def filter_files(
     if len({os.path.realpath(path) for path in targets}) < len(targets):
         raise SyntaxDataError("two outputs have one name", path=targets[0], hint="name them apart")
     check_rereadable("it is read several times", *inputs, *(conllu[:1] if conllu else ()))
-    report, kept = Report(), bytearray()
-    with ExitStack() as stack:
-        note = stack.enter_context(atomic_open(removed)) if removed else None
-        judged = _judged(inputs, conllu[0] if conllu else None, limits, jobs)
-        total = sum(1 for _ in read_raw_lines(inputs[0]))
-        for texts, verdict in progress(judged, total=total, of="filtering"):
-            report.lines += 1
-            kept.append(verdict is None)
-            if verdict is not None:
-                reason, detail = verdict
-                report.removed[reason] += 1
-                report.examples.setdefault(reason, (report.lines, detail, texts))
-                if note is not None:
-                    cells = [str(report.lines), reason, detail, *texts]
-                    note.write("\t".join(cell.replace("\t", " ") for cell in cells) + "\n")
-        report.kept = sum(kept)
-        # all outputs take their names together, at the end
-        for source, target in zip(inputs, outputs):
-            file = stack.enter_context(atomic_open(target))
-            for keep, text in _again(kept, read_lines(source), source):
-                if keep:
-                    file.write(text + "\n")
-        if conllu:
-            file = stack.enter_context(atomic_open(conllu[1]))
+    parse = conllu[0] if conllu else None
+    read = [*inputs, *([parse] if parse else [])]
+    options = {"limits": asdict(limits), "parse": bool(conllu), "removed": bool(removed)}
+    step = Step.of("filter", targets, read, **options)
+
+    def merge(made: MadeParts) -> dict[str, Any]:
+        report = Report()
+        for note in made.notes():
+            report.lines += len(note["verdicts"])
+            report.kept += note["verdicts"].count(None)
+        verdicts: Iterator[Any] = (verdict for note, _ in made for verdict in note["verdicts"])
+        lines: Iterator[Any] = _parallel(inputs, parse)
+        with ExitStack() as stack:  # all outputs take their names together, at the end
+            files = [stack.enter_context(atomic_open(target)) for target in outputs]
+            of_parse = stack.enter_context(atomic_open(conllu[1])) if conllu else None
+            of_removed = stack.enter_context(atomic_open(removed)) if removed else None
             number = 0
-            blocks = (block for _, block in conllu_blocks(conllu[0], len(kept)))
-            for keep, block in _again(kept, blocks, conllu[0]):
-                if keep and not block:  # it had a sentence
-                    raise _changed(conllu[0])
-                if keep:
-                    number += 1
-                    file.write(title(report.kept, parsed_with=parsed_with(conllu[0])) if number == 1 else "")
+            missing: Any = object()
+            for row, verdict in zip_longest(lines, verdicts, fillvalue=missing):
+                if row is missing or verdict is missing:
+                    raise _changed(inputs[0])
+                line, texts, block = row
+                if verdict is not None:
+                    reason, detail = verdict
+                    report.removed[reason] = report.removed.get(reason, 0) + 1
+                    report.examples.setdefault(reason, (line, detail, texts))
+                    if of_removed is not None:
+                        cells = [str(line), reason, detail, *texts]
+                        of_removed.write("\t".join(cell.replace("\t", " ") for cell in cells) + "\n")
+                    continue
+                number += 1
+                for file, text in zip(files, texts):
+                    file.write(text + "\n")
+                if of_parse is not None and parse is not None:
+                    if not block:  # it had a sentence
+                        raise _changed(parse)
+                    if number == 1:
+                        of_parse.write(title(report.kept, parsed_with=parsed_with(parse)))
                     for sentence in block.split("\n\n"):
-                        file.write(f"# line = {number}\n{sentence}\n\n")
-    return report
+                        of_parse.write(f"# line = {number}\n{sentence}\n\n")
+        return asdict(report)
 
-
-def _again(kept: bytearray, lines: Iterable[str], path: str) -> Iterator[tuple[int, str]]:
-    """Whether to keep each line, and the line, in a later reading of a file, which must have as many as before."""
-    for keep, line in zip_longest(kept, lines):
-        if keep is None or line is None:
-            raise _changed(path)
-        yield keep, line
+    note, _ = map_parts(
+        step,
+        _chunks(_parallel(inputs, parse)),
+        _JudgePart(limits, parse),
+        merge,
+        part_lines=PART_LINES,
+        total=sum(1 for _ in read_raw_lines(inputs[0])),
+        workers=workers,
+        hint="run the command again with fewer --workers: it continues",
+    )
+    return Report(**note)
 
 
 def _changed(path: str) -> SyntaxDataError:
@@ -263,43 +277,36 @@ def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, 
         yield part.start, "\n\n".join(kept)
 
 
-def _judged(
-    inputs: Sequence[str], conllu: str | None, limits: Limits, jobs: int
-) -> Iterator[tuple[tuple[str, ...], tuple[str, str] | None]]:
-    """Every line's texts and what is held against it."""
-    chunks = _chunks(_parallel(inputs, conllu))
-    hint = "run the command again with fewer --jobs"
-    given = (limits, conllu)
-    for texts, verdicts in in_workers(_work, chunks, workers=jobs, start=_start_worker, arguments=given, hint=hint):
-        yield from zip(texts, verdicts)
+_Line = tuple[int, tuple[str, ...], str | None]  # its number from 1, its texts, its parse
 
 
-def _chunks(lines: Iterator) -> Iterator[list]:
-    while chunk := list(islice(lines, _CHUNK)):
-        yield chunk
+def _chunks(lines: Iterator[_Line]) -> Iterator[tuple[Span, list[_Line]]]:
+    while chunk := list(islice(lines, PART_LINES)):
+        yield (chunk[0][0] - 1, chunk[-1][0]), chunk
 
 
-_worker: tuple[Judge, str | None] | None = None
+@dataclass
+class _JudgePart:
+    """Makes the verdicts on the lines of a part, as a note: the reason and its detail, or null."""
+
+    limits: Limits
+    parse: str | None
+
+    @cached_property
+    def judge(self) -> Judge:
+        return Judge(self.limits)
+
+    def __call__(self, chunk: list[_Line]) -> Made:
+        verdicts = []
+        for number, texts, parse in chunk:
+            try:
+                verdicts.append(self.judge(texts, parse))
+            except SyntaxDataError as error:
+                raise SyntaxDataError(f"line {number}: {error.message}", path=self.parse, hint=error.hint) from error
+        return {"verdicts": verdicts}, b""
 
 
-def _start_worker(limits: Limits, conllu: str | None) -> None:
-    global _worker
-    _worker = Judge(limits), conllu
-
-
-def _work(chunk: list[tuple[int, tuple[str, ...], str | None]]) -> tuple[list, list]:
-    assert _worker is not None
-    judge, conllu = _worker
-    verdicts = []
-    for number, texts, parse in chunk:
-        try:
-            verdicts.append(judge(texts, parse))
-        except SyntaxDataError as error:
-            raise SyntaxDataError(f"line {number}: {error.message}", path=conllu, hint=error.hint) from error
-    return [texts for _, texts, _ in chunk], verdicts
-
-
-def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[tuple[int, tuple[str, ...], str | None]]:
+def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[_Line]:
     """The number and the texts of each line in all files, with its parse; the files must end together."""
     blocks = conllu_blocks(conllu) if conllu else iter(())
     count = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import tempfile
@@ -15,9 +14,8 @@ from pathlib import Path
 from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.linearize import is_projective, linearize, piece_symbols
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.runtime.files import as_data_error, atomic_open, fingerprint, read_lines
-from fairseq_syntax.runtime.jobs import Parts, in_workers
+from fairseq_syntax.runtime.files import as_data_error, atomic_open, read_lines
+from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
 
 PART_LINES = 10_000
 
@@ -60,16 +58,15 @@ class Doubling:
             yield source, target
 
 
-def write_doubled(given: Doubling, out: str, *, made_from: str, seed: int = 1, workers: int = 1) -> str:
+def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int = 1) -> str:
     """Writes ``OUT.SRC`` and ``OUT.TGT``: each sentence with its translation and with its parse, shuffled.
 
-    The linearised parses are made in parts: a run that was killed continues with those that are missing. Then all goes
-    to a temporary file, and the order in which it is read back is shuffled: 8 bytes of memory a line.
+    The linearised parses are made in parts: a run that was killed resumes with those that are missing. Then all goes to
+    a temporary file, and the order in which it is read back is shuffled: 8 bytes of memory a line.
 
     Args:
-        given: what to write
+        doubling: what to write
         out: path of the files without their endings
-        made_from: a fingerprint of the files and of ``given``
         seed: of the shuffle
         workers: processes; the files do not depend on their number
 
@@ -79,39 +76,28 @@ def write_doubled(given: Doubling, out: str, *, made_from: str, seed: int = 1, w
     Raises:
         SyntaxDataError: bad input, or a file cannot be written
     """
-    total = sum(1 for _ in given.read_pairs())
-    parts = Parts(Path(f"{out}.{given.src}").absolute(), fingerprint("multitask", made_from, PART_LINES), ".pairs")
-    spans: list[tuple[int, int]] = []
+    step, parse = _step(doubling, out, "doubled", seed=seed), f"{doubling.prefix}.{doubling.src}.conllu"
+    total = 0 if step.record() else sum(1 for _ in doubling.read_pairs())
 
-    def missing() -> Iterator[tuple[list[tuple[str, str]], ConlluPart]]:
-        pairs = given.read_pairs()
-        for part in conllu_parts(f"{given.prefix}.{given.src}.conllu", PART_LINES, n_lines=total):
-            own = list(islice(pairs, part.end - part.start))
-            spans.append((part.start, part.end))
-            if parts.is_whole(spans[-1]):
-                bar.update(len(own))
-            else:
-                yield own, part
+    def source() -> Iterator[tuple[Span, tuple[list[tuple[str, str]], ConlluPart]]]:
+        pairs = doubling.read_pairs()
+        for part in conllu_parts(parse, PART_LINES, n_lines=total):
+            yield (part.start, part.end), (list(islice(pairs, part.end - part.start)), part)
 
-    with parts.being_made():
-        with progress(total=total, of=Path(given.prefix).name) as bar:
-            count = min(workers, -(-total // PART_LINES))
-            for lines in in_workers(_work, missing(), workers=count, start=_start, arguments=(given, parts)):
-                bar.update(lines)
+    def merge(made: MadeParts) -> dict[str, int]:
         crossing, order, parses = 0, array("q"), array("q")
-        asks_parse = f"{given.tags[1]} ".encode()
+        asks_parse = f"{doubling.tags[1]} ".encode()
         folder = Path(out).parent
         with as_data_error(folder), tempfile.TemporaryFile(dir=folder) as spool:
-            for span in spans:
-                head, _, body = parts.body(span).partition(b"\n")
-                crossing += json.loads(head)["crossing"]
+            for note, body in made:
+                crossing += note["crossing"]
                 place = spool.tell()
                 spool.write(body)
                 rows = body.split(b"\n")
                 for source, target in zip(rows[::2], rows[1::2]):
                     (parses if source.startswith(asks_parse) else order).append(place)
                     place += len(source) + len(target) + 2
-            translations = len(order)
+            counts = {"translations": len(order), "parses": len(parses), "crossing": crossing}
             order.extend(parses)
             random.Random(seed).shuffle(order)
 
@@ -120,52 +106,66 @@ def write_doubled(given: Doubling, out: str, *, made_from: str, seed: int = 1, w
                     spool.seek(place)
                     yield spool.readline().decode()[:-1], spool.readline().decode()[:-1]
 
-            write_pairs(given, out, shuffled())
-    lost = (
-        f", {crossing} of them with crossing arcs, whose word order brackets lose" if given.form == "brackets" else ""
-    )
-    return f"{out}: {translations} translations and {len(parses)} parses{lost}"
+            write_pairs(doubling, out, shuffled())
+        return counts
+
+    make = _DoublePart(doubling, parse)
+    note, was_done = map_parts(step, source(), make, merge, part_lines=PART_LINES, total=total, workers=workers)
+    if was_done:
+        return f"{out}: up to date"
+    lost = ""
+    if doubling.form == "brackets":
+        lost = f", {note['crossing']} of them with crossing arcs, whose word order brackets lose"
+    return f"{out}: {note['translations']} translations and {note['parses']} parses{lost}"
 
 
-_worker: tuple[Doubling, Parts] | None = None
+@dataclass(frozen=True)
+class _DoublePart:
+    """Makes a part: each pair in two lines; the note says how many parses have crossing arcs."""
+
+    doubling: Doubling
+    parse: str
+
+    def __call__(self, task: tuple[list[tuple[str, str]], ConlluPart]) -> Made:
+        pairs, part = task
+        translate, parse = self.doubling.tags
+        rows: list[str] = []
+        crossing = 0
+        for (text, target), line in zip(pairs, part.read(self.parse), strict=True):
+            rows += [f"{translate} {text} {translate}", target]
+            if line.words:
+                symbols = piece_symbols(line, text.split()) if self.doubling.words else None
+                linearized = " ".join(linearize(line, self.doubling.form, symbols))
+                rows += [f"{parse} {text} {parse}", linearized]
+                crossing += not is_projective(line)
+        return {"crossing": crossing}, "\n".join([*rows, ""]).encode()
 
 
-def _start(given: Doubling, parts: Parts) -> None:
-    global _worker
-    parts.check_folder()
-    _worker = given, parts
-
-
-def _work(task: tuple[list[tuple[str, str]], ConlluPart]) -> int:
-    """Makes a part: a line of JSON, and each pair in two lines."""
-    assert _worker is not None
-    given, parts = _worker
-    pairs, part = task
-    translate, parse = given.tags
-    rows: list[str] = []
-    crossing = 0
-    for (text, target), line in zip(pairs, part.read(f"{given.prefix}.{given.src}.conllu"), strict=True):
-        rows += [f"{translate} {text} {translate}", target]
-        if line.words:
-            symbols = piece_symbols(line, text.split()) if given.words else None
-            rows += [f"{parse} {text} {parse}", " ".join(linearize(line, given.form, symbols))]
-            crossing += not is_projective(line)
-    head = json.dumps({"crossing": crossing})
-    parts.commit((part.start, part.end), "\n".join([head, *rows, ""]).encode())
-    return len(pairs)
-
-
-def write_tagged(given: Doubling, out: str) -> str:
+def write_tagged(doubling: Doubling, out: str) -> str:
     """Writes the corpus with the tag of translation, in its order; returns a line of report."""
-    tag = given.tags[0]
-    count = write_pairs(given, out, ((f"{tag} {s} {tag}", t) for s, t in given.read_pairs()))
+    tag = doubling.tags[0]
+    step = _step(doubling, out, "tagged")
+    with step.making() as record:
+        if record is not None:
+            return f"{out}: up to date"
+        step.begin()
+        count = write_pairs(doubling, out, ((f"{tag} {s} {tag}", t) for s, t in doubling.read_pairs()))
+        step.finish({"translations": count})
     return f"{out}: {count} translations"
 
 
-def write_pairs(given: Doubling, out: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:
+def _step(doubling: Doubling, out: str, kind: str, **options: object) -> Step:
+    langs = (doubling.src, doubling.tgt)
+    inputs = [f"{doubling.prefix}.{lang}" for lang in langs]
+    inputs += [f"{doubling.prefix}.{doubling.src}.conllu"] if kind == "doubled" else []
+    options |= {"tags": doubling.tags, "form": doubling.form, "words": doubling.words}
+    return Step.of(f"multitask, {kind}", [f"{out}.{lang}" for lang in langs], inputs, **options)
+
+
+def write_pairs(doubling: Doubling, out: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:
     """Writes both sides, whole or not at all; returns the number of pairs."""
     count = 0
-    with atomic_open(f"{out}.{given.src}") as source, atomic_open(f"{out}.{given.tgt}") as target:
+    with atomic_open(f"{out}.{doubling.src}") as source, atomic_open(f"{out}.{doubling.tgt}") as target:
         for s, t in pairs:
             source.write(f"{s}\n")
             target.write(f"{t}\n")

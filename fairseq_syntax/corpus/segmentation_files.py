@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import islice
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segm
 from fairseq_syntax.corpus.segmentation_training import fingerprints, train_segmenter
 from fairseq_syntax.corpus.title import parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     check_rereadable,
@@ -26,7 +26,8 @@ from fairseq_syntax.runtime.files import (
     read_raw_lines,
     uncompressed_name,
 )
-from fairseq_syntax.runtime.jobs import Parts, Step, Workers, in_workers, read_record
+from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts, read_record
+from fairseq_syntax.runtime.workers import Workers
 
 VERSION = 1  # to be raised where the same model and input give other pieces
 PART_LINES = 10_000
@@ -97,6 +98,10 @@ def prepare_model(
     return segmenter
 
 
+def _is_cut_by(segmenter: Segmenter, note: dict[str, Any]) -> bool:
+    return all(note.get(name) == value for name, value in segmenter.note.items())
+
+
 def _trained_as(about: Path, record: dict) -> bool:
     """Whether the model that is there was trained so, and would be the same if it were trained again."""
     try:
@@ -119,7 +124,7 @@ def _leave_none_behind(prefix: Path, remade: Collection[Path], segmenter: Segmen
         note = (read_record(prefix.with_name(name)) or {}).get("note") or {}
         if name in others or "segmenter" not in note or not prefix.with_name(name).exists():
             continue
-        if segmenter is None or note != segmenter.note:
+        if segmenter is None or not _is_cut_by(segmenter, note):
             raise SyntaxDataError(
                 f"would be replaced, and {name} beside it is cut by it",
                 path=about,
@@ -157,52 +162,59 @@ def segment_file(
     if segmenter.cut_from != TEXT and not is_conllu(path):  # a text is then cut otherwise
         made_from.append(segmenter.cut_from)
     step = Step(tuple(outputs), fingerprint(*made_from))
-    with step.making() as done:
-        parts = Parts(outputs[0].absolute(), fingerprint(step.made_from, PART_LINES), ".pieces")
-        if done is not None and not overwrite:
-            parts.remove()  # a run that was killed after its last commit left them
-            return "up to date"
-        other_parse = None if len(outputs) > 1 else _parse_of_before(outputs[0])
-        with parts.being_made():
-            spans: list[tuple[int, int]] = []
-            with progress(total=count_lines(path), of=outputs[0].name) as bar:
-                missing = _missing(parts, _source(path), spans, bar.update)
-                for lines in in_workers(
-                    _work, missing, workers=workers, start=_start, arguments=(segmenter, parts, path)
-                ):
-                    bar.update(lines)
-            if not spans:
-                raise SyntaxDataError("is empty", path=path)
-            heads = [json.loads(parts.body(span).partition(b"\n")[0]) for span in spans]
-            lines, words, pieces = (sum(head[key] for head in heads) for key in ("lines", "words", "pieces"))
-            for head in heads:
-                segmenter.altered.update(head["altered"])
-            if other_parse is not None:
-                other_parse.unlink(missing_ok=True)
-            step.begin()
-            with ExitStack() as stack:
-                files = [stack.enter_context(atomic_open_binary(out)) for out in outputs]
+
+    def merge(made: MadeParts) -> dict[str, Any]:
+        notes = made.notes()
+        if not notes:
+            raise SyntaxDataError("is empty", path=path)
+        for note in notes:
+            segmenter.altered.update(note["altered"])
+        if len(outputs) == 1 and (other_parse := _parse_of_before(step)) is not None:
+            other_parse.unlink(missing_ok=True)
+        with ExitStack() as stack:
+            files = [stack.enter_context(atomic_open_binary(out)) for out in outputs]
+            if len(files) == 2:
+                files[1].write(title(made.lines, parsed_with=parsed_with(path)).encode())
+            for note, body in made:
+                files[0].write(body[: note["bytes"]])
                 if len(files) == 2:
-                    files[1].write(title(lines, parsed_with=parsed_with(path)).encode())
-                for span, head in zip(spans, heads):
-                    _, _, body = parts.body(span).partition(b"\n")
-                    files[0].write(body[: head["bytes"]])
-                    if len(files) == 2:
-                        files[1].write(body[head["bytes"] :])
-            step.finish(segmenter.note)
+                    files[1].write(body[note["bytes"] :])
+        counts = {key: sum(note[key] for note in notes) for key in ("lines", "words", "pieces")}
+        return segmenter.note | counts
+
+    if len(outputs) == 1 and step.record() is None:
+        _parse_of_before(step)  # complains before the work
+    note, was_done = map_parts(
+        step,
+        _source(path),
+        _SegmentPart(segmenter, os.fspath(path)),
+        merge,
+        part_lines=PART_LINES,
+        total=count_lines(path),
+        workers=workers,
+        again=overwrite,
+    )
+    if was_done:
+        return "up to date"
+    lines, words, pieces = note["lines"], note["words"], note["pieces"]
     return f"{lines} lines, {words} words, {pieces} pieces ({pieces / max(words, 1):.2f} a word)"
 
 
-def _parse_of_before(pieces: Path) -> Path | None:
+def _parse_of_before(step: Step) -> Path | None:
     """The parse that was written beside pieces, which new pieces of a text do not belong to; None: there is none.
 
     Raises:
         SyntaxDataError: there is one that was not written here
     """
+    pieces = step.outputs[0]
     parse = pieces.with_name(f"{pieces.name}.conllu")
     if not parse.exists():
         return None
-    if parse.name in ((read_record(pieces) or {}).get("outputs") or {}):
+    record = read_record(pieces) or {}
+    outputs = record.get("outputs")
+    if outputs is None and record.get("made_from") == step.made_from:
+        return parse  # a run of this step, which looked, was killed before it removed it
+    if parse.name in (outputs or {}):
         return parse
     raise SyntaxDataError(
         f"would be taken for the parse of {pieces.name}, and is not of its pieces",
@@ -211,66 +223,51 @@ def _parse_of_before(pieces: Path) -> Path | None:
     )
 
 
-def _source(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:
+def _source(path: str | os.PathLike[str]) -> Iterator[tuple[Span, ConlluPart]]:
     """A file's parts; of a text too, whose rows are its lines."""
-    if is_conllu(path):
-        yield from conllu_parts(path, PART_LINES)
-        return
+    parts = conllu_parts(path, PART_LINES) if is_conllu(path) else _text_parts(path)
+    return (((part.start, part.end), part) for part in parts)
+
+
+def _text_parts(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:
     lines, start = read_raw_lines(path), 0
     while rows := list(islice(lines, PART_LINES)):
         yield ConlluPart(start, start + len(rows), start, rows)
         start += len(rows)
 
 
-def _missing(
-    parts: Parts, source: Iterator[ConlluPart], spans: list[tuple[int, int]], skip: Callable[[int], object]
-) -> Iterator[ConlluPart]:
-    for part in source:
-        spans.append((part.start, part.end))
-        if parts.is_whole(spans[-1]):
-            skip(part.end - part.start)
-        else:
-            yield part
+@dataclass(frozen=True)
+class _SegmentPart:
+    """Makes the pieces of a part and, of a parse, its rows after them; the note has the counts."""
 
+    segmenter: Segmenter
+    path: str
 
-_worker: tuple[Segmenter, Parts, str] | None = None
-
-
-def _start(segmenter: Segmenter, parts: Parts, path: str | os.PathLike[str]) -> None:
-    global _worker
-    parts.check_folder()
-    _worker = segmenter, parts, os.fspath(path)
-
-
-def _work(part: ConlluPart) -> int:
-    """Makes a part: a line of JSON, the pieces, and for a parse its rows; returns its lines."""
-    assert _worker is not None
-    segmenter, parts, path = _worker
-    parsed = is_conllu(path)
-    texts: list[str] = []
-    rows: list[str] = []
-    words = pieces = 0
-    source: Iterable[ParsedLine | bytes] = part.read(path) if parsed else part.rows
-    for number, line in enumerate(source, start=part.start + 1):
-        if isinstance(line, bytes):
-            text = decode_line(line, path, number)
-            encoded = [segmenter.encode_text(text)]
-            words += len(text.split())
-        else:
-            forms = [token.form for token in line.tokens]
-            try:
-                encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
-            except SyntaxDataError as error:
-                raise SyntaxDataError(error.message, path=path, line=line.file_line, hint=error.hint) from None
-            for token, own in zip(line.tokens, encoded):
-                token.pieces = len(own)
-            rows.append(format_conllu(line))
-            words += len(forms)
-        flat = [piece for own in encoded for piece in own]
-        pieces += len(flat)
-        texts.append(" ".join(flat) + "\n")
-    body = "".join(texts).encode()
-    head: dict[str, Any] = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
-    head["altered"] = dict(list(segmenter.altered.items())[:1000])
-    parts.commit((part.start, part.end), json.dumps(head).encode() + b"\n" + body + "".join(rows).encode())
-    return part.end - part.start
+    def __call__(self, part: ConlluPart) -> Made:
+        segmenter, path = self.segmenter, self.path
+        texts: list[str] = []
+        rows: list[str] = []
+        words = pieces = 0
+        source: Iterable[ParsedLine | bytes] = part.read(path) if is_conllu(path) else part.rows
+        for number, line in enumerate(source, start=part.start + 1):
+            if isinstance(line, bytes):
+                text = decode_line(line, path, number)
+                encoded = [segmenter.encode_text(text)]
+                words += len(text.split())
+            else:
+                forms = [token.form for token in line.tokens]
+                try:
+                    encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
+                except SyntaxDataError as error:
+                    raise SyntaxDataError(error.message, path=path, line=line.file_line, hint=error.hint) from None
+                for token, of_token in zip(line.tokens, encoded):
+                    token.pieces = len(of_token)
+                rows.append(format_conllu(line))
+                words += len(forms)
+            flat = list(chain.from_iterable(encoded))
+            pieces += len(flat)
+            texts.append(" ".join(flat) + "\n")
+        body = "".join(texts).encode()
+        note = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
+        altered = dict(islice(segmenter.altered.items(), 1000))
+        return note | {"altered": altered}, body + "".join(rows).encode()

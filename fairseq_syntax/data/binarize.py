@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-import json
-import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,10 @@ from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.console import progress as progress_bar
-from fairseq_syntax.runtime.files import decode_line, errors_in, file_sha256, fingerprint, locked, read_raw_lines
-from fairseq_syntax.runtime.jobs import Parts, Workers, in_workers, read_record
+from fairseq_syntax.runtime.files import decode_line, errors_in, file_sha256, fingerprint, read_raw_lines
+from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts, read_record
+from fairseq_syntax.runtime.workers import Workers
 
-logger = logging.getLogger(__name__)
 PARSE_SUFFIX = ".conllu"
 
 
@@ -121,10 +119,10 @@ def count_lines(path: str) -> int:
     return n_lines
 
 
-def _parts(tokens: str, parse: str, n_lines: int) -> Iterator[tuple[list[bytes], ConlluPart]]:
+def _parts(tokens: str, parse: str, n_lines: int) -> Iterator[tuple[Span, tuple[list[bytes], ConlluPart]]]:
     texts = read_raw_lines(tokens)
     for part in conllu_parts(parse, SENTENCES_PER_CHUNK, n_lines=n_lines):
-        yield list(islice(texts, part.end - part.start)), part
+        yield (part.start, part.end), (list(islice(texts, part.end - part.start)), part)
 
 
 def _pair(
@@ -179,13 +177,12 @@ def binarize(
     lang: str,
     dictionary: str,
     workers: int | Workers = 1,
-    progress: bool = True,
 ) -> Summary:
     """Write the store of one side of a split.
 
-    It is made in parts, which are written whole or not at all: a run that was killed continues with those that are
-    missing. A store that was made from the same files, dictionary and segmentation with the same labels, beside the
-    same tokens, is left as it is, unless it is damaged.
+    It is made in parts: a run that was killed resumes with those that are missing. A store that was made from the same
+    files, dictionary and segmentation with the same labels, beside the same tokens, is left as it is, unless it is
+    damaged.
 
     Args:
         tokens: the file of pieces that was binarized to tokens
@@ -195,7 +192,6 @@ def binarize(
         lang: language of this side
         dictionary: ``dict.LANG.txt`` of the token dataset
         workers: processes, or the workers of a cluster; the store depends on neither
-        progress: show a progress bar on a terminal
 
     Raises:
         SyntaxDataError: bad input; nothing is written then
@@ -205,151 +201,111 @@ def binarize(
             raise SyntaxDataError("no such file", path=path, hint="fairseq-syntax parse, then fairseq-syntax segment")
     about = segmentation_path(os.path.dirname(tokens) or ".", lang)
     segmenter = load_segmenter(about) if os.path.exists(about) else None
-    with locked(out):
-        content = tokens_fingerprint(out.removesuffix(STORE_SUFFIX))
-        inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
-        made_from = [*inputs, file_fingerprint(dictionary), segmenter.fingerprint if segmenter else None, content]
-        known = labels.labels if labels.frozen else None
-        parts = Parts(
-            Path(out).absolute(),
-            fingerprint(layout.VERSION, inputs, made_from[3], known, SENTENCES_PER_CHUNK),
-            ".chunk",
-        )
-        done = _already(out, made_from, labels)
-        if done is not None:
-            parts.remove()  # a run that was killed after its last commit left them
-            return done
-        with_arcs = _has_arcs(parse)
-        with parts.being_made():
-            spans = _make_parts(
-                parts, tokens, parse, workers, (about if segmenter else None, known, with_arcs), progress
-            )
-            summary = _merge(parts, spans, out, labels, with_arcs, {
-                "lang": lang,
-                "dictionary_fingerprint": made_from[2],
-                "segmentation_fingerprint": made_from[3],
-                "tokens_content": content,
-                "inputs": made_from,
-                "labels_given": labels.frozen,
-            })  # fmt: skip
-    return summary
-
-
-def _make_parts(
-    parts: Parts, tokens: str, parse: str, workers: int | Workers, settings: tuple[Any, ...], progress: bool
-) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-
-    def tasks() -> Iterator[tuple[list[bytes], ConlluPart]]:
-        for texts, part in _parts(tokens, parse, n_lines):
-            spans.append((part.start, part.end))
-            if parts.is_whole(spans[-1]):
-                bar.update(part.end - part.start)
-            else:
-                yield texts, part
-
+    content = tokens_fingerprint(out.removesuffix(STORE_SUFFIX))
+    inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
+    made_from = [*inputs, file_fingerprint(dictionary), segmenter.fingerprint if segmenter else None, content]
+    step = Step((Path(out),), fingerprint("binarize", layout.VERSION, lang, made_from, labels.labels, labels.frozen))
+    with_arcs = _has_arcs(parse)
+    metadata = {
+        "lang": lang,
+        "dictionary_fingerprint": made_from[2],
+        "segmentation_fingerprint": made_from[3],
+        "tokens_content": content,
+        "inputs": made_from,
+        "labels_given": labels.frozen,
+    }
     n_lines = count_lines(tokens)
-    name = os.path.basename(parts.output)
-    with progress_bar(total=n_lines, of=name, quiet=not progress) as bar:
-        for start, end in in_workers(
-            _work,
-            tasks(),
-            workers=min(workers, -(-n_lines // SENTENCES_PER_CHUNK)) if isinstance(workers, int) else workers,
-            start=_start,
-            arguments=(parts, tokens, parse, *settings),
-        ):
-            bar.update(end - start)
-    return spans
+    make = _StorePart(tokens, parse, segmenter, labels.labels if labels.frozen else None, with_arcs)
+    note, _ = map_parts(
+        step,
+        _parts(tokens, parse, n_lines),
+        make,
+        lambda made: _merge(made, out, labels, with_arcs, metadata),
+        part_lines=SENTENCES_PER_CHUNK,
+        total=n_lines,
+        workers=workers,
+    )
+    if not labels.frozen:
+        labels.add(note["labels"])
+    labels.unknown.update(note["unknown"])
+    return Summary(**note["summary"])
 
 
-_worker: tuple[Any, ...] | None = None
+@dataclass(frozen=True)
+class _StorePart:
+    """Makes a record batch with the labels' ids in the part's own inventory, which is in the note."""
 
+    tokens: str
+    parse: str
+    segmenter: Segmenter | None
+    labels: dict[str, list[str]] | None
+    with_arcs: bool
 
-def _start(
-    parts: Parts, tokens: str, parse: str, about: str | None, known: dict[str, list[str]] | None, with_arcs: bool
-) -> None:
-    global _worker
-    parts.check_folder()
-    _worker = parts, tokens, parse, load_segmenter(about) if about else None, known, with_arcs
-
-
-def _work(task: tuple[list[bytes], ConlluPart]) -> tuple[int, int]:
-    """Makes a part: a line of JSON, and the record batch with the labels' ids in the part's own inventory."""
-    assert _worker is not None
-    parts, tokens, parse, segmenter, known, with_arcs = _worker
-    texts, part = task
-    labels = LabelInventory(known, frozen=known is not None)
-    stored: list[StoredSentence] = []
-    collecting = gc.isenabled()
-    gc.disable()  # a part makes millions of objects and no cycles
-    try:
-        for _, line in _pair(texts, part, tokens, parse, segmenter):
-            sentence = to_stored(line, labels)
-            if not line.words:
-                sentence.arcs = [] if with_arcs else None
-            elif with_arcs != (sentence.arcs is not None):
-                raise SyntaxDataError(
-                    "no Arcs= in this sentence, but in others"
-                    if with_arcs
-                    else "Arcs= in this sentence, not in others",
-                    path=parse,
-                    line=line.file_line,
-                    hint="parse the whole text with --distributions, or all of it without",
-                )
-            stored.append(sentence)
-        with errors_in(tokens):
-            batch = pack(stored, with_arcs=with_arcs, first=part.start)
-    finally:
-        stored.clear()  # else the collector would look through all of them
-        if collecting:
-            gc.enable()
-    head = {"labels": labels.labels, "unknown": labels.unknown, "label_mass": _label_mass(batch, labels)}
-    parts.commit((part.start, part.end), json.dumps(head).encode() + b"\n" + batch.serialize().to_pybytes())
-    return part.start, part.end
+    def __call__(self, task: tuple[list[bytes], ConlluPart]) -> Made:
+        texts, part = task
+        labels = LabelInventory(self.labels, frozen=self.labels is not None)
+        stored: list[StoredSentence] = []
+        collecting = gc.isenabled()
+        gc.disable()  # a part makes millions of objects and no cycles
+        try:
+            for _, line in _pair(texts, part, self.tokens, self.parse, self.segmenter):
+                sentence = to_stored(line, labels)
+                if not line.words:
+                    sentence.arcs = [] if self.with_arcs else None
+                elif self.with_arcs != (sentence.arcs is not None):
+                    which = "no Arcs= in this sentence, but in others"
+                    if not self.with_arcs:
+                        which = "Arcs= in this sentence, not in others"
+                    raise SyntaxDataError(
+                        which,
+                        path=self.parse,
+                        line=line.file_line,
+                        hint="parse the whole text with --distributions, or all of it without",
+                    )
+                stored.append(sentence)
+            with errors_in(self.tokens):
+                batch = pack(stored, with_arcs=self.with_arcs, first=part.start)
+        finally:
+            stored.clear()  # else the collector would look through all of them
+            if collecting:
+                gc.enable()
+        note = {"labels": labels.labels, "unknown": labels.unknown, "label_mass": _label_mass(batch, labels)}
+        return note, batch.serialize().to_pybytes()
 
 
 def _merge(
-    parts: Parts,
-    spans: list[tuple[int, int]],
-    out: str,
-    labels: LabelInventory,
-    with_arcs: bool,
-    metadata: dict[str, Any],
-) -> Summary:
+    made: MadeParts, out: str, labels: LabelInventory, with_arcs: bool, metadata: dict[str, Any]
+) -> dict[str, Any]:
     """Puts the parts together, with the ids of one inventory: in the order in which labels come in the text."""
+    inventory = LabelInventory(labels.labels, frozen=labels.frozen)
     summary = Summary()
-    heads = []
-    for span in spans:
-        head, _, _ = parts.body(span).partition(b"\n")
-        heads.append(json.loads(head))
-        labels.unknown.update(heads[-1]["unknown"])
-        for column, names in heads[-1]["labels"].items():
-            for name in names:
-                labels.id(column, name)
-        for label, mass in heads[-1]["label_mass"].items():
+    unknown: Counter[str] = Counter()
+    for note in made.notes():
+        unknown.update(note["unknown"])
+        inventory.add(note["labels"])
+        for label, mass in note["label_mass"].items():
             summary.label_mass[label] = summary.label_mass.get(label, 0.0) + mass
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for span, head in zip(spans, heads):
-            raw = parts.body(span)
-            batch = pa.ipc.read_record_batch(pa.py_buffer(raw[raw.index(b"\n") + 1 :]), layout.schema(with_arcs))
-            tables = {column: np.array(labels.ids(column, names)) for column, names in head["labels"].items()}
+        for note, body in made:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(body), layout.schema(with_arcs))
+            tables = {column: np.array(inventory.ids(column, names)) for column, names in note["labels"].items()}
             with errors_in(out):
                 batch = relabelled(batch, tables)
             yield batch
 
     summary.mass = sum(summary.label_mass.values()) if with_arcs else 0.0
     metadata |= {
-        "labels": labels.labels,
-        "labels_fingerprint": labels.fingerprint,
+        "labels": inventory.labels,
+        "labels_fingerprint": inventory.fingerprint,
         "mass": summary.mass,
         "label_mass": {label: round(mass, 3) for label, mass in summary.label_mass.items()},
     }
     write_store(out, batches, metadata, with_arcs=with_arcs, chunk=SENTENCES_PER_CHUNK)
-    found = SyntaxStore(out).metadata
-    summary.sentences, summary.words = found["sentences"], found["words"]
-    summary.pieces, summary.arcs = found["pieces"], found["arcs"] or 0
-    return summary
+    stored = SyntaxStore(out).metadata
+    summary.sentences, summary.words = stored["sentences"], stored["words"]
+    summary.pieces, summary.arcs = stored["pieces"], stored["arcs"] or 0
+    return {"summary": asdict(summary), "labels": inventory.labels, "unknown": unknown}
 
 
 def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, float]:
@@ -406,36 +362,3 @@ def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
 
 def _has_arcs(parse: str) -> bool:
     return next((line.arcs is not None for line in read_conllu(parse) if line.words), False)
-
-
-def _already(out: str, inputs: list[str | None], labels: LabelInventory) -> Summary | None:
-    """The summary of a store made from the same inputs with labels that this inventory has, if there is one."""
-    if not os.path.exists(out):
-        return None
-    try:
-        store = SyntaxStore(out)
-        store.verify()
-    except SyntaxDataError as error:
-        logger.warning("%s: it is made again", error.message)
-        return None
-    found = store.metadata
-    if found.get("inputs") != inputs:
-        return None
-    if labels.frozen and found["labels"] != labels.labels:
-        return None
-    if not labels.frozen:
-        if found.get("labels_given"):  # in another order than the text has them, or more of them
-            return None
-        for column, names in found["labels"].items():
-            for name in names:
-                labels.id(column, name)
-        if labels.labels != found["labels"]:
-            return None
-    return Summary(
-        found["sentences"],
-        found["words"],
-        found["pieces"],
-        found["arcs"] or 0,
-        found["mass"],
-        found.get("label_mass", {}),
-    )

@@ -7,18 +7,15 @@ the same in all of them, so they are given before the first is made: those that 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, to_stored
 from fairseq_syntax.data.labels import COLUMNS, LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import atomic_open
-from fairseq_syntax.runtime.jobs import Workers, in_workers
-
-_Labels = dict[str, list[str]]
+from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
+from fairseq_syntax.runtime.workers import Workers
 
 
 def parses_of(texts: Sequence[str]) -> list[str]:
@@ -41,58 +38,50 @@ def parses_of(texts: Sequence[str]) -> list[str]:
     return [] if missing else parses
 
 
-def label_inventory(parses: Sequence[str], *, workers: int | Workers = 1) -> LabelInventory:
-    """The labels of parses, with the ids that binarizing the parses as one would give them.
+def label_inventory(parses: Sequence[str], out: str, *, workers: int | Workers = 1) -> dict[str, int]:
+    """Writes the labels of parses, with the ids that binarizing the parses as one would give them.
+
+    A run that was killed resumes with the parts that are missing.
 
     Args:
         parses: CoNLL-U files, in the order of the text
+        out: the file to write
         workers: processes, or the workers of a cluster
 
+    Returns:
+        the number of labels of each column
+
     Raises:
-        SyntaxDataError: bad input
+        SyntaxDataError: bad input, or the inventory cannot be written
     """
-    labels = LabelInventory()
+
+    def merge(made: MadeParts) -> dict[str, int]:
+        labels = LabelInventory()
+        for path in parses:
+            labels.note_parse(path)
+        for names, _ in made:
+            labels.add(names)
+        labels.save(out)
+        return {column: len(names) - 1 for column, names in labels.labels.items()}
+
+    step = Step.of("labels", [out], parses)
+    note, _ = map_parts(step, _parts(parses), _labels_of, merge, part_lines=SENTENCES_PER_CHUNK, workers=workers)
+    return note
+
+
+def _parts(parses: Sequence[str]) -> Iterator[tuple[Span, tuple[str, ConlluPart]]]:
+    """The parts of parses; their spans are of lines that go on from parse to parse."""
+    before = end = 0
     for path in parses:
-        labels.note_parse(path)
-    tasks = ((path, part) for path in parses for part in conllu_parts(path, SENTENCES_PER_CHUNK))
-    for found in in_workers(_labels_of, tasks, workers=workers):
-        for column, names in found.items():
-            for name in names:
-                labels.id(column, name)
-    return labels
+        before = end
+        for part in conllu_parts(path, SENTENCES_PER_CHUNK):
+            end = before + part.end
+            yield (before + part.start, end), (path, part)
 
 
-def _labels_of(task: tuple[str, ConlluPart]) -> _Labels:
+def _labels_of(task: tuple[str, ConlluPart]) -> Made:
     path, part = task
     labels = LabelInventory()
     for line in part.read(path):
         to_stored(line, labels)
-    return {column: labels.labels[column] for column in COLUMNS}
-
-
-def dictionary(
-    texts: Sequence[str], out: str, *, threshold: int, nwords: int, padding_factor: int, workers: int | Workers
-) -> int:
-    """Writes fairseq's dictionary of the pieces of several texts, as ``fairseq-preprocess`` makes it of one.
-
-    A run that was killed continues with the parts that are missing.
-
-    Args:
-        texts: files of pieces
-        out: the file to write
-        threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
-        workers: processes, or the workers of a cluster
-
-    Returns:
-        the number of its symbols
-
-    Raises:
-        SyntaxDataError: a text cannot be read, or the dictionary cannot be written
-    """
-    from fairseq_syntax.data.tokens import counted_words, dictionary_of  # loads fairseq
-
-    with counted_words(texts, Path(out), workers=workers) as words:
-        made = dictionary_of(words, threshold=threshold, nwords=nwords, padding_factor=padding_factor)
-        with atomic_open(out) as file:
-            made.save(file)
-    return len(made)
+    return {column: labels.labels[column] for column in COLUMNS}, b""

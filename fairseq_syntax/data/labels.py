@@ -66,6 +66,11 @@ class LabelInventory:
         known = self._ids[column]
         return [known[label] if label in known else self.id(column, label) for label in labels]
 
+    def add(self, labels: Mapping[str, Sequence[str]]) -> None:
+        """Give ids to labels, by column, that have none yet."""
+        for column, names in labels.items():
+            self.ids(column, names)
+
     @property
     def fingerprint(self) -> str:
         """Equal for equal labels only."""

@@ -24,14 +24,13 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     as_data_error,
     atomic_open,
-    file_sha256,
-    fingerprint,
     locked,
     make_folder,
     read_lines,
     remove_folder,
 )
-from fairseq_syntax.runtime.jobs import Step, Workers, read_record
+from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.workers import Workers
 
 TASK = "syntax_translation"
 logger = logging.getLogger(__name__)
@@ -176,15 +175,17 @@ def add_syntax_options(parser: ArgumentParser) -> None:
         )
 
 
-def _dictionary_step(args: Namespace, lang: str) -> Step:
-    """The making of a dictionary: from the training text and the options that choose its symbols."""
-    source = lang == args.source_lang
-    langs = [args.source_lang, args.target_lang] if args.joined_dictionary else [lang]
-    texts = [file_sha256(f"{args.trainpref}.{each}") for each in langs] if args.trainpref else []
-    options = [args.thresholdsrc, args.nwordssrc] if source or args.joined_dictionary else []
-    options += [] if source else [args.thresholdtgt, args.nwordstgt]
-    made_from = fingerprint("dictionary", texts, options, args.padding_factor, args.joined_dictionary)
-    return Step((Path(args.destdir, f"dict.{lang}.txt"),), made_from)
+def _dictionary_step(args: Namespace, langs: list[str]) -> Step:
+    """The making of the dictionary of one language, or of two: from training text and the options of its symbols."""
+    texts = langs if not args.joined_dictionary else [args.source_lang, args.target_lang]
+    options = {"padding_factor": args.padding_factor, "joined": args.joined_dictionary}
+    if args.source_lang in langs:
+        options |= {"thresholdsrc": args.thresholdsrc, "nwordssrc": args.nwordssrc}
+    else:
+        options |= {"thresholdtgt": args.thresholdtgt, "nwordstgt": args.nwordstgt}
+    inputs = [f"{args.trainpref}.{lang}" for lang in texts] if args.trainpref else []
+    outputs = [os.path.join(args.destdir, f"dict.{lang}.txt") for lang in langs]
+    return Step.of("dictionary", outputs, inputs, **options)
 
 
 def _check_given(args: Namespace) -> None:
@@ -230,7 +231,7 @@ def _clear_joined(given: str, other: Path, option: str) -> None:
     other.unlink()
 
 
-def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
+def _resume_dictionaries(args: Namespace) -> list[Step]:
     """Tells fairseq to take the dictionaries that an earlier run of this command made; returns those to be made.
 
     fairseq refuses to begin where there is a dictionary, also its own of a killed run.
@@ -245,69 +246,70 @@ def _resume_dictionaries(args: Namespace) -> dict[str, Step]:
         for lang in (lang for lang in langs if not given[lang]):
             one = next(filter(None, given.values()))
             _clear_joined(one, Path(args.destdir, f"dict.{lang}.txt"), f"--{options[lang]}")
-        return {}
-    steps = {lang: _dictionary_step(args, lang) for lang in langs if not given[lang]}
-    for step in steps.values():
-        path, found = step.outputs[0], read_record(step.outputs[0])
-        if path.exists() and (found is None or found["made_from"] != step.made_from):
-            raise SyntaxDataError(
-                "exists, and was made from another text or with other options",
-                path=path,
-                hint="give another --destdir, remove it, or take it with --srcdict and --tgtdict",
-            )
-    done = [lang for lang, step in steps.items() if step.record() is not None]
-    if args.joined_dictionary and len(done) < len(langs):
-        done = []  # the two are one, which is made anew
-    for lang in done:  # killed before it could
-        remove_folder(steps[lang].outputs[0].with_name(f"dict.{lang}.txt.parts"))
-    for lang in done[:1] if args.joined_dictionary else done:
-        setattr(args, options[lang], os.fspath(steps.pop(lang).outputs[0]))
-    for step in steps.values():
-        step.outputs[0].unlink(missing_ok=True)
-        step.begin()
-    return steps
+        return []
+    groups = [langs] if args.joined_dictionary else [[lang] for lang in langs if not given[lang]]
+    to_make = []
+    for group in groups:
+        step = _dictionary_step(args, group)
+        record = read_record(step.outputs[0])
+        for path in step.outputs:
+            if path.exists() and (record is None or record["made_from"] != step.made_from):
+                raise SyntaxDataError(
+                    "exists, and was made from another text or with other options",
+                    path=path,
+                    hint="give another --destdir, remove it, or take it with --srcdict and --tgtdict",
+                )
+        if step.record() is not None:
+            # A run that was killed did not come to that.
+            remove_folder(step.outputs[0].with_name(step.outputs[0].name + ".parts"))
+            setattr(args, options[group[0]], os.fspath(step.outputs[0]))
+        else:
+            for path in step.outputs:
+                path.unlink(missing_ok=True)
+            step.begin()
+            to_make.append(step)
+    return to_make
 
 
-def _make_dictionary(steps: dict[str, Step], filenames, task, args, src=False, tgt=False):
+def _make_dictionary(steps: list[Step], filenames, task, args, src=False, tgt=False):
     """The dictionary of one text, or of two: what fairseq's ``task.build_dictionary`` makes, saved at once."""
-    from fairseq_syntax.data.tokens import counted_words, dictionary_of
+    from fairseq_syntax.data.tokens import load_dictionary, make_dictionary
 
-    own = [steps[args.source_lang if src else args.target_lang]]
-    made = list(steps.values()) if args.joined_dictionary else own
-    with counted_words(sorted(filenames), made[0].outputs[0], workers=args.workers) as words:
-        dictionary = dictionary_of(
-            words,
-            threshold=args.thresholdsrc if src else args.thresholdtgt,
-            nwords=args.nwordssrc if src else args.nwordstgt,
-            padding_factor=args.padding_factor,
-        )
-        for step in made:
-            with atomic_open(step.outputs[0]) as file:
-                dictionary.save(file)
-            step.finish()
-    return dictionary
+    path = Path(args.destdir, f"dict.{args.source_lang if src else args.target_lang}.txt")
+    make_dictionary(
+        next(step for step in steps if path in step.outputs),
+        sorted(filenames),
+        threshold=args.thresholdsrc if src else args.thresholdtgt,
+        nwords=args.nwordssrc if src else args.nwordstgt,
+        padding_factor=args.padding_factor,
+        workers=args.workers,
+    )
+    return load_dictionary(path)
 
 
 def _make_tokens(make, vocab, input_prefix, output_prefix, lang, num_workers, args) -> None:
     """The tokens of one side of a split, unless they are done."""
     base = os.path.join(args.destdir, f"{output_prefix}.{args.source_lang}-{args.target_lang}.{lang}")
-    made_from = fingerprint("tokens", file_sha256(f"{input_prefix}.{lang}"), vocab.symbols, args.dataset_impl)
-    step = Step((Path(base + ".bin"), Path(base + ".idx")), made_from)
-    with step.making() as record:
-        if record is not None:
-            logger.info("[%s] %s is up to date", lang, step.outputs[0])
-            return
-        step.begin()
-        if args.dataset_impl == "mmap":
-            from fairseq_syntax.data.tokens import binarize_tokens  # loads fairseq, for which --help does not wait
+    text, outputs = f"{input_prefix}.{lang}", [base + ".bin", base + ".idx"]
+    step = Step.of("tokens", outputs, [text], symbols=vocab.symbols, kind=args.dataset_impl)
+    done = False
+    if args.dataset_impl == "mmap":
+        from fairseq_syntax.data.tokens import binarize_tokens  # loads fairseq, for which --help does not wait
 
-            logger.info("[%s] Dictionary: %d types", lang, len(vocab))
-            path = f"{input_prefix}.{lang}"
-            summary = binarize_tokens(path, base, vocab, made_from=made_from, workers=num_workers)
-            logger.info("[%s] %s: %s (by %s)", lang, path, summary, vocab.unk_word)
-        else:
-            make(vocab, input_prefix, output_prefix, lang, num_workers, args)
-        step.finish()
+        logger.info("[%s] Dictionary: %d types", lang, len(vocab))
+        summary = binarize_tokens(step, text, vocab, workers=num_workers)
+        done = summary is None
+        if not done:
+            logger.info("[%s] %s: %s (by %s)", lang, text, summary, vocab.unk_word)
+    else:
+        with step.making() as record:
+            done = record is not None
+            if not done:
+                step.begin()
+                make(vocab, input_prefix, output_prefix, lang, num_workers, args)
+                step.finish()
+    if done:
+        logger.info("[%s] %s is up to date", lang, outputs[0])
 
 
 @contextmanager

@@ -8,15 +8,13 @@ ten million sentences.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from fairseq.binarizer import BinarizeSummary
@@ -32,17 +30,16 @@ from fairseq.data.indexed_dataset import (
 from fairseq.tokenizer import tokenize_line
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
     as_data_error,
+    atomic_open,
     atomic_open_binary,
     atomic_path,
     decode_line,
-    file_sha256,
-    fingerprint,
     read_raw_lines,
 )
-from fairseq_syntax.runtime.jobs import Parts, Workers, in_workers, part_spans
+from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
+from fairseq_syntax.runtime.workers import Workers
 
 PART_LINES = 50_000
 _HEAD = struct.Struct("<9sQBQ")  # of an index: a mark, a version, the type of the tokens, the number of sentences
@@ -109,30 +106,48 @@ def check_tokens(prefix: str) -> None:
         raise SyntaxDataError(f"has {found} bytes, but the index is of {due}", path=data_path, hint=hint)
 
 
-@contextmanager
-def counted_words(
-    paths: Sequence[str | os.PathLike[str]], dictionary_path: Path, *, workers: int | Workers = 1
-) -> Iterator[Counter[str]]:
-    """The words of texts, and how often each is in them.
+def make_dictionary(
+    step: Step,
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    threshold: int,
+    nwords: int,
+    padding_factor: int,
+    workers: int | Workers = 1,
+) -> int:
+    """Writes the dictionary that ``fairseq-preprocess`` makes of texts, to each of the step's outputs.
 
-    A run that was killed continues with the parts that are missing. They lie beside the dictionary that is made of the
-    counts, and are removed at the end of the ``with`` block.
+    A run that was killed resumes with the parts that are missing.
 
     Args:
+        step: its record's note has the number of symbols
         paths: texts, whose words are separated by white space; only ``\\n`` ends a line
-        dictionary_path: of the dictionary
+        threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
         workers: processes, or the workers of a cluster
+
+    Returns:
+        the number of symbols
 
     Raises:
         SyntaxDataError: a text cannot be read, or a file cannot be written
     """
-    made_from = fingerprint("words", [file_sha256(path) for path in paths], PART_LINES)
-    parts = Parts(dictionary_path.absolute(), made_from, ".words")
-    with parts.being_made():
-        counts: Counter[str] = Counter()
-        for span in _make_parts(parts, paths, workers, _count, ()):
-            counts.update(json.loads(parts.body(span)))
-        yield counts
+
+    def merge(made: MadeParts) -> dict[str, int]:
+        words: Counter[str] = Counter()
+        for counts, _ in made:
+            words.update(counts)
+        options = {"threshold": threshold, "nwords": nwords, "padding_factor": padding_factor}
+        dictionary = dictionary_of(words, **options)
+        for path in step.outputs:
+            with atomic_open(path) as file:
+                dictionary.save(file)
+        return {"symbols": len(dictionary)}
+
+    total = _count_lines(paths)
+    note, _ = map_parts(
+        step, _sentences(paths), _count_words, merge, part_lines=PART_LINES, total=total, workers=workers
+    )
+    return int(note["symbols"])
 
 
 def dictionary_of(words: Mapping[str, int], *, threshold: int, nwords: int, padding_factor: int) -> Dictionary:
@@ -149,34 +164,31 @@ def dictionary_of(words: Mapping[str, int], *, threshold: int, nwords: int, padd
 
 
 def binarize_tokens(
-    path: str | os.PathLike[str], prefix: str, dictionary: Any, *, made_from: str, workers: int = 1
-) -> BinarizeSummary:
-    """Writes ``prefix.bin`` and ``prefix.idx``. A run that was killed continues with the parts that are missing.
+    step: Step, path: str | os.PathLike[str], dictionary: Any, *, workers: int = 1
+) -> BinarizeSummary | None:
+    """Writes a token dataset, unless it is done. A run that was killed resumes with the parts that are missing.
 
     Args:
+        step: whose outputs are ``PREFIX.bin`` and ``PREFIX.idx``
         path: text, whose words are separated by white space; only ``\\n`` ends a line
-        prefix: of the two files
         dictionary: a fairseq ``Dictionary``
-        made_from: a fingerprint of the text and the dictionary
         workers: processes; the files do not depend on their number
 
     Returns:
-        fairseq's summary; of the words that are replaced by the unknown word, their number alone
+        fairseq's summary; of the words that are replaced by the unknown word, their number alone. None: it was done.
 
     Raises:
         SyntaxDataError: the text cannot be read, or a file cannot be written
     """
-    parts = Parts(Path(data_file_path(prefix)).absolute(), fingerprint(made_from, PART_LINES), ".tokens")
+    data_path, index_path = step.outputs
     dtype = best_fitting_int_dtype(len(dictionary))
-    with parts.being_made():
-        spans = _make_parts(parts, [path], workers, _binarize, (dictionary, dtype))
+
+    def merge(made: MadeParts) -> dict[str, int]:
         lengths, replaced = [], 0
-        index_path = Path(index_file_path(prefix))
-        with atomic_path(index_path) as temporary, atomic_open_binary(parts.output) as file:
-            for span in spans:
-                head, _, body = parts.body(span).partition(b"\n")
-                size = 4 * (span[1] - span[0])
-                replaced += json.loads(head)["replaced"]
+        with atomic_path(index_path) as temporary, atomic_open_binary(data_path) as file:
+            for note, body in made:
+                size = 4 * note["sentences"]
+                replaced += note["replaced"]
                 lengths.append(np.frombuffer(body[:size], np.int32))
                 file.write(body[size:])
             with as_data_error(index_path):
@@ -184,8 +196,16 @@ def binarize_tokens(
                 # A kill between the two names then leaves no dataset, and not the tokens of one with the index of
                 # another.
                 index_path.unlink(missing_ok=True)
-    n_tokens = sum(int(sizes.sum(dtype=np.int64)) for sizes in lengths)
-    return BinarizeSummary(spans[-1][1] if spans else 0, Counter({dictionary.unk_word: replaced}), n_tokens)
+        n_tokens = sum(int(sizes.sum(dtype=np.int64)) for sizes in lengths)
+        return {"sentences": made.lines, "tokens": n_tokens, "replaced": replaced}
+
+    total = _count_lines([path])
+    make = _TokensPart(dictionary, dtype)
+    note, was_done = map_parts(
+        step, _sentences([path]), make, merge, part_lines=PART_LINES, total=total, workers=workers
+    )
+    replaced = Counter({dictionary.unk_word: note["replaced"]})
+    return None if was_done else BinarizeSummary(note["sentences"], replaced, note["tokens"])
 
 
 def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
@@ -207,77 +227,56 @@ def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
             total = int(ends[-1])
 
 
-def _make_parts(
-    parts: Parts,
-    paths: Sequence[str | os.PathLike[str]],
-    workers: int | Workers,
-    make: Callable[..., bytes],
-    arguments: tuple[Any, ...],
-) -> list[tuple[int, int]]:
-    """Makes the parts of texts that are missing; returns the spans of all, in lines that go on from text to text.
+def _count_lines(paths: Sequence[str | os.PathLike[str]]) -> int:
+    return sum(1 for path in paths for _ in read_raw_lines(path))
 
-    ``make(sentences, *arguments)`` returns the content of a part; a sentence is its words.
-    """
-    spans: list[tuple[int, int]] = []
-    texts: list[tuple[str, int, list[tuple[int, int]]]] = []
+
+class _Sentences(NamedTuple):
+    """Consecutive lines of a text, after ``before`` others."""
+
+    path: str
+    before: int
+    rows: list[bytes]
+
+    def words(self) -> Iterator[list[str]]:
+        """The words of each line. Raises SyntaxDataError if it is not UTF-8."""
+        for number, row in enumerate(self.rows, start=self.before + 1):
+            yield tokenize_line(decode_line(row, self.path, number))
+
+
+def _sentences(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[Span, _Sentences]]:
+    """The parts of texts; their spans are of lines that go on from text to text."""
+    before = 0
     for path in paths:
-        before = spans[-1][1] if spans else 0
-        own = part_spans(sum(1 for _ in read_raw_lines(path)), PART_LINES)
-        texts.append((os.fspath(path), before, own))
-        spans += [(before + start, before + end) for start, end in own]
-
-    def missing() -> Iterator[_Task]:
-        for path, before, own in texts:
-            lines = read_raw_lines(path)
-            for start, end in own:
-                rows, span = list(islice(lines, PART_LINES)), (before + start, before + end)
-                if parts.is_whole(span):
-                    bar.update(len(rows))
-                else:
-                    yield span, rows, path, start
-
-    with progress(total=spans[-1][1] if spans else 0, of=parts.output.name) as bar:
-        workers = min(workers, len(spans)) if isinstance(workers, int) else workers
-        for lines in in_workers(_work, missing(), workers=workers, start=_start, arguments=(parts, make, arguments)):
-            bar.update(lines)
-    return spans
+        lines, start = read_raw_lines(path), 0
+        while rows := list(islice(lines, PART_LINES)):
+            yield (before, before + len(rows)), _Sentences(os.fspath(path), start, rows)
+            start += len(rows)
+            before += len(rows)
 
 
-_Task = tuple[tuple[int, int], list[bytes], str, int]  # the part's span, its lines, their text, the lines before them
-_worker: tuple[Parts, Callable[..., bytes], tuple[Any, ...]] | None = None
+def _count_words(sentences: _Sentences) -> Made:
+    """How often each word is there, as a note."""
+    return Counter(chain.from_iterable(sentences.words())), b""
 
 
-def _start(parts: Parts, make: Callable[..., bytes], arguments: tuple[Any, ...]) -> None:
-    global _worker
-    parts.check_folder()
-    _worker = parts, make, arguments
+@dataclass(frozen=True)
+class _TokensPart:
+    """Makes the sentences' lengths, as int32, and their ids."""
 
+    dictionary: Any
+    dtype: type
 
-def _work(task: _Task) -> int:
-    assert _worker is not None
-    parts, make, arguments = _worker
-    span, rows, path, before = task
-    sentences = (tokenize_line(decode_line(row, path, before + place)) for place, row in enumerate(rows, start=1))
-    parts.commit(span, make(sentences, *arguments))
-    return len(rows)
-
-
-def _count(sentences: Iterable[list[str]]) -> bytes:
-    """A line of JSON: how often each word is there."""
-    return json.dumps(Counter(chain.from_iterable(sentences))).encode()
-
-
-def _binarize(sentences: Iterable[list[str]], dictionary: Any, dtype: type) -> bytes:
-    """A line of JSON, the sentences' lengths as int32, and their ids."""
-    indices, end = dictionary.indices, dictionary.eos_index
-    ids: list[int] = []
-    lengths: list[int] = []
-    for words in sentences:
-        ids += [indices.get(word, -1) for word in words]  # the unknown word itself is not replaced
-        ids.append(end)
-        lengths.append(len(words) + 1)
-    found = np.array(ids, np.int64)
-    replaced = found < 0
-    found[replaced] = dictionary.unk_index
-    head = json.dumps({"replaced": int(replaced.sum())}).encode() + b"\n"
-    return head + np.array(lengths, np.int32).tobytes() + found.astype(dtype).tobytes()
+    def __call__(self, sentences: _Sentences) -> Made:
+        indices, end = self.dictionary.indices, self.dictionary.eos_index
+        ids: list[int] = []
+        lengths: list[int] = []
+        for words in sentences.words():
+            ids += [indices.get(word, -1) for word in words]  # the unknown word itself is not replaced
+            ids.append(end)
+            lengths.append(len(words) + 1)
+        tokens = np.array(ids, np.int64)
+        replaced = tokens < 0
+        tokens[replaced] = self.dictionary.unk_index
+        note = {"sentences": len(lengths), "replaced": int(replaced.sum())}
+        return note, np.array(lengths, np.int32).tobytes() + tokens.astype(self.dtype).tobytes()

@@ -23,8 +23,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
+from filelock import FileLock, Timeout
+
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.uris import Uri
 
 logger = logging.getLogger(__name__)
 
@@ -47,17 +48,12 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with open_binary(path) as file:
+        with open(path, "rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     except OSError as error:
         raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
     return digest.hexdigest()
-
-
-def open_binary(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A file or a URI's, to be read as bytes. Raises OSError."""
-    return path.open() if isinstance(path, Uri) else open(path, "rb")
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -104,7 +100,7 @@ def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
         SyntaxDataError: no such file, or a damaged archive
     """
     try:
-        with open_binary(path) as file:
+        with open(path, "rb") as file:
             yield from _decompressed(path, file)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -132,29 +128,28 @@ def uncompressed_name(path: str | os.PathLike[str]) -> str:
     return stem if ending in _ENDINGS else os.fspath(path)
 
 
-def _decompressed(path: str | os.PathLike[str], file: IO[bytes]) -> Iterable[bytes]:
+def _decompressed(path: str | os.PathLike[str], file: io.BufferedReader) -> Iterable[bytes]:
     """The lines of an open file, decompressed where its first bytes say so, whatever its name.
 
     Raises:
         SyntaxDataError: it is compressed in a way that is not read, or named as a compressed file and none
     """
-    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(Any, file))
-    head = buffered.peek(10)
+    head = file.peek(10)
     for kind, (magic, opened) in _COMPRESSED.items():
         if magic.match(head):
             if opened is None:
                 raise SyntaxDataError(f"is compressed by {kind}", path=path, hint="decompress it first")
-            return cast(Iterable[bytes], opened(buffered, mode="rb") if kind != "gzip" else opened(fileobj=buffered))
+            return cast(Iterable[bytes], opened(file, mode="rb") if kind != "gzip" else opened(fileobj=file))
     if uncompressed_name(path) != os.fspath(path):
         kind = _ENDINGS[os.path.splitext(os.fspath(path))[1]]
         what = "it is not compressed" if head else "there is nothing in it: it was cut off"
         raise SyntaxDataError(f"is no {kind} file by its content, but by its name: {what}", path=path)
-    return buffered
+    return file
 
 
 def is_read_once(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a pipe or a device, of which nothing is left once it was read."""
-    return not isinstance(path, Uri) and os.path.exists(path) and not os.path.isfile(path)
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def check_rereadable(why: str, *paths: str | os.PathLike[str] | None) -> None:
@@ -206,7 +201,7 @@ def atomic_open(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     Raises:
         SyntaxDataError: it cannot be written
     """
-    if isinstance(path, Uri) or _is_compressed(path):
+    if _is_compressed(path):
         with atomic_open_binary(path) as stream:
             text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
             try:
@@ -229,23 +224,19 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
 
     ``leftovers=False``: what killed runs left is not looked for, which would read a folder of many files once for each.
     """
-    if isinstance(path, Uri):
-        with as_data_error(path), path.atomic_open_binary() as file, _compressing(path, file) as inner:
-            yield inner
-        return
     target = _target(path)
     if not isinstance(target, str):
         with as_data_error(path), open(target, "wb", closefd=True) as file, _compressing(path, file) as inner:
             yield inner
         return
-    with _temporary(path, target, leftovers) as (file, temporary):
+    with _temporary(path, target, leftovers) as (binary, temporary):
         try:
-            with _compressing(path, file) as inner:
+            with _compressing(path, binary) as inner:
                 yield inner
             with as_data_error(path):
-                file.flush()
-                os.fsync(file.fileno())
-                _take_name(file.fileno(), temporary, target)
+                binary.flush()
+                os.fsync(binary.fileno())
+                _take_name(binary.fileno(), temporary, target)
         except OSError as error:
             if error.filename is None:  # not of a file that the block was reading
                 raise _data_error(path, error) from error
@@ -306,19 +297,12 @@ def make_folder(path: str | os.PathLike[str]) -> None:
         SyntaxDataError: it cannot be made
     """
     with as_data_error(path):
-        if isinstance(path, Uri):
-            path.make_folder()
-        else:
-            os.makedirs(path, exist_ok=True)
+        os.makedirs(path, exist_ok=True)
 
 
-def remove_folder(path: Path | Uri) -> None:
+def remove_folder(path: Path) -> None:
     """Removes a folder with all that is in it; what cannot be removed stays."""
-    if isinstance(path, Uri):
-        with suppress(OSError):
-            path.remove_folder()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -330,36 +314,29 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         SyntaxDataError: the folder cannot be written to
     """
-    if isinstance(path, Uri) or not is_replaced(path):
+    if not is_replaced(path):
         yield
         return
     folder, name = os.path.split(os.path.realpath(path))
-    lock = os.path.join(folder, f".{name}.lock")
-    while True:
+    lock = FileLock(os.path.join(folder, f".{name}.lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        logger.warning("%s: waiting for another process that writes it", os.fspath(path))
         with as_data_error(path):
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.warning("%s: waiting for another process that writes it", os.fspath(path))
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            except OSError:
-                yield  # a file system without locks: whole files protect what is written there
-                return
-            if not _is_file(handle, lock):
-                continue  # its holder removed it while we were waiting
-            try:
-                yield
-            finally:
-                with suppress(OSError):
-                    os.remove(lock)
-            return
-        finally:
-            os.close(handle)
+            lock.acquire()
+    except OSError as error:
+        _check_locks(path, error)
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            with suppress(OSError):
+                os.remove(lock.lock_file)  # held: who waits for it sees that it is gone, and makes another
+            lock.release()
 
 
-_held: dict[str, int] = {}  # the locks of folders that this process holds to its end
+_held: dict[str, FileLock] = {}  # the locks of folders that this process holds to its end
 
 
 def hold_folder(folder: str | os.PathLike[str]) -> None:
@@ -371,23 +348,26 @@ def hold_folder(folder: str | os.PathLike[str]) -> None:
     path = os.path.join(os.path.realpath(folder), ".in-use.lock")
     if path in _held:
         return
-    with as_data_error(folder):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    lock = FileLock(path, thread_local=False)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise SyntaxDataError(
-            "another process is writing to this folder", path=folder, hint="wait for its end, or name another folder"
-        ) from None
-    except OSError:
-        pass  # a file system without locks
-    _held[path] = handle
+        lock.acquire(blocking=False)
+    except Timeout:
+        message = "another process is writing to this folder"
+        raise SyntaxDataError(message, path=folder, hint="wait for its end, or name another folder") from None
+    except OSError as error:
+        _check_locks(folder, error)
+    _held[path] = lock
+
+
+def _check_locks(path: str | os.PathLike[str], error: OSError) -> None:
+    """Raises SyntaxDataError unless the error is that of a file system without locks, where nothing is locked."""
+    if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+        raise _data_error(path, error) from error
 
 
 def is_replaced(path: str | os.PathLike[str]) -> bool:
     """Whether writing a path makes a file of that name (or of its link's target); not so for a FIFO or a device."""
-    return isinstance(path, Uri) or isinstance(_target(path, open_it=False), str)
+    return isinstance(_target(path, open_it=False), str)
 
 
 def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> None:

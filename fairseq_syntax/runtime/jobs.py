@@ -1,12 +1,24 @@
-"""Work that is done once: is it done, which parts of it are, and by how many processes.
+"""Resumable jobs: steps with a record of what made them, and long steps in parts.
 
-A *step* makes some files out of others. When it is done, ``.NAME.made.json`` beside its first output says what it was
-made from (a fingerprint of the content of its inputs and of its options) and what it is (the outputs' SHA-256), so that
-a step is done only if neither its inputs nor its outputs have changed since.
+A :class:`Step` makes output files from inputs. When it is done, ``.NAME.made.json`` beside its first output records
+what it was made from (a fingerprint of the inputs' content and of the options that matter) and the SHA-256 of each
+output, so a step is done only as long as neither its inputs nor its outputs have changed. The short way to run one::
 
-Long steps are cut into *parts* that are written whole or not at all, in any order, by any number of processes. Each
-part carries the fingerprint of what it was made from and a digest of its content. A run that was killed continues with
-the parts that are missing; the bytes of the result are those of one uninterrupted run.
+    step = Step.of("train", [folder / "model.pt"], [data, config], epochs=10, seed=1)
+    with step.making() as record:      # holds the step's lock; None: it is not done
+        if record is None:
+            step.begin()               # from now on the outputs are this step's, though incomplete
+            ...                        # write them, by files.atomic_open
+            step.finish({"BLEU": 31.2})
+    step.record()["note"]              # {"BLEU": 31.2}
+
+What does not change the outputs (threads, workers, the names of files) stays out of the fingerprint. A program that
+starts others ends them in :func:`fairseq_syntax.runtime.console.on_termination`.
+
+:func:`map_parts` is a step that takes long: its source is cut into *parts*, each made by any process in any order and
+written atomically, and all of them merged at the end. Each part carries the fingerprint of what it was made from and
+a digest of its content. A run that was killed resumes with the parts that are missing, and the bytes of the result are
+those of one uninterrupted run.
 """
 
 from __future__ import annotations
@@ -17,35 +29,33 @@ import logging
 import os
 import socket
 import tempfile
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     file_sha256,
+    fingerprint,
     is_replaced,
     locked,
     make_folder,
-    open_binary,
     remove_folder,
     remove_leftovers,
     write_json,
 )
-from fairseq_syntax.runtime.uris import Uri
+from fairseq_syntax.runtime.workers import Workers, in_workers
 
 logger = logging.getLogger(__name__)
 
 Task = TypeVar("Task")
-Result = TypeVar("Result")
+Span = tuple[int, int]  # lines [start, end) of the text
+Note = dict[str, Any]  # JSON
+Made = tuple[Note, bytes]  # what a part holds
 
 
 # --------------------------------------------------------------------------------------------------- done or not
@@ -53,7 +63,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Step:
-    """Files that are made out of others.
+    """Output files that are made from inputs, and the record of whether they are done.
+
+    A step that writes to a pipe or a device, such as ``/dev/stdout``, has no record and is never done.
 
     Args:
         outputs: the files; the record lies beside the first
@@ -63,59 +75,222 @@ class Step:
     outputs: tuple[Path, ...]
     made_from: str
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        outputs: Sequence[str | os.PathLike[str]],
+        inputs: Sequence[str | os.PathLike[str]] = (),
+        **options: object,
+    ) -> Step:
+        """A step by its name, the files that it reads, and its options (JSON values; paths count by their names).
+
+        Raises:
+            SyntaxDataError: an input cannot be read
+        """
+        content = [file_sha256(path) for path in inputs]
+        return cls(tuple(map(Path, outputs)), fingerprint(name, content, options))
+
     @property
     def record_path(self) -> Path:
-        """Where it is noted that the step is done."""
+        """Where it is recorded that the step is done."""
         return record_path(self.outputs[0])
 
-    def record(self) -> dict[str, Any] | None:
-        """What was noted of the step when it was done; None where it is not done.
+    @property
+    def _has_record(self) -> bool:
+        return all(map(is_replaced, self.outputs))
 
-        That is: it was begun only, made from something else, or an output is missing or has changed.
+    def record(self) -> dict[str, Any] | None:
+        """The record of the step: ``made_from``, ``outputs`` (digests by name) and ``note``; None where it is not done.
+
+        That is: it was only begun, was made from something else, or an output is missing or has changed.
         """
-        found = read_record(self.outputs[0])
-        if found is None or found["made_from"] != self.made_from or found.get("outputs") is None:
+        record = read_record(self.outputs[0])
+        if record is None or record["made_from"] != self.made_from or record.get("outputs") is None:
             return None
-        digests = found["outputs"]
-        if set(digests) != {path.name for path in self.outputs}:
+        files = {self._name(path): path for path in self.outputs}
+        digests = record["outputs"]
+        if set(digests) != set(files) or not all(path.is_file() for path in files.values()):
             return None
-        if any(not path.is_file() or file_sha256(path) != digests[path.name] for path in self.outputs):
+        if any(file_sha256(path) != digests[name] for name, path in files.items()):
             return None
-        return found
+        return record
+
+    def _name(self, output: Path) -> str:
+        return os.path.relpath(output, self.outputs[0].parent)
 
     def begin(self) -> None:
-        """Notes that the outputs are this step's from now on, though not whole yet. Raises SyntaxDataError."""
-        write_json(self.record_path, {"made_from": self.made_from, "outputs": None})
+        """Records that the outputs are this step's from now on, though incomplete. Raises SyntaxDataError."""
+        if self._has_record:
+            write_json(self.record_path, {"made_from": self.made_from, "outputs": None})
 
     def finish(self, note: Mapping[str, Any] | None = None) -> None:
-        """Notes that the outputs are whole; ``note`` is kept with that (JSON). Raises SyntaxDataError."""
-        outputs = {path.name: file_sha256(path) for path in self.outputs}
-        write_json(self.record_path, {"made_from": self.made_from, "outputs": outputs, "note": dict(note or {})})
+        """Records that the outputs are complete; ``note`` is kept with that (JSON). Raises SyntaxDataError."""
+        if self._has_record:
+            outputs = {self._name(path): file_sha256(path) for path in self.outputs}
+            record = {"made_from": self.made_from, "outputs": outputs, "note": dict(note or {})}
+            write_json(self.record_path, record)
 
     @contextmanager
-    def making(self) -> Iterator[dict[str, Any] | None]:
-        """Holds the step's lock; gives the record if the step is done, by another process in the meantime too."""
+    def making(self, *, replace: bool = True) -> Iterator[dict[str, Any] | None]:
+        """Holds the step's lock; gives the record if the step is done, maybe by another process in the meantime.
+
+        Args:
+            replace: False: what is under the outputs' names and was not made by this step is not to be replaced
+
+        Raises:
+            SyntaxDataError: the folder cannot be written to, or there is something that is not to be replaced
+        """
         make_folder(self.outputs[0].parent)
         with locked(self.outputs[0]):
-            yield self.record()
+            record = self.record()
+            if record is None and not replace:
+                self.check_replaceable()
+            yield record
+
+    def check_replaceable(self) -> None:
+        """Raises SyntaxDataError where an output exists that this step did not make, or that has changed since."""
+        record = read_record(self.outputs[0]) or {}
+        is_ours = record.get("made_from") == self.made_from
+        if is_ours and record.get("outputs") is None:
+            return  # a run of this step was killed
+        for path in self.outputs:
+            if path.is_file():
+                reason = "has changed since it was made by this command"
+                if not is_ours:
+                    reason = "exists, and was made from another input, with other options or by another model"
+                raise SyntaxDataError(reason, path=path, hint="give another --output, or --overwrite")
+
+    def parts(self, part_lines: int) -> Parts:
+        """The parts that the step is made in, of so many lines each."""
+        return Parts(self.outputs[0].absolute(), fingerprint(self.made_from, part_lines))
 
 
 def record_path(output: str | os.PathLike[str]) -> Path:
-    """Where it is noted what a file was made from."""
+    """Where it is recorded what a file was made from."""
     path = Path(output)
     return path.with_name(f".{path.name}.made.json")
 
 
 def read_record(output: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What is noted of a file: ``made_from``, ``outputs`` (null while it is being made) and ``note``; None: nothing."""
+    """The record of a file: ``made_from``, ``outputs`` (null while it is being made) and ``note``; None without one."""
     try:
-        found = json.loads(record_path(output).read_text(encoding="utf-8"))
+        record = json.loads(record_path(output).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("made_from"), str) else None
+    return record if isinstance(record, dict) and isinstance(record.get("made_from"), str) else None
 
 
 # --------------------------------------------------------------------------------------------------------- parts
+
+
+class Outcome(NamedTuple):
+    """What :func:`map_parts` did: the step's note, and whether the step was done before."""
+
+    note: Note
+    was_done: bool
+
+
+def map_parts(
+    step: Step,
+    source: Iterable[tuple[Span, Task]],
+    make: Callable[[Task], Made],
+    merge: Callable[[MadeParts], Note | None],
+    *,
+    part_lines: int,
+    total: int | None = None,
+    workers: int | Workers = 1,
+    method: str = "fork",
+    replace: bool = True,
+    again: bool = False,
+    hint: str = "run the command again with fewer workers: it continues",
+) -> Outcome:
+    """Makes a step in parts, unless it is done.
+
+    Args:
+        source: the parts' spans of lines and what each is made from, in the order of the text; read in this process
+        make: makes the note and the body of a part, in any process; see :func:`.workers.in_workers`
+        merge: writes the step's outputs from the parts, and returns a note for its record
+        part_lines: lines of a part, which its fingerprint holds
+        total: lines of the text, for the progress bar, where they are known
+        workers, method, hint: as of :func:`.workers.in_workers`
+        replace: False: neither outputs nor parts of another step are to be replaced
+        again: make it though it is done
+
+    Raises:
+        SyntaxDataError: bad input, a worker was killed, something cannot be written or is not to be replaced
+    """
+    parts = step.parts(part_lines)
+    with step.making(replace=replace) as record:
+        if record is not None and not again:
+            parts.remove_own()  # a run that was killed after its last commit left them
+            return Outcome(record["note"], True)
+        if replace:
+            parts.clear_others()
+        else:
+            parts.check_others("give --overwrite")
+        parts.make_folder()
+        try:
+            if total is not None and isinstance(workers, int):
+                workers = min(workers, -(-total // part_lines))
+            made = make_parts(parts, source, make, total=total, workers=workers, method=method, hint=hint)
+            return Outcome(merge_parts(step, made, merge), False)
+        except BaseException:
+            with suppress(OSError):
+                parts.folder.rmdir()  # where there is nothing in it for the next run
+            raise
+
+
+def make_parts(
+    parts: Parts,
+    source: Iterable[tuple[Span, Task]],
+    make: Callable[[Task], Made],
+    *,
+    total: int | None = None,
+    workers: int | Workers = 1,
+    method: str = "fork",
+    hint: str = "run the command again with fewer workers: it continues",
+) -> MadeParts:
+    """Makes the parts of a source that are missing; see :func:`map_parts`."""
+    spans: list[Span] = []
+
+    def missing() -> Iterator[tuple[Span, Task]]:
+        for span, task in source:
+            spans.append(span)
+            if parts.is_whole(span):
+                bar.update(span[1] - span[0])
+            else:
+                yield span, task
+
+    with progress(total=total, of=parts.output.name) as bar:
+        work = _Part(parts, make)
+        for start, end in in_workers(work, missing(), workers=workers, method=method, hint=hint):
+            bar.update(end - start)
+    return MadeParts(parts, spans)
+
+
+def merge_parts(step: Step, made: MadeParts, merge: Callable[[MadeParts], Note | None]) -> Note:
+    """Writes a step's outputs from its parts, which are removed; returns the note. The step's lock must be held."""
+    step.begin()
+    note: Note = json.loads(json.dumps(merge(made) or {}))  # as the record will give it
+    step.finish(note)
+    made.parts.remove()
+    return note
+
+
+@dataclass(frozen=True)
+class _Part(Generic[Task]):
+    """Makes and commits a part; of a module, so that worker processes know it."""
+
+    parts: Parts
+    make: Callable[[Task], Made]
+
+    def __call__(self, job: tuple[Span, Task]) -> Span:
+        span, task = job
+        self.parts.check_folder()
+        note, body = self.make(task)
+        self.parts.commit(span, json.dumps(note).encode() + b"\n" + body)
+        return span
 
 
 @dataclass(frozen=True)
@@ -125,25 +300,23 @@ class Parts:
     Args:
         output: the file
         fingerprint: of all that it is made from, and of how it is cut
-        ending: of the parts' names
     """
 
-    output: Path | Uri
+    output: Path
     fingerprint: str
-    ending: str
 
     @property
-    def folder(self) -> Path | Uri:
-        """Where the parts lie until they are merged: beside the file, or aside where it is a FIFO or a device."""
+    def folder(self) -> Path:
+        """Where the parts lie until they are merged: beside the file, or aside where it is a pipe or a device."""
         if not is_replaced(self.output):
             return Path(tempfile.gettempdir(), f"fairseq-syntax-{self.fingerprint}.parts")
         return self.output.with_name(self.output.name + ".parts")
 
-    def path(self, span: tuple[int, int]) -> Path | Uri:
+    def path(self, span: Span) -> Path:
         """The file of a part, which is named by its lines [start, end)."""
-        return self.folder / f"{span[0]:012d}-{span[1]:012d}{self.ending}"
+        return self.folder / f"{span[0]:012d}-{span[1]:012d}.part"
 
-    def is_whole(self, span: tuple[int, int]) -> bool:
+    def is_whole(self, span: Span) -> bool:
         """Whether the part is made; a damaged one is to be made again.
 
         Raises:
@@ -185,39 +358,25 @@ class Parts:
         if self._another() is None:
             self.remove()
 
-    def _another(self) -> Path | Uri | None:
-        """A part, where the folder holds those of another job. They are of one job, so the first whole one tells."""
-        for path in self.folder.glob(f"*{self.ending}"):
+    def _another(self) -> Path | None:
+        """A part of another job, if the folder holds such. All are of one job, so the first whole one tells."""
+        for path in self.folder.glob("*.part"):
             try:
-                with open_binary(path) as file:
-                    found = _fingerprint_in(file.readline(200))
+                with open(path, "rb") as file:
+                    made_from = _fingerprint_in(file.readline(200))
             except FileNotFoundError:
                 continue  # merged by another process in this moment
             except OSError as error:
                 raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
-            if found is not None:
-                return path if found != self.fingerprint else None
+            if made_from is not None:
+                return path if made_from != self.fingerprint else None
         return None
 
-    def _of_another_job(self, path: Path | Uri, hint: str = "") -> SyntaxDataError:
+    def _of_another_job(self, path: Path, hint: str = "") -> SyntaxDataError:
         message = "was made from another text, with other options or by another model"
         return SyntaxDataError(message, path=path, hint=f"remove {self.folder}" + (f", or {hint}" if hint else ""))
 
-    @contextmanager
-    def being_made(self) -> Iterator[None]:
-        """The folder of the parts; after an error it stays if there are parts in it, for the next run."""
-        self.clear_others()
-        self.make_folder()
-        try:
-            yield
-        except BaseException:
-            if isinstance(self.folder, Path):
-                with suppress(OSError):
-                    self.folder.rmdir()
-            raise
-        self.remove()
-
-    def make_folder(self, spans: Iterable[tuple[int, int]] | None = None) -> None:
+    def make_folder(self, spans: Iterable[Span] | None = None) -> None:
         """Makes the folder, and removes what killed runs left of parts there.
 
         Args:
@@ -227,46 +386,66 @@ class Parts:
             SyntaxDataError: it cannot be made
         """
         make_folder(self.folder)
-        if isinstance(self.folder, Path):
-            remove_leftovers(self.folder, None if spans is None else {self.path(span).name for span in spans})
+        remove_leftovers(self.folder, None if spans is None else {self.path(span).name for span in spans})
 
     def check_folder(self) -> None:
-        """Makes sure, where parts are about to be made, that it is where they belong.
+        """Makes sure, where a part is about to be made, that its folder is there.
 
         Raises:
-            SyntaxDataError: the folder is not there, as on a machine that does not share its disks
+            SyntaxDataError: it is not, as on a machine that does not share its disks
         """
-        if isinstance(self.folder, Path) and not self.folder.is_dir():
+        if not self.folder.is_dir():
             raise SyntaxDataError(
                 f"is not there on {socket.gethostname()}",
                 path=self.folder,
-                hint="write to a file system that all machines share, or to an s3:// URI",
+                hint="write to a file system that all machines share",
             )
 
-    def commit(self, span: tuple[int, int], body: bytes) -> None:
+    def commit(self, span: Span, body: bytes) -> None:
         """Writes a part. Raises SyntaxDataError where that fails."""
         with atomic_open_binary(self.path(span), leftovers=False) as file:
             file.write(self._header(span, body) + body)
 
-    def body(self, span: tuple[int, int]) -> bytes:
+    def body(self, span: Span) -> bytes:
         """The content of a part that is whole. Raises SyntaxDataError if it has changed since."""
         try:
             header, _, body = self.path(span).read_bytes().partition(b"\n")
         except OSError:
             header, body = b"", b""
         if header + b"\n" != self._header(span, body):
-            raise SyntaxDataError(
-                "changed while it was being merged", path=self.path(span), hint="run the command again"
-            )
+            message = "changed while it was being merged"
+            raise SyntaxDataError(message, path=self.path(span), hint="run the command again")
         return body
 
     def remove(self) -> None:
         """Removes the parts."""
         remove_folder(self.folder)
 
-    def _header(self, span: tuple[int, int], body: bytes) -> bytes:
+    def _header(self, span: Span, body: bytes) -> bytes:
         digest = hashlib.sha256(body).hexdigest()
         return f"# part = {span[0]}-{span[1]} {self.fingerprint} {digest}\n".encode()
+
+
+@dataclass(frozen=True)
+class MadeParts:
+    """The parts of a text, all of them made: iteration gives each one's note and body, in the order of the text."""
+
+    parts: Parts
+    spans: list[Span]
+
+    def __iter__(self) -> Iterator[Made]:
+        for span in self.spans:
+            note, _, body = self.parts.body(span).partition(b"\n")
+            yield json.loads(note), body
+
+    @property
+    def lines(self) -> int:
+        """The lines of the text."""
+        return self.spans[-1][1] if self.spans else 0
+
+    def notes(self) -> list[Note]:
+        """The notes of all parts."""
+        return [note for note, _ in self]
 
 
 def _fingerprint_in(header: bytes) -> str | None:
@@ -275,112 +454,6 @@ def _fingerprint_in(header: bytes) -> str | None:
     return words[4] if words[:3] == ["#", "part", "="] and len(words) == 6 else None
 
 
-def part_spans(n_lines: int, part_lines: int) -> list[tuple[int, int]]:
+def part_spans(n_lines: int, part_lines: int) -> list[Span]:
     """The line spans [start, end) of all parts of a text."""
     return [(start, min(start + part_lines, n_lines)) for start in range(0, n_lines, part_lines)]
-
-
-# ------------------------------------------------------------------------------------------------------- workers
-
-
-def cores() -> int:
-    """The cores that this process may use: fewer than the machine has under ``taskset``, or in a job of Slurm."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class Workers(Protocol):
-    """Others who do tasks: processes somewhere, placed by whatever schedules them."""
-
-    def run(
-        self,
-        work: Callable[[Task], Result],
-        tasks: Iterable[Task],
-        *,
-        start: Callable[..., None] | None,
-        arguments: Sequence[Any],
-        ordered: bool,
-        hint: str,
-    ) -> Iterator[Result]:
-        """As :func:`in_workers`. A task whose worker is lost is done again, so that it may be done more than once."""
-        ...
-
-
-def in_workers(
-    work: Callable[[Task], Result],
-    tasks: Iterable[Task],
-    *,
-    workers: int | Workers,
-    start: Callable[..., None] | None = None,
-    arguments: Sequence[Any] = (),
-    method: str = "fork",
-    ordered: bool = True,
-    hint: str = "run the command again with fewer workers: it continues",
-) -> Iterator[Result]:
-    """Does tasks in this process, or in several others, and yields their results.
-
-    A few tasks are on their way at a time, so that their source is not read ahead. Workers end with this process,
-    however it ends.
-
-    Args:
-        work: a function of a module, applied to each task
-        tasks: read in this process
-        workers: processes; with 1 everything happens here; or others, such as those of ``runtime/ray_workers.py``
-        start: called in each process, with ``arguments``, before its first task
-        method: how processes of this machine are started; ``spawn`` where threads or devices forbid ``fork``
-        ordered: results in the order of the tasks, or as they come
-        hint: what to do when a worker is killed
-
-    Raises:
-        SyntaxDataError: a worker was killed; or whatever ``start`` and ``work`` raise
-    """
-    if not isinstance(workers, int):
-        yield from workers.run(work, tasks, start=start, arguments=arguments, ordered=ordered, hint=hint)
-        return
-    if workers <= 1:
-        if start is not None:
-            start(*arguments)
-        yield from map(work, tasks)
-        return
-    pool = ProcessPoolExecutor(workers, get_context(method), _start_worker, (start, tuple(arguments)))
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for task in tasks:
-            waiting.append(pool.submit(_do, work, task))
-            if len(waiting) >= 2 * workers + 1:
-                yield _next(waiting, ordered)
-        while waiting:
-            yield _next(waiting, ordered)
-    except BrokenProcessPool as error:
-        raise SyntaxDataError("a worker process was killed, for want of memory as a rule", hint=hint) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _next(waiting: deque[Future[Result]], ordered: bool) -> Result:
-    if ordered:
-        return waiting.popleft().result()
-    done = next(iter(wait(waiting, return_when=FIRST_COMPLETED).done))
-    waiting.remove(done)
-    return done.result()
-
-
-_failed_start: BaseException | None = None  # of this process, where it is a worker
-
-
-def _start_worker(start: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    global _failed_start
-    parent = parent_process()
-    if parent is not None:
-        # A parent that is killed cannot tell its workers, and they would wait for work for ever.
-        threading.Thread(target=lambda: (connection.wait([parent.sentinel]), os._exit(1)), daemon=True).start()
-    if start is not None:
-        try:
-            start(*arguments)
-        except BaseException as error:  # which would end the worker, and look like a kill
-            _failed_start = error
-
-
-def _do(work: Callable[[Task], Result], task: Task) -> Result:
-    if _failed_start is not None:
-        raise _failed_start
-    return work(task)

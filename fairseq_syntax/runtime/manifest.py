@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import locked, open_binary, write_json
+from fairseq_syntax.runtime.files import locked, write_json
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -31,7 +31,7 @@ def file_checksum(path: str | os.PathLike[str]) -> str:
     """
     digest = xxhash.xxh3_64()
     try:
-        with open_binary(path) as file:
+        with open(path, "rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)
     except OSError as error:

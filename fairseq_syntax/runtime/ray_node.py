@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster for :mod:`.ray_workers`: a worker, and a command."""
+"""What runs on the nodes of a Ray cluster for :mod:`.ray_workers`: a task, and a command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
@@ -21,51 +21,66 @@ class _Records(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.found: list[tuple[str, int, str]] = []
+        self.messages: list[tuple[str, int, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append((record.name, record.levelno, record.getMessage()))
-
-    def taken(self) -> list[tuple[str, int, str]]:
-        found, self.found = self.found, []
-        return found
+        self.messages.append((record.name, record.levelno, record.getMessage()))
 
 
-class Actor:
-    """A worker, in a process of the cluster. Each call gives a result, or an error that the user is to read."""
+class Job(NamedTuple):
+    """A function to be applied, and what a process needs to know of the one that wants it.
 
-    def __init__(self) -> None:
-        self._records = _Records()
-        logging.getLogger("fairseq_syntax").addHandler(self._records)
+    Attributes:
+        key: tells one job from another
+        cwd, path: folder and ``sys.path`` of that process
+        version: of this package there
+        work: the function, pickled
+    """
 
-    def begin(self, cwd: str, path: list[str], version: str, start: bytes) -> tuple[Any, ...]:
-        from ray import cloudpickle
+    key: str
+    cwd: str
+    path: list[str]
+    version: str
+    work: bytes
 
-        if fairseq_syntax.__version__ != version:
-            message = f"the node {socket.gethostname()} has version {fairseq_syntax.__version__} of fairseq-syntax"
-            return None, SyntaxDataError(f"{message}, and this one {version}", hint="install the same everywhere"), []
-        # As a process of this machine would have them: a parser's module and a folder may be named relative to here.
-        with suppress(OSError):
-            os.chdir(cwd)
-        sys.path += [entry for entry in path if entry not in sys.path]
 
-        def begin() -> None:
-            function, arguments = cloudpickle.loads(start)
-            if function is not None:
-                function(*arguments)
+_loaded: tuple[Any, Callable[[Any], Any]] | None = None  # the job and the GPUs of this process, and its function
 
-        return self._said(begin)
 
-    def do(self, work: bytes, task: Any) -> tuple[Any, ...]:
-        from ray import cloudpickle
+def do_task(job: Job, task: Any) -> tuple[Any, SyntaxDataError | None, list[tuple[str, int, str]]]:
+    """A task of Ray: the result, or an error that the user is to read, and what was logged.
 
-        return self._said(lambda: cloudpickle.loads(work)(task))
+    The function is loaded at a process's first task of a job, and kept: it may hold a model. A process may be given
+    another GPU for its next task, so it sees all of them (PyTorch looks for them only once) and chooses by itself.
+    """
+    global _loaded
+    import ray
+    from ray import cloudpickle
 
-    def _said(self, function: Callable[[], Any]) -> tuple[Any, ...]:
-        try:
-            return function(), None, self._records.taken()
-        except SyntaxDataError as error:
-            return None, error, self._records.taken()
+    if fairseq_syntax.__version__ != job.version:
+        version = f"version {fairseq_syntax.__version__} of fairseq-syntax"
+        message = f"the node {socket.gethostname()} has {version}, and this one {job.version}"
+        return None, SyntaxDataError(message, hint="install the same everywhere"), []
+    records = _Records()
+    logging.getLogger("fairseq_syntax").addHandler(records)
+    try:
+        gpus = ray.get_gpu_ids()
+        if gpus:
+            import torch
+
+            torch.cuda.set_device(int(gpus[0]))
+        if _loaded is None or _loaded[0] != (job.key, gpus):
+            _loaded = None  # before the next is loaded, as both may not fit
+            # A parser's module and a folder may be named relative to where the command was given.
+            with suppress(OSError):
+                os.chdir(job.cwd)
+            sys.path += [entry for entry in job.path if entry not in sys.path]
+            _loaded = (job.key, gpus), cloudpickle.loads(job.work)
+        return _loaded[1](task), None, records.messages
+    except SyntaxDataError as error:
+        return None, error, records.messages
+    finally:
+        logging.getLogger("fairseq_syntax").removeHandler(records)
 
 
 # Starts a command as the head of a group, and ends the group when the other end of its input is closed: by a worker

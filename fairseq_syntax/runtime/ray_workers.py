@@ -1,39 +1,36 @@
 """Workers on other machines: tasks and commands that Ray places on its cluster, whatever that runs on.
 
-Ray decides where a worker is and says when one is lost; nothing else is left to it. A task whose worker was lost is
-given to another, and whatever makes a part writes it whole or not at all (``runtime/jobs.py``): done twice, it is there
-once, and with the same bytes. Only this module and :mod:`.ray_node` import Ray, and do so when workers are wanted.
+Ray decides where a task runs, and runs it again where a worker or a machine is lost. Whatever makes a part writes it
+atomically (``runtime/jobs.py``): done twice, it is there once, and with the same bytes. Only this module and
+:mod:`.ray_node` import Ray, and do so when workers are wanted.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import logging
 import os
 import signal
 import socket
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.jobs import Result, Task, Workers, cores
-from fairseq_syntax.runtime.ray_node import Actor, run_command
+from fairseq_syntax.runtime.ray_node import Job, do_task, run_command
+from fairseq_syntax.runtime.workers import Pool, Workers, cores
 
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_REACH = 15
-LOSSES_OF_A_TASK = 5  # then it is the task that is at fault, and not the machines
-LOSSES_AT_THE_START = 5  # workers in a row that were lost before they were ready
-AHEAD = 2  # tasks that a worker has: the next one is there when it is done with one
+ATTEMPTS = 5  # of a task whose workers are lost: then it is the task that is at fault, and not the machines
 SECONDS_OF_SILENCE = 30.0
-_PORT = 6379  # Ray's own
+_PORT = 6379  # Ray's default
 # A cluster's head speaks gRPC: HTTP/2, whose servers answer this greeting by a frame of settings, of type 4.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 
@@ -73,35 +70,19 @@ def chosen_workers(
     Raises:
         SyntaxDataError: Ray is not installed or not to be reached, or its options without it
     """
-    given = getattr(args, "gpus_per_worker", None)
+    gpus_per_worker = getattr(args, "gpus_per_worker", None)
     if args.ray is None:
-        if given is not None:
+        if gpus_per_worker is not None:
             raise SyntaxDataError("--gpus-per-worker goes with --ray")
         return nullcontext(count or 1)
-    if given is not None and given < 0:
-        raise SyntaxDataError("--gpus-per-worker must be 0 or more")
-    return RayWorkers.connected(args.ray or None, count=count, cpus=cpus, gpus=gpus if given is None else given)
+    if gpus_per_worker is not None:
+        if gpus_per_worker < 0:
+            raise SyntaxDataError("--gpus-per-worker must be 0 or more")
+        gpus = gpus_per_worker
+    return RayWorkers.connected(args.ray or None, count=count, cpus=cpus, gpus=gpus)
 
 
 # -------------------------------------------------------------------------------------------------- the workers
-
-
-@dataclass
-class _Attempt(Generic[Task]):
-    """A task on its way, and how many workers were lost over it."""
-
-    number: int
-    task: Task
-    losses: int = 0
-
-
-@dataclass(eq=False)
-class _Place:
-    """A worker, and the attempts that it was given, the one that it works on first."""
-
-    actor: Any
-    ready: bool = False
-    given: deque[tuple[Any, _Attempt[Any]]] = field(default_factory=deque)  # with Ray's reference to the result
 
 
 class RayWorkers:
@@ -134,6 +115,7 @@ class RayWorkers:
         if importlib.util.find_spec("ray") is None:
             raise SyntaxDataError("Ray is not installed", hint="pip install 'fairseq-syntax[ray]'")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_task_oom_retries", str(ATTEMPTS - 1))  # for ever by default
         address = address or os.environ.get("RAY_ADDRESS")
         if address == "local":
             address = None  # Ray's word for one that is started here
@@ -148,33 +130,23 @@ class RayWorkers:
             if workers._is_ours:
                 workers._ray.shutdown()
 
-    def run(
-        self,
-        work: Callable[[Task], Result],
-        tasks: Iterable[Task],
-        *,
-        start: Callable[..., None] | None = None,
-        arguments: Sequence[Any] = (),
-        ordered: bool = True,
-        hint: str = "run the command again: it continues",
-    ) -> Iterator[Result]:
-        """Does tasks by actors, each of which calls ``start`` once. See :func:`fairseq_syntax.runtime.jobs.in_workers`.
+    @contextmanager
+    def pool(self, work: Callable[[Any], Any], hint: str) -> Iterator[Pool]:
+        """Workers that apply one function; see :func:`fairseq_syntax.runtime.workers.in_workers`.
 
         Raises:
-            SyntaxDataError: whatever ``work`` raises; a task that loses every worker; a cluster that has no room
+            SyntaxDataError: a task that lost every worker, a cluster that cannot be used, or versions that differ
         """
-        waiting = _Source(tasks)
-        if not waiting.fill(1):
-            return
-        ray = self._connect()
-        begin = ray.cloudpickle.dumps((start, tuple(arguments)))
-        crew = _Crew(ray, self._actor_class(), begin, ray.cloudpickle.dumps(work), self._room(), hint)
+        pool = _RayPool(self._connect(), work, self)
         try:
-            yield from crew.results(waiting, ordered)
+            yield pool
+        except pool.ray.exceptions.RayTaskError:
+            raise  # a defect, with the traceback of the worker
+        except pool.ray.exceptions.RayError as error:
+            message = f"{ATTEMPTS} workers were lost over the same part, usually for want of memory"
+            raise SyntaxDataError(message, hint=hint) from error
         finally:
-            for place in crew.places:
-                with suppress(ray.exceptions.RayError):
-                    ray.kill(place.actor)
+            pool.cancel()
 
     def command(self, arguments: Sequence[str], *, cwd: str, env: Mapping[str, str], log: str) -> int:
         """Runs a command on some node of the cluster, again on another if that one is lost.
@@ -189,7 +161,7 @@ class RayWorkers:
         """
         ray = self._connect()
         remote = ray.remote(run_command)
-        options = remote.options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=LOSSES_OF_A_TASK)
+        options = remote.options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS - 1)
         reference = options.remote(list(arguments), cwd, dict(env), log)
         self._commands.append(reference)
         try:
@@ -252,145 +224,62 @@ class RayWorkers:
         )
         self._is_local = True
 
-    def _actor_class(self) -> Any:
-        options: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
-        return self._ray.remote(Actor).options(max_restarts=0, max_task_retries=0, **options)
-
-    def _room(self) -> int:
-        if self.count is not None:
-            return self.count
-        there = self._ray.cluster_resources()
-        places = [int(there.get("CPU", 0) // self.cpus)]
+    def room(self) -> int:
+        """The workers that there is room for on the cluster now."""
+        resources = self._ray.cluster_resources()
+        places = [int(resources.get("CPU", 0) // self.cpus)]
         if self.gpus:
-            places.append(int(there.get("GPU", 0) / self.gpus))
+            places.append(int(resources.get("GPU", 0) / self.gpus))
         return max(1, min(places))
 
 
-class _Source(Generic[Task]):
-    """Tasks that are to be done: those given back by lost workers, then those of the source, read when needed."""
+class _RayPool:
+    """Tasks of Ray that apply one function, which a process of the cluster loads once."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self._tasks = iter(tasks)
-        self._queue: deque[_Attempt[Task]] = deque()
-        self.taken = 0
+    def __init__(self, ray: Any, work: Callable[[Any], Any], workers: RayWorkers) -> None:
+        self.ray = ray
+        # One task a worker: Ray would run what waits for a worker on more of them than the user wants.
+        self.window = workers.count or 2 * workers.room() + 1
+        self._wanted = f"{workers.cpus} CPU" + (f" and {workers.gpus:g} GPU" if workers.gpus else "")
+        self._pending: set[Any] = set()
+        self._silent = True
+        pickled = ray.cloudpickle.dumps(work)
+        key = hashlib.sha256(pickled).hexdigest()
+        job = Job(key, os.getcwd(), list(sys.path), fairseq_syntax.__version__, pickled)
+        self._job = ray.put(job)
+        options: dict[str, Any] = {"num_cpus": workers.cpus, "num_gpus": workers.gpus, "max_retries": ATTEMPTS - 1}
+        if workers.gpus:  # see do_task
+            options["runtime_env"] = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
+        self._task = ray.remote(max_calls=0)(do_task).options(**options)
 
-    def fill(self, wanted: int) -> int:
-        """Reads the source until so many tasks wait, if it has them; returns how many do."""
-        while len(self._queue) < wanted:
-            try:
-                task = next(self._tasks)
-            except StopIteration:
-                break
-            self._queue.append(_Attempt(self.taken, task))
-            self.taken += 1
-        return len(self._queue)
+    def submit(self, task: Any) -> Any:
+        reference = self._task.remote(self._job, task)
+        self._pending.add(reference)
+        return reference
 
-    def take(self) -> _Attempt[Task]:
-        return self._queue.popleft()
+    def take(self, pending: list[Any]) -> Any:
+        ready: list[Any] = []
+        while not ready:
+            ready, _ = self.ray.wait(pending, num_returns=1, timeout=SECONDS_OF_SILENCE)
+            if not ready and self._silent:
+                resources = self.ray.cluster_resources()
+                there = ", ".join(f"{resources.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+                logger.warning("no result yet; a worker takes %s, and the cluster has %s", self._wanted, there)
+        self._silent = False
+        pending.remove(ready[0])
+        self._pending.discard(ready[0])
+        result, error, records = self.ray.get(ready[0])
+        for name, level, text in records:
+            logging.getLogger(name).log(level, "%s", text)
+        if error is not None:
+            raise error
+        return result
 
-    def give_back(self, attempts: Iterable[_Attempt[Task]]) -> None:
-        self._queue.extendleft(reversed(list(attempts)))
-
-
-class _Crew:
-    """The workers of one piece of work, those that were lost replaced."""
-
-    def __init__(self, ray: Any, actor_class: Any, begin: bytes, work: bytes, size: int, hint: str) -> None:
-        self.ray, self.actor_class, self.begin, self.work = ray, actor_class, begin, work
-        self.size, self.hint = size, hint
-        self.places: list[_Place] = []
-        self._starting: dict[Any, _Place] = {}  # by Ray's reference
-        self._losses_at_start = 0
-
-    def results(self, source: _Source[Any], ordered: bool) -> Iterator[Any]:
-        done: dict[int, Any] = {}
-        at = 0  # the number of results that were yielded
-        while True:
-            on_their_way = sum(len(place.given) for place in self.places)
-            # With results in order, one slow task must not let the others run on for ever.
-            room = 2 * self.size + 1 - on_their_way - (len(done) if ordered else 0)
-            waiting = source.fill(max(room, 0))
-            if not waiting and not on_their_way and not done:
-                return
-            while len(self.places) < min(self.size, waiting + on_their_way):
-                self._hire()
-            self._hand_out(source)
-            for number, result in self._next_results(source):
-                if ordered:
-                    done[number] = result
-                else:
-                    yield result
-            while at in done:
-                yield done.pop(at)
-                at += 1
-
-    def _hire(self) -> None:
-        place = _Place(self.actor_class.remote())
-        self.places.append(place)
-        about = (os.getcwd(), list(sys.path), fairseq_syntax.__version__)
-        self._starting[place.actor.begin.remote(*about, self.begin)] = place
-
-    def _hand_out(self, source: _Source[Any]) -> None:
-        for level in range(AHEAD):  # first one for each, so that the last tasks are spread
-            for place in self.places:
-                if place.ready and len(place.given) == level and source.fill(0):
-                    attempt = source.take()
-                    place.given.append((place.actor.do.remote(self.work, attempt.task), attempt))
-
-    def _next_results(self, source: _Source[Any]) -> Iterator[tuple[int, Any]]:
-        """Waits until something has come, and gives the results that did."""
-        there = {reference: place for place in self.places for reference, _ in place.given}
-        references = [*self._starting, *there]
-        ready, _ = self.ray.wait(references, num_returns=1, timeout=SECONDS_OF_SILENCE)
-        if not ready and not there:
-            logger.warning(
-                "waiting for %d workers to start, on a cluster with %s",
-                len(self._starting),
-                ", ".join(
-                    f"{n:g} {name}" for name, n in self.ray.cluster_resources().items() if name in ("CPU", "GPU")
-                ),
-            )
-        for reference in ready:
-            place = self._starting.get(reference) or there[reference]
-            if place not in self.places:
-                continue  # lost, by another of its references
-            try:
-                result, error, records = self.ray.get(reference)
-            except self.ray.exceptions.RayTaskError:
-                raise  # a defect, with the traceback of the worker
-            except self.ray.exceptions.RayError as lost:
-                self._replace(place, source, lost)
-                continue
-            for name, level, text in records:
-                logging.getLogger(name).log(level, "%s", text)
-            if error is not None:
-                raise error
-            if reference in self._starting:
-                del self._starting[reference]
-                place.ready, self._losses_at_start = True, 0
-                continue
-            attempt = next(attempt for other, attempt in place.given if other == reference)
-            place.given = deque(entry for entry in place.given if entry[1] is not attempt)
-            yield attempt.number, result
-
-    def _replace(self, place: _Place, source: _Source[Any], error: Exception) -> None:
-        """Gives a lost worker's tasks back; another is hired where there is still work for it."""
-        self.places.remove(place)
-        self._starting = {reference: other for reference, other in self._starting.items() if other is not place}
-        if not place.ready:
-            self._losses_at_start += 1
-            if self._losses_at_start > LOSSES_AT_THE_START:
-                message = f"workers cannot be started on the cluster: {_last_line(error)}"
-                hint = "every node needs this package in the same version as here, and Python's, and memory for it"
-                raise SyntaxDataError(message, hint=hint) from error
-        attempts = [attempt for _, attempt in place.given]
-        if attempts:
-            attempts[0].losses += 1
-            if attempts[0].losses >= LOSSES_OF_A_TASK:
-                message = f"{LOSSES_OF_A_TASK} workers were lost over the same part, for want of memory as a rule"
-                raise SyntaxDataError(message, hint=self.hint) from error
-        logger.warning("a worker was lost; its work is done by another")
-        source.give_back(attempts)
+    def cancel(self) -> None:
+        """Ends what is under way."""
+        for reference in self._pending:
+            with suppress(self.ray.exceptions.RayError):
+                self.ray.cancel(reference, force=True)
 
 
 # --------------------------------------------------------------------------------------------------- addresses
@@ -437,7 +326,3 @@ def _running_here() -> str | None:
 
 def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _last_line(error: BaseException) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

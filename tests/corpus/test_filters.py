@@ -15,6 +15,7 @@ from fairseq_syntax.corpus import filters
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.filters import Judge, Limits, conllu_blocks, filter_files
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.jobs import Parts
 
 EN = [
     "A man is riding his bike near the river .",
@@ -79,7 +80,7 @@ def test_each_limit_removes_what_it_says(corpus, limits, gone):
 @pytest.mark.slow
 def test_a_sentence_in_another_language_goes(corpus):
     pytest.importorskip("py3langid")
-    report, (en, _) = _filter(corpus, Limits(min_length=5, languages=("en", "de")), jobs=2)
+    report, (en, _) = _filter(corpus, Limits(min_length=5, languages=("en", "de")), workers=2)
     assert en == [EN[0], EN[2], EN[6]]
     assert report.removed == {"empty": 1, "too short": 2, "language": 1}
     assert report.examples["language"][0] == 6 and "de (" in report.examples["language"][1]
@@ -119,13 +120,13 @@ def test_the_parse_of_another_text_is_an_error(corpus, jobs):
     parse, out = corpus / "x.conllu", corpus / "out.conllu"
     for side in (EN, DE):  # it may be of either
         parse.write_text("".join(_sentence(line, line=n) for n, line in enumerate(side, 1) if line), encoding="utf-8")
-        _filter(corpus, Limits(), conllu=(str(parse), str(out)), jobs=jobs)
+        _filter(corpus, Limits(), conllu=(str(parse), str(out)), workers=jobs)
     shifted = [*EN[1:], EN[0]]
     parse.write_text("".join(_sentence(line, line=n) for n, line in enumerate(shifted, 1) if line), encoding="utf-8")
     for name in ("out.conllu", "out.en", "out.de"):
         (corpus / name).unlink()
     with pytest.raises(SyntaxDataError, match=r"x\.conllu: line 3: the parse says 'one two .*', the text 'Two dogs"):
-        _filter(corpus, Limits(), conllu=(str(parse), str(out)), jobs=jobs)
+        _filter(corpus, Limits(), conllu=(str(parse), str(out)), workers=jobs)
     assert not list(corpus.glob("out*"))
 
 
@@ -225,14 +226,36 @@ def test_a_file_that_changes_while_it_is_filtered_is_an_error(corpus, monkeypatc
     other = other[:-1] if lines < 0 else [*other, "more" if changed != "conllu" else _sentence("more", line=8)]
 
     def then_changed(*given):
-        yield from judged(*given)
+        yield from chunks(*given)
         (corpus / changed).write_text("".join(line + "\n" for line in other), encoding="utf-8")
 
-    judged = filters._judged
-    monkeypatch.setattr(filters, "_judged", then_changed)
+    chunks = filters._chunks
+    monkeypatch.setattr(filters, "_chunks", then_changed)
     with pytest.raises(SyntaxDataError, match=changed):
         _filter(corpus, Limits(), conllu=(str(parse), str(corpus / "out.conllu")))
-    assert not list(corpus.glob("out*"))
+    assert not [path for path in corpus.glob("out*") if path.is_file()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_filter_that_was_killed_goes_on_and_one_that_is_done_is_not_done_again(corpus, monkeypatch, workers):
+    monkeypatch.setattr(filters, "PART_LINES", 2)
+    whole = _filter(corpus, Limits(min_length=2), workers=workers)
+    commit, made = Parts.commit, []
+
+    def interrupted(self, span, body):
+        made.append(span)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        commit(self, span, body)
+
+    monkeypatch.setattr(Parts, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _filter(corpus, Limits(min_length=3))
+    judged = len(made)
+    resumed = _filter(corpus, Limits(min_length=3))
+    assert made[judged:] == [(4, 6), (6, 7)], "parts that were committed are not judged again"
+    assert resumed != whole and _filter(corpus, Limits(min_length=3)) == resumed and len(made) == 5
+    assert _filter(corpus, Limits(min_length=2)) == whole
 
 
 def test_the_command_prints_its_report(corpus, capsys):
@@ -255,7 +278,7 @@ def test_the_command_prints_its_report(corpus, capsys):
 @pytest.mark.parametrize(
     "option",
     [
-        *(("--min-length", "0"), ("--max-length", "0"), ("--jobs", "0")),
+        *(("--min-length", "0"), ("--max-length", "0"), ("--workers", "0")),
         *(("--max-ratio", "0.5"), ("--max-ratio", "nan")),
         *(("--min-language-probability", "-1"), ("--min-language-probability", "1.5")),
     ],

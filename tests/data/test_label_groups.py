@@ -117,9 +117,7 @@ def test_binarizing_reports_the_kept_mass(arcs, tmp_path):
     (tmp_path / "dict.en.txt").write_text("dogs 1\nbark 1\n", encoding="utf-8")
     tokens, parse, dictionary = (str(tmp_path / name) for name in ("a.en", "a.en.conllu", "dict.en.txt"))
     for _ in range(2):  # the second time, of the store that is there
-        summary = binarize(
-            tokens, parse, str(tmp_path / "store"), LabelInventory(), lang="en", dictionary=dictionary, progress=False
-        )
+        summary = binarize(tokens, parse, str(tmp_path / "store"), LabelInventory(), lang="en", dictionary=dictionary)
         expected = {"nsubj": 0.5, "case": 0.32, "root": 0.7, "foo": 0.1} if arcs else {"nsubj": 1.0, "root": 1.0}
         assert summary.label_mass == pytest.approx(expected, abs=1e-3)
         share = "74.1 % in 16 label groups; 19.8 % in no group (case 19.8)" if arcs else "100.0 % in 16 label groups"

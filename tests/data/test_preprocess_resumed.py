@@ -167,7 +167,7 @@ def test_an_error_of_another_file_is_not_of_the_folder(segmented, tmp_path, monk
 
 
 def store_of(segmented, out, **more) -> bytes:
-    given = {"lang": "en", "dictionary": str(segmented / "train.en"), "progress": False, **more}
+    given = {"lang": "en", "dictionary": str(segmented / "train.en"), **more}
     labels = LabelInventory()
     binarizing.binarize(str(segmented / "train.en"), str(segmented / "train.en.conllu"), str(out), labels, **given)
     return out.read_bytes()
@@ -190,7 +190,8 @@ def test_parts_workers_and_kills_do_not_change_the_store(segmented, tmp_path, mo
         store_of(segmented, tmp_path / "c.arrow")
     assert store_of(segmented, tmp_path / "c.arrow") == whole
     assert done.count(done[0]) == 1 and done.count(done[2]) == 2, "what was committed is not made again"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.arrow", "b.arrow", "c.arrow"]
+    names = [f"{name}.arrow" for name in "abc"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [*(f".{name}.made.json" for name in names), *names]
     monkeypatch.setattr(binarizing, "SENTENCES_PER_CHUNK", 4096)
     one = tmp_path / "one.arrow"
     store_of(segmented, one)

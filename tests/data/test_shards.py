@@ -12,6 +12,7 @@ import toy_data
 from fairseq_syntax.cli import main
 from fairseq_syntax.data import tokens
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.jobs import Parts
 
 LANGS = ("en", "de")
 SHARDS = 2
@@ -81,17 +82,17 @@ def test_a_dictionary_is_made_in_parts_of_the_texts_one_after_the_other(segmente
     texts = [f"{segmented}/{name}/train.de" for name in ("0", "1")]
     command = ["inventory", "--lang", "de", "--outdir", str(tmp_path / "out"), "--input", *texts, "--workers"]
     monkeypatch.setattr(tokens, "PART_LINES", 5)
-    work, made = tokens._work, []
+    commit, made = Parts.commit, []
 
-    def interrupted(task):
-        made.append(task[0])
+    def interrupted(self, span, body):
+        made.append(span)
         if len(made) == 5:
             raise KeyboardInterrupt
-        return work(task)
+        commit(self, span, body)
 
-    monkeypatch.setattr(tokens, "_work", interrupted)
+    monkeypatch.setattr(Parts, "commit", interrupted)
     assert main([*command, "1"]) == 130
-    monkeypatch.setattr(tokens, "_work", work)
+    monkeypatch.setattr(Parts, "commit", commit)
     assert main([*command, "2"]) == 0
     assert made == [(0, 5), (5, 10), (10, 12), (12, 17), (17, 22)]
     binarize(segmented / "both", tmp_path / "both", "--dict-only")

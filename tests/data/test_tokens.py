@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 from pathlib import Path
 
 import kills
@@ -15,8 +14,9 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_syntax.data import tokens
-from fairseq_syntax.data.tokens import binarize_tokens, counted_words, dictionary_of
+from fairseq_syntax.data.tokens import binarize_tokens, load_dictionary, make_dictionary
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.jobs import Parts, Step
 
 WORDS = [
     "a",
@@ -57,16 +57,29 @@ def text(tmp_path):
 
 
 def interrupted(at: int, made: list[int]):
-    """``tokens._work``, which notes the first lines of the parts that it makes, and is interrupted once."""
-    work = tokens._work
+    """``Parts.commit``, which notes the first lines of the parts that it gets, and is interrupted once."""
+    commit = Parts.commit
 
-    def counting(task):
-        made.append(task[0][0])
+    def counting(self, span, body):
+        made.append(span[0])
         if len(made) == at:
             raise KeyboardInterrupt
-        return work(task)
+        return commit(self, span, body)
 
     return counting
+
+
+def binarize(path: Path, prefix: Path, words: Dictionary, workers: int = 1):
+    step = Step.of("tokens", [f"{prefix}.bin", f"{prefix}.idx"], [path])
+    return binarize_tokens(step, path, words, workers=workers)
+
+
+def counted(path: Path, out: Path, workers: int = 1, **options: int) -> Dictionary:
+    options = {"threshold": -1, "nwords": -1, "padding_factor": 8, **options}
+    symbols = make_dictionary(Step.of("dictionary", [out], [path], **options), [path], workers=workers, **options)
+    made = load_dictionary(out)
+    assert symbols == len(made)
+    return made
 
 
 @pytest.mark.parametrize("size", [10, 70_000])
@@ -78,7 +91,8 @@ def test_the_bytes_and_the_summary_are_those_of_fairseq(text, tmp_path, monkeypa
     assert summary.num_replaced > 10
     for part_lines in (7, 1000):
         monkeypatch.setattr(tokens, "PART_LINES", part_lines)
-        found = binarize_tokens(text, str(tmp_path / "b"), words, made_from="x", workers=workers)
+        (tmp_path / "b.bin").unlink(missing_ok=True)  # so that it is not done
+        found = binarize(text, tmp_path / "b", words, workers=workers)
         assert str(found) == str(summary)
         assert written(tmp_path / "b") == written(tmp_path / "a")
         assert not (tmp_path / "b.bin.parts").exists()
@@ -88,13 +102,13 @@ def test_the_bytes_and_the_summary_are_those_of_fairseq(text, tmp_path, monkeypa
 def test_a_run_that_was_killed_goes_on_and_damaged_parts_are_made_again(text, tmp_path, monkeypatch):
     words, made = dictionary(10), []
     monkeypatch.setattr(tokens, "PART_LINES", 7)
-    binarize_tokens(text, str(tmp_path / "a"), words, made_from="x")
-    monkeypatch.setattr(tokens, "_work", interrupted(4, made))
+    binarize(text, tmp_path / "a", words)
+    monkeypatch.setattr(Parts, "commit", interrupted(4, made))
     with pytest.raises(KeyboardInterrupt):
-        binarize_tokens(text, str(tmp_path / "b"), words, made_from="x")
-    part = tmp_path / "b.bin.parts" / "000000000007-000000000014.tokens"
+        binarize(text, tmp_path / "b", words)
+    part = tmp_path / "b.bin.parts" / "000000000007-000000000014.part"
     part.write_bytes(part.read_bytes()[:-1] + b"\xff")
-    binarize_tokens(text, str(tmp_path / "b"), words, made_from="x")
+    binarize(text, tmp_path / "b", words)
     assert made[:6] == [0, 7, 14, 21, 7, 21] and made[6:] == list(range(28, 63, 7))
     assert written(tmp_path / "b") == written(tmp_path / "a")
 
@@ -103,12 +117,12 @@ def test_a_line_ends_where_its_parse_does(tmp_path):
     """fairseq ends a line at a carriage return, too, and takes a byte order mark for a word."""
     words = dictionary(10)
     (tmp_path / "t.en").write_bytes("\ufeffw1 w2\r\nw3\rw4\n".encode())
-    binarize_tokens(tmp_path / "t.en", str(tmp_path / "t"), words, made_from="x")
+    binarize(tmp_path / "t.en", tmp_path / "t", words)
     found = MMapIndexedDataset(str(tmp_path / "t"))
     assert [words.string(sentence) for sentence in found] == ["w1 w2", "w3 w4"]
     (tmp_path / "u.en").write_bytes(b"w1\nw2 \xff\n")
     with pytest.raises(SyntaxDataError, match=r"u\.en:2: not UTF-8: byte 4"):
-        binarize_tokens(tmp_path / "u.en", str(tmp_path / "u"), words, made_from="x")
+        binarize(tmp_path / "u.en", tmp_path / "u", words)
     assert not (tmp_path / "u.bin").exists() and not (tmp_path / "u.bin.parts").exists()
 
 
@@ -117,9 +131,7 @@ def test_a_line_ends_where_its_parse_does(tmp_path):
 def test_a_dictionary_of_counted_words_is_that_of_fairseq(text, tmp_path, monkeypatch, workers, options):
     monkeypatch.setattr(tokens, "PART_LINES", 7)
     theirs = TranslationTask.build_dictionary([str(text)], **options)
-    with counted_words([text], tmp_path / "dict.txt", workers=workers) as words:
-        found = dictionary_of(words, **{"threshold": -1, "nwords": -1, "padding_factor": 8, **options})
-        assert list(tmp_path.glob("dict.txt.parts/*.words"))
+    found = counted(text, tmp_path / "dict.txt", workers, **options)
     assert found.symbols == theirs.symbols
     assert found.count[found.nspecial :] == theirs.count[theirs.nspecial :]
     assert not (tmp_path / "dict.txt.parts").exists()
@@ -128,12 +140,13 @@ def test_a_dictionary_of_counted_words_is_that_of_fairseq(text, tmp_path, monkey
 def test_counting_goes_on_where_it_was_killed(text, tmp_path, monkeypatch):
     made: list[int] = []
     monkeypatch.setattr(tokens, "PART_LINES", 7)
-    with counted_words([text], tmp_path / "a.txt") as whole:
-        pass
-    monkeypatch.setattr(tokens, "_work", interrupted(4, made))
-    for _ in range(2):
-        with suppress(KeyboardInterrupt), counted_words([text], tmp_path / "b.txt") as words:
-            assert words == whole
+    counted(text, tmp_path / "a.txt")
+    monkeypatch.setattr(Parts, "commit", interrupted(4, made))
+    with pytest.raises(KeyboardInterrupt):
+        counted(text, tmp_path / "b.txt")
+    assert list(tmp_path.glob("b.txt.parts/*.part")) and not (tmp_path / "b.txt").exists()
+    counted(text, tmp_path / "b.txt")
+    assert (tmp_path / "a.txt").read_bytes() == (tmp_path / "b.txt").read_bytes()
     assert made == [0, 7, 14, 21, 21, *range(28, 63, 7)]
 
 
@@ -141,12 +154,12 @@ def test_a_kill_leaves_no_tokens_with_the_index_of_others(text, tmp_path):
     """The two files take their names one after the other: between that there is no dataset."""
     words = dictionary(10)
     (tmp_path / "other.en").write_text("a\n", encoding="utf-8")
-    binarize_tokens(text, str(tmp_path / "whole"), words, made_from="x")
+    binarize(text, tmp_path / "whole", words)
     for moment in range(50):
         cut = tmp_path / f"cut{moment}"
-        binarize_tokens(tmp_path / "other.en", str(cut), words, made_from="y")
+        binarize(tmp_path / "other.en", cut, words)
         old = written(cut)
-        killed = kills.killed_at(moment, lambda cut=cut: binarize_tokens(text, str(cut), words, made_from="x"))
+        killed = kills.killed_at(moment, lambda cut=cut: binarize(text, cut, words))
         found = [path.read_bytes() if (path := Path(f"{cut}.{ending}")).exists() else None for ending in ("bin", "idx")]
         assert found[1] is None or tuple(found) in (old, written(tmp_path / "whole"))
         if not killed:

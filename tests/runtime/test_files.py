@@ -19,7 +19,8 @@ from full_disk import files_no_larger_than
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, atomic_path, check_output, fingerprint, locked, read_lines
-from fairseq_syntax.runtime.jobs import Parts, Step, in_workers
+from fairseq_syntax.runtime.jobs import Parts, Step
+from fairseq_syntax.runtime.workers import in_workers
 
 ROOT = Path(__file__).parents[2]
 
@@ -228,7 +229,7 @@ def test_a_step_is_done_only_as_it_stands(tmp_path):
 
 
 def test_parts_are_whole_or_made_again_and_never_anothers(tmp_path):
-    parts = Parts(tmp_path / "out", "f" * 32, ".part")
+    parts = Parts(tmp_path / "out", "f" * 32)
     parts.folder.mkdir()
     assert not parts.is_whole((0, 5))
     parts.commit((0, 5), b"one\ntwo")
@@ -246,13 +247,13 @@ def test_parts_are_whole_or_made_again_and_never_anothers(tmp_path):
             parts.body((0, 5))
     parts.commit((0, 5), b"again")
     with pytest.raises(SyntaxDataError, match="made from another text"):
-        Parts(tmp_path / "out", "0" * 32, ".part").is_whole((0, 5))
+        Parts(tmp_path / "out", "0" * 32).is_whole((0, 5))
     parts.clear_others()
     assert parts.is_whole((0, 5))
     parts.path((0, 1)).write_bytes(b"")  # damaged, so that it says nothing
     parts.clear_others()
     parts.check_others()
-    other = Parts(tmp_path / "out", "0" * 32, ".part")
+    other = Parts(tmp_path / "out", "0" * 32)
     with pytest.raises(SyntaxDataError, match=r"made from another text.*\(remove .*out\.parts, or wait\)"):
         other.check_others("wait")
     other.remove_own()
@@ -263,7 +264,7 @@ def test_parts_are_whole_or_made_again_and_never_anothers(tmp_path):
 
 
 def test_leftovers_of_parts_are_looked_for_when_a_job_begins_and_not_at_each_part(tmp_path, monkeypatch):
-    parts, spans = Parts(tmp_path / "out", "f" * 32, ".x"), [(0, 5), (5, 9)]
+    parts, spans = Parts(tmp_path / "out", "f" * 32), [(0, 5), (5, 9)]
     parts.make_folder(spans)
     left = [parts.folder / f".{parts.path(span).name}.abc_1234.part" for span in [*spans, (9, 12)]]
     for path in left:
@@ -275,8 +276,8 @@ def test_leftovers_of_parts_are_looked_for_when_a_job_begins_and_not_at_each_par
     for span in spans:
         parts.commit(span, b"x")
     assert scanned == [parts.folder]
-    with parts.being_made():
-        assert not left[2].exists() and parts.is_whole((0, 5))
+    parts.make_folder()
+    assert not left[2].exists() and parts.is_whole((0, 5))
 
 
 def _square(number: int) -> int:
@@ -289,7 +290,7 @@ def _square(number: int) -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_results_come_in_order_and_the_source_is_not_read_ahead(workers):
+def test_every_result_comes_and_the_source_is_not_read_ahead(workers):
     taken = []
 
     def source():
@@ -297,10 +298,11 @@ def test_results_come_in_order_and_the_source_is_not_read_ahead(workers):
             taken.append(number)
             yield number
 
-    for count, result in enumerate(in_workers(_square, source(), workers=workers)):
-        assert result == count * count
-        assert len(taken) <= count + 2 * workers + 2
-    assert sorted(in_workers(_square, range(20), workers=2, ordered=False)) == [n * n for n in range(20)]
+    results = []
+    for result in in_workers(_square, source(), workers=workers):
+        results.append(result)
+        assert len(taken) <= len(results) + 2 * workers + 1
+    assert sorted(results) == [n * n for n in range(40)]
 
 
 def test_a_killed_worker_is_an_error_and_not_an_endless_wait():
@@ -310,15 +312,21 @@ def test_a_killed_worker_is_an_error_and_not_an_endless_wait():
         list(in_workers(_square, [1, -2, 3], workers=2))
 
 
-def _bad_start(error: BaseException) -> None:
-    raise error
+class _BadModel:
+    """Fails where it is first used, as a model that cannot be loaded."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __call__(self, number: int) -> int:
+        raise self.error
 
 
 @pytest.mark.parametrize("error", [SyntaxDataError("no model", path="file"), SystemExit(3)])
 def test_an_error_at_the_start_of_a_worker_is_that_of_one_process(error, capfd):
     for workers in (1, 2):
         with pytest.raises(type(error)) as found:
-            list(in_workers(_square, range(30), workers=workers, start=_bad_start, arguments=(error,)))
+            list(in_workers(_BadModel(error), range(30), workers=workers))
         assert str(found.value) == str(error)
     assert capfd.readouterr().err == ""
 

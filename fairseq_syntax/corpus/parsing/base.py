@@ -28,7 +28,6 @@ from fairseq_syntax.corpus.parsing.tokenizers import (
 from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
-from fairseq_syntax.runtime.uris import Uri
 
 __all__ = [
     "NO_PARSER",
@@ -289,7 +288,7 @@ def parser_module(name: str) -> ModuleType:
     return module
 
 
-def fingerprint_of_models(options: ParserOptions, output: Path | Uri | None = None) -> str:
+def fingerprint_of_models(options: ParserOptions, output: Path | None = None) -> str:
     """A digest of what a parser's models are: its module's ``fingerprint``, or of the content of ``model_dir``.
 
     Of a folder all files count, in whatever order the system lists them; what is no path counts by its name.
@@ -310,7 +309,7 @@ def fingerprint_of_models(options: ParserOptions, output: Path | Uri | None = No
     place = Path(options.model_dir)
     if place.is_file():
         return file_sha256(place)
-    if isinstance(output, Path) and place.is_dir() and output.resolve().is_relative_to(place.resolve()):
+    if output is not None and place.is_dir() and output.resolve().is_relative_to(place.resolve()):
         hint = "write elsewhere, or give the parser's module a fingerprint(options)"
         raise SyntaxDataError("lies in --model-dir, whose files all count as the model", path=output, hint=hint)
     files = sorted(path for path in place.rglob("*") if path.is_file())

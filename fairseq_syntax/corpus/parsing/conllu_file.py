@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from itertools import zip_longest
 from pathlib import Path
 
@@ -17,18 +16,16 @@ from fairseq_syntax.runtime.files import (
     check_rereadable,
     file_sha256,
     fingerprint,
-    is_replaced,
     read_lines,
 )
 from fairseq_syntax.runtime.jobs import Step
-from fairseq_syntax.runtime.uris import Uri
 
 logger = logging.getLogger(__name__)
 
 VERSION = 1  # to be raised where the same parse is written otherwise
 
 
-def pass_on(parse: Path | Uri, output: Path | Uri, *, text: Path | Uri | None = None, overwrite: bool = False) -> int:
+def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: bool = False) -> int:
     """Writes ``parse`` to ``output`` in this package's form, with ``# line`` comments.
 
     Columns and comments that the package does not use (lemmas, features, enhanced dependencies) are dropped.
@@ -47,24 +44,19 @@ def pass_on(parse: Path | Uri, output: Path | Uri, *, text: Path | Uri | None = 
             something else is there
     """
     check_rereadable("it is read several times", parse, text)
-    step = None
-    if isinstance(output, Path) and is_replaced(output):
-        content = [None if path is None else file_sha256(path) for path in (parse, text)]
-        step = Step((output,), fingerprint("conllu", VERSION, *content))
-    with nullcontext() if step is None else step.making() as done:
-        if done is not None:
+    content = [None if path is None else file_sha256(path) for path in (parse, text)]
+    step = Step((output,), fingerprint("conllu", VERSION, *content))
+    with step.making(replace=overwrite) as record:
+        if record is not None:
             logger.info("%s is up to date", output)
-            return int(done["note"]["lines"])
-        if output.is_file() and not overwrite:
-            raise SyntaxDataError("exists", path=output, hint="give another --output, or --overwrite")
+            return int(record["note"]["lines"])
         n_lines = _count(parse, text)
         _write(parse, output, text, n_lines, step)
-        if step is not None:
-            step.finish({"lines": n_lines})
+        step.finish({"lines": n_lines})
     return n_lines
 
 
-def _count(parse: Path | Uri, text: Path | Uri | None) -> int:
+def _count(parse: Path, text: Path | None) -> int:
     """The lines of the text. Without it the parse is read whole, so that a fault near its end is found before a write.
 
     Raises:
@@ -76,7 +68,7 @@ def _count(parse: Path | Uri, text: Path | Uri | None) -> int:
     return n_lines
 
 
-def _write(parse: Path | Uri, output: Path | Uri, text: Path | Uri | None, n_lines: int, step: Step | None) -> None:
+def _write(parse: Path, output: Path, text: Path | None, n_lines: int, step: Step) -> None:
     texts = read_lines(text) if text is not None else ()
     lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
     with atomic_open(output) as file:
@@ -92,5 +84,4 @@ def _write(parse: Path | Uri, output: Path | Uri, text: Path | Uri | None, n_lin
             if not line.words and line.line_number == 0:
                 file.write("\n")  # keeps the title apart from nothing at all
             write_conllu(file, line)
-        if step is not None:
-            step.begin()  # here, so that a parse that is refused leaves the record of what is there
+        step.begin()  # here, so that a parse that is refused leaves the record of what is there

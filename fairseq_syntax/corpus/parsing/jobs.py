@@ -1,9 +1,7 @@
-"""Parsing a whole corpus: in parts that are written whole or not at all, in any order, by any number of processes.
+"""Parsing a whole corpus, in parts that any number of processes or jobs of an array may make.
 
-The text is cut into parts of ``part_lines`` lines, always at the same places, and each is parsed by itself. So a run
-that was killed continues with the parts that are missing, shards may run anywhere, and the bytes of the result are
-those of one uninterrupted run. Each part says which lines it holds, a digest of its content, and a fingerprint of
-what it was made from; only parts that agree are put together.
+The text is cut into parts of ``part_lines`` lines, always at the same places, and each is parsed by itself: see
+:mod:`fairseq_syntax.runtime.jobs`. A shard makes some of the parts, and a merge puts those of all shards together.
 """
 
 from __future__ import annotations
@@ -12,33 +10,38 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from fairseq_syntax.corpus.conllu import check_text, format_conllu, read_conllu
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
 from fairseq_syntax.corpus.title import title
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     check_apart,
     check_rereadable,
     errors_in,
-    file_sha256,
     fingerprint,
-    is_replaced,
-    locked,
-    make_folder,
     read_lines,
     read_raw_lines,
 )
-from fairseq_syntax.runtime.jobs import Parts, Step, Workers, cores, in_workers, part_spans, read_record
-from fairseq_syntax.runtime.uris import Uri
+from fairseq_syntax.runtime.jobs import (
+    Made,
+    MadeParts,
+    Parts,
+    Span,
+    Step,
+    make_parts,
+    map_parts,
+    merge_parts,
+    part_spans,
+    read_record,
+)
+from fairseq_syntax.runtime.workers import Workers, cores
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +58,8 @@ class Job:
     ``overwrite``: an earlier result, which stays until the new one is whole, and the parts of another job are replaced.
     """
 
-    text: Path | Uri
-    output: Path | Uri
+    text: Path
+    output: Path
     options: ParserOptions
     part_lines: int = 2000
     workers: int = 1
@@ -96,24 +99,29 @@ class Plan:
         )
 
     @property
-    def files(self) -> Parts:
-        """The files of the parts."""
-        return Parts(self.job.output, self.fingerprint, ".conllu")
+    def step(self) -> Step:
+        """The making of the whole output."""
+        return Step((self.job.output,), self.fingerprint)
 
     @property
-    def parts(self) -> list[tuple[int, int]]:
+    def files(self) -> Parts:
+        """The files of the parts."""
+        return self.step.parts(self.job.part_lines)
+
+    @property
+    def parts(self) -> list[Span]:
         """The line spans [start, end) of all parts of the text."""
         return part_spans(self.n_lines, self.job.part_lines)
 
     @property
-    def own_parts(self) -> list[tuple[int, int]]:
+    def own_parts(self) -> list[Span]:
         """Those of this shard: together the shards have every part once."""
         number, count = self.job.shard or (1, 1)
         parts = self.parts
         return parts[(number - 1) * len(parts) // count : number * len(parts) // count]
 
 
-def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
+def parse_corpus(job: Job, workers: Workers | None = None) -> Path | None:
     """Parses what is not yet parsed, and merges unless the job is a shard.
 
     Args:
@@ -128,46 +136,40 @@ def parse_corpus(job: Job, workers: Workers | None = None) -> Path | Uri | None:
     return carry_out(Plan.of(job), workers)
 
 
-def carry_out(plan: Plan, workers: Workers | None = None) -> Path | Uri | None:
+def carry_out(plan: Plan, workers: Workers | None = None) -> Path | None:
     """As :func:`parse_corpus`, of a job whose text was read."""
-    job = plan.job
-    with _by_itself(job):
-        if _is_done(plan):
-            plan.files.remove_own()  # a run that was killed after its last commit left them
-            logger.info("%s is up to date", job.output)
-            return job.output
-        if job.overwrite:
-            plan.files.clear_others()
-        else:
-            plan.files.check_others("give --overwrite" if job.shard is None else "")
-        plan.files.make_folder(plan.own_parts)
-        missing = [part for part in plan.own_parts if not plan.files.is_whole(part)]
-        done = sum(end - start for start, end in plan.own_parts) - sum(end - start for start, end in missing)
-        with progress(total=sum(e - s for s, e in plan.own_parts), done=done, of="parsing") as bar:
-            for start, end in _parse_parts(plan, missing, workers):
-                bar.update(end - start)
-        return merge(plan) if job.shard is None else None
+    job, source = plan.job, _texts(plan)
+    _adopt(plan)
+    parse_part = _ParsePart(job.text, job.options, _threads(job, workers))
+    how: dict[str, Any] = {
+        "workers": workers or job.workers,
+        "method": "spawn",
+        "hint": "run the command again with fewer --workers or a smaller --batch-size: it continues",
+    }
+    if job.shard is not None:
+        if plan.step.record() is None:
+            plan.step.check_replaceable()
+            plan.files.check_others()
+            plan.files.make_folder(plan.own_parts)
+            total = sum(end - start for start, end in plan.own_parts)
+            make_parts(plan.files, source, parse_part, total=total, **how)
+        return None
+    how |= {"part_lines": job.part_lines, "total": plan.n_lines, "replace": job.overwrite}
+    outcome = map_parts(plan.step, source, parse_part, lambda made: _write(plan, made), **how)
+    if outcome.was_done:
+        logger.info("%s is up to date", job.output)
+    return job.output
 
 
-def _by_itself(job: Job) -> AbstractContextManager[None]:
-    """Whoever else makes the whole of the same output waits; shards are made side by side.
-
-    Beside a FIFO or a device, such as ``/dev/stdout``, nothing can be locked, and nobody else writes to it.
-    """
-    if job.shard is not None or isinstance(job.output, Uri) or not is_replaced(job.output):
-        return nullcontext()
-    make_folder(job.output.parent)
-    return locked(job.output.with_name(f"{job.output.name}.parse"))
-
-
-def merge(plan: Plan) -> Path | Uri:
-    """Puts the parts together, and removes them after that.
+def merge(plan: Plan) -> Path:
+    """Puts the parts of all shards together, and removes them after that.
 
     Raises:
         SyntaxDataError: a part is missing or damaged, or belongs to another job
     """
-    with locked(plan.job.output):
-        if _is_done(plan):  # by another process that was merging, or by one that was killed after that
+    _adopt(plan)
+    with plan.step.making(replace=plan.job.overwrite) as record:
+        if record is not None:
             plan.files.remove_own()
             return plan.job.output
         missing = [part for part in plan.parts if not plan.files.is_whole(part)]
@@ -180,108 +182,77 @@ def merge(plan: Plan) -> Path | Uri:
                 hint="run the shards that are not finished, or the command without --shard and --merge: it parses the "
                 "rest",
             )
-        step = None
-        if isinstance(plan.job.output, Path) and is_replaced(plan.job.output):
-            step = Step((plan.job.output,), plan.fingerprint)
-            step.begin()
-        with atomic_open_binary(plan.job.output) as file:
-            options = plan.job.options.of_the_result
-            file.write(title(plan.n_lines, made_from=plan.fingerprint, parsed_with=options).encode())
-            for part in plan.parts:
-                file.write(plan.files.body(part))
-        if step is not None:
-            step.finish()
-        plan.files.remove()
+        merge_parts(plan.step, MadeParts(plan.files, plan.parts), lambda made: _write(plan, made))
     return plan.job.output
 
 
-def _is_done(plan: Plan) -> bool:
+def _adopt(plan: Plan) -> None:
+    """Records a finished parse that was moved here without its record, as its title says what it was made from."""
     output = plan.job.output
-    if not output.is_file():  # a FIFO or a device is never done
-        return False
-    first = title(plan.n_lines, made_from=plan.fingerprint).encode()
-    message = "exists, and was made from another text, with other options or by another parser"
-    if b"".join(islice(read_raw_lines(output), first.count(b"\n"))) == first:
-        if not _has_changed(plan):
-            return True
-        message = "has changed since it was made, by this command"
-    if plan.job.overwrite:
-        return False
-    raise SyntaxDataError(message, path=output, hint="give another --output, or --overwrite")
+    if output.is_file() and read_record(output) is None:
+        rows = title(plan.n_lines, made_from=plan.fingerprint).encode()
+        if b"".join(islice(read_raw_lines(output), rows.count(b"\n"))) == rows:
+            plan.step.finish()
 
 
-def _has_changed(plan: Plan) -> bool:
-    """Whether a result of this job is not what was noted of it; an object store sees to that itself."""
-    output = plan.job.output
-    if isinstance(output, Uri):
-        return False
-    found = read_record(output) or {}  # none of a result of an earlier version, or one that was moved here
-    noted = (found.get("outputs") or {}).get(output.name) if found.get("made_from") == plan.fingerprint else None
-    return noted not in (None, file_sha256(output))
+def _write(plan: Plan, made: MadeParts) -> None:
+    with atomic_open_binary(plan.job.output) as file:
+        options = plan.job.options.of_the_result
+        file.write(title(plan.n_lines, made_from=plan.fingerprint, parsed_with=options).encode())
+        for _, body in made:
+            file.write(body)
 
 
 # ------------------------------------------------------------------------------------------------ the parts' work
 
 
-def _lines_of(plan: Plan, parts: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], list[str]]]:
+def _texts(plan: Plan) -> Iterator[tuple[Span, tuple[int, list[str]]]]:
+    """The spans of the job's parts, each with its first line and its text."""
     lines = read_lines(plan.job.text)
     at = 0
-    for start, end in parts:
+    for start, end in plan.own_parts:
         for _ in islice(lines, start - at):
             pass
-        yield (start, end), list(islice(lines, end - start))
+        yield (start, end), (start, list(islice(lines, end - start)))
         at = end
 
 
-def _parse_parts(plan: Plan, parts: list[tuple[int, int]], others: Workers | None) -> Iterator[tuple[int, int]]:
-    """Yields parts as they are committed."""
-    if not parts:
-        return
-    workers: int | Workers = plan.job.workers
-    threads = plan.job.threads
-    if others is not None:
-        workers, threads = others, threads or 1
-        plan = replace(plan, job=replace(plan.job, output=plan.job.output.absolute()))
-    elif plan.job.workers > 1 and threads is None and not os.environ.get("OMP_NUM_THREADS"):  # which torch heeds
-        threads = max(1, cores() // plan.job.workers)
-    hint = "run the command again with fewer --workers or a smaller --batch-size: it continues"
-    yield from in_workers(
-        _work,
-        _lines_of(plan, parts),
-        workers=workers,
-        start=_start,
-        arguments=(plan, threads),
-        method="spawn",
-        ordered=False,
-        hint=hint,
-    )
+def _threads(job: Job, workers: Workers | None) -> int | None:
+    """Threads of each worker; None: PyTorch's default, which is OMP_NUM_THREADS or all cores."""
+    if job.threads is None and workers is not None:
+        return 1
+    if job.threads is None and job.workers > 1 and not os.environ.get("OMP_NUM_THREADS"):
+        return max(1, cores() // job.workers)
+    return job.threads
 
 
-def _commit(plan: Plan, parser: Parser, part: tuple[int, int], lines: list[str]) -> None:
-    with errors_in(plan.job.text):
-        parsed = parser.parse(lines, first_line=part[0])
-        body = "".join(format_conllu(line) for line in parsed)
-    # A parser may give what is no tree; better here than after the merge.
-    rows = [f"# lines = {part[1]}", "", *body.split("\n")]
-    found = sum(1 for _ in read_conllu(rows, n_lines=part[1], first_line=part[0]))
-    if not len(parsed) == found == len(lines) == part[1] - part[0]:
-        raise SyntaxDataError(f"{len(lines)} lines went into the parser, {found} came out", path=plan.job.text)
-    plan.files.commit(part, body.encode())
+@dataclass
+class _ParsePart:
+    """Makes the CoNLL-U of a part."""
 
+    text: Path
+    options: ParserOptions
+    threads: int | None
 
-_worker: tuple[Plan, Parser] | None = None
+    @cached_property
+    def parser(self) -> Parser:
+        """Loaded by the process that parses."""
+        if self.threads is not None:
+            import torch
 
+            torch.set_num_threads(self.threads)
+        return load_parser(self.options)
 
-def _start(plan: Plan, threads: int | None) -> None:
-    global _worker
-    plan.files.check_folder()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    _worker = plan, load_parser(plan.job.options)
-
-
-def _work(task: tuple[tuple[int, int], list[str]]) -> tuple[int, int]:
-    assert _worker is not None
-    part, lines = task
-    _commit(*_worker, part, lines)
-    return part
+    def __call__(self, task: tuple[int, list[str]]) -> Made:
+        start, lines = task
+        end = start + len(lines)
+        parser = self.parser
+        with errors_in(self.text):
+            parsed = parser.parse(lines, first_line=start)
+            body = "".join(format_conllu(line) for line in parsed)
+        # A parser may give what is no tree; better here than after the merge.
+        rows = [f"# lines = {end}", "", *body.split("\n")]
+        count = sum(1 for _ in read_conllu(rows, n_lines=end, first_line=start))
+        if not len(parsed) == count == len(lines):
+            raise SyntaxDataError(f"{len(lines)} lines went into the parser, {count} came out", path=self.text)
+        return {}, body.encode()
