@@ -85,7 +85,7 @@ def read_conllu(
     """Yields the parse of each text line, empty ones included, in order.
 
     Args:
-        source: a path or a URI (``.gz`` is unpacked), an open file (text or bytes) or an iterable of lines
+        source: a path (``.gz`` is unpacked), an open file (text or bytes) or an iterable of lines
         n_lines: how many lines the text has; another number is an error. Without it (and without ``# lines``) empty
             lines at the end of the text are unknown, and are not yielded.
         first_line: the line to begin with, counted from 0, where the source holds the end of a text only
