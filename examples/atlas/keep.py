@@ -38,7 +38,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     texts = {
         path.stem: path.read_text(encoding="utf-8").splitlines()
         for path in sorted(folder.glob("*.txt"))
-        if path.stem in ("test", "valid", "test.last", "valid.last")
+        if path.stem.removesuffix(".last") in ("test", "test1", "valid")
     }
     return {
         "system": folder.parent.name,

@@ -4,7 +4,8 @@
     python examples/atlas/measure.py --data runs/atlas/data
 
 --data holds for each language of the first part ``text/LANG/test.LANG``, ``pages/test.page`` and
-``order.LANG.json`` (word_order.py), and for ATIS ``atis/text/test.tr`` and ``atis/pieces/PARSE/test.en.conllu``.
+``order.LANG.json`` (word_order.py), for ATIS ``atis/text/test.tr`` and ``atis/pieces/PARSE/test.en.conllu``, and for
+Multi30k ``multi30k/text/test.de`` and ``test1.de``.
 Intervals are of 95 %, over sentences and seeds, for the languages over pages and seeds
 (:class:`fairseq_syntax.lab.scoring.significance.Resampled`).
 """
@@ -33,15 +34,17 @@ TOKENIZERS = {"zh_cn": ("zh", "char"), "ja": ("ja-mecab", "char")}
 LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
 CONTROLS = ("linear", "random", "relabelled")
 DRAWS = 10_000
+MULTI30K = HERE.parent / "multi30k"
+TESTS = {"test_2016": "test", "test_2017": "test1"}
 
 Runs = dict[str, list[list[str]]]
 
 
-def runs_of(path: Path) -> Runs:
-    """The test translations of each system by its seeds."""
+def runs_of(path: Path, test: str = "test") -> Runs:
+    """The translations of a test set by each system's seeds."""
     runs: Runs = {}
     for run in read_kept(path):
-        runs.setdefault(run["system"], []).append(run["test"])
+        runs.setdefault(run["system"], []).append(run[test])
     return runs
 
 
@@ -82,7 +85,7 @@ def attachment(gold: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) ->
 
 def parse_quality(runs: Runs, data: Path) -> dict[str, Any]:
     """Each system by the parse that it was trained and tested on, against the plain Transformer and gold trees."""
-    references = (data / "text" / "test.tr").read_text(encoding="utf-8").splitlines()
+    references = text_of(data / "text" / "test.tr")
     names = {system.partition(".")[2] for system in runs} - {""}
     gold = heads(data / "pieces" / "gold" / "test.en.conllu", len(references))
     parses = {
@@ -103,14 +106,55 @@ def parse_quality(runs: Runs, data: Path) -> dict[str, Any]:
     return {"sentences": len(references), "attachment": parses, "rows": rows}
 
 
-def multi30k(record: Path) -> dict[str, Any]:
-    """The last measured shares of an experiment's record, by test set."""
+def multi30k(data: Path, kept: Path) -> dict[str, Any]:
+    """Gains on the two tests after 8,000 updates: as recorded, or with further controls where these have been run."""
     tests = {}
-    for line in record.read_text(encoding="utf-8").splitlines():
+    for line in (MULTI30K / "trained-longer.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if entry["kind"] == "shares":
             tests[entry["test"]] = entry["metrics"]
+    for (name, test), references in zip(TESTS.items(), both_references(data / "multi30k")):
+        controls = runs_of(kept / "multi30k-controls.jsonl.xz", test)
+        if controls:
+            runs = {
+                folder.name: [text_of(path) for path in sorted(folder.glob(f"*/{test}.txt"))]
+                for folder in sorted((MULTI30K / "trained-longer").iterdir())
+            }
+            tests[name] = gains({**runs, **controls}, references)
     return tests
+
+
+def amounts(data: Path, kept: Path) -> dict[str, Any]:
+    """Gains on the two tests with a part of the training pairs."""
+    parts: dict[str, Any] = {}
+    for part in ("tenth", "third"):
+        path = kept / f"multi30k-{part}.jsonl.xz"
+        for (name, test), references in zip(TESTS.items(), both_references(data / "multi30k")):
+            runs = runs_of(path, test)
+            if runs:
+                of_part = parts.setdefault(part, {"seeds": {system: len(each) for system, each in runs.items()}})
+                of_part[name] = gains(runs, references)
+    return parts
+
+
+def gains(runs: Runs, references: Sequence[str]) -> dict[str, Any]:
+    """What each system gains over the plain Transformer, and what of it is syntax, by metric."""
+    return {
+        name: measure(Resampled(scorer, runs, DRAWS), BASELINE, CONTROLS)
+        for name, scorer in scorers(references, ("13a",)).items()
+        if BASELINE in runs
+    }
+
+
+def both_references(data: Path) -> list[list[str]]:
+    """The references of Multi30k's two tests; empty where the corpus is not there."""
+    paths = [data / "text" / f"{test}.de" for test in TESTS.values()]
+    return [text_of(path) if path.exists() else [] for path in paths]
+
+
+def text_of(path: Path) -> list[str]:
+    """The lines of a text file."""
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 def results(data: Path, kept: Path) -> Mapping[str, Any]:
@@ -121,13 +165,14 @@ def results(data: Path, kept: Path) -> Mapping[str, Any]:
         languages[lang] = {"order": json.loads(order.read_text(encoding="utf-8")) if order.exists() else None}
         runs = runs_of(kept / f"libreoffice-{lang}.jsonl.xz")
         if runs:
-            references = (data / "text" / lang / f"test.{lang}").read_text(encoding="utf-8").splitlines()
-            pages = (data / "pages" / "test.page").read_text(encoding="utf-8").splitlines()
+            references = text_of(data / "text" / lang / f"test.{lang}")
+            pages = text_of(data / "pages" / "test.page")
             languages[lang] |= language(runs, references, pages, TOKENIZERS.get(lang, ("13a",)))
     atis = runs_of(kept / "atis.jsonl.xz")
     return {
         "languages": languages,
-        "multi30k": multi30k(HERE.parent / "multi30k" / "trained-longer.jsonl"),
+        "multi30k": multi30k(data, kept),
+        "amounts": amounts(data, kept),
         "parse_quality": parse_quality(atis, data / "atis") if atis else None,
     }
 

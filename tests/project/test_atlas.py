@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+import lzma
 import random
 import re
 import sys
@@ -122,7 +123,8 @@ def test_figures_of_the_sentences_are_those_of_the_results(results):
 
 def test_a_page_of_other_numbers_of_runs(results):
     """With nothing run, and with all rows of a language."""
-    empty = {**results, "languages": {lang: {"order": None} for lang in page.LANGUAGES}, "parse_quality": None}
+    empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None}
+    empty["languages"] = {lang: {"order": None} for lang in page.LANGUAGES}
     assert page.NOT_RUN in page.page(empty)
     row = {"system": "PSH", "gain": [2.5, 1.0, 4.0], "controls": {}}
     for control in ("linear", "random"):
@@ -137,3 +139,27 @@ def test_a_page_of_other_numbers_of_runs(results):
     assert "30 %" in text and "5 %" in text and "2.5" in text and text.count("Turkish") == 3
     assert "**+2.50 (+1.00 to +4.00)**" in page.page(full)
     page.draw_languages(full["languages"])
+
+
+def test_less_data(results):
+    row = {
+        "system": "PSH",
+        "gain": [2.5, 1.0, 4.0],
+        "controls": {"linear": {"gain": [1, 0, 2], "syntax": [1.5, -1, 4]}},
+    }
+    part = {name: {"BLEU": [row]} for name in results["multi30k"]}
+    amounts = {"tenth": {"seeds": {"PSH": 3}, **part}}
+    text = page.amounts_sentence(amounts)
+    assert "2.5" in text and "not" not in text
+    row["gain"] = [2.5, -1.0, 6.0]
+    assert "not" in page.amounts_sentence(amounts)
+    table = page.amounts_table(amounts, results["multi30k"]).render("text")
+    assert "+1.50 (-1.00 to +4.00)" in table and page.NOT_RUN in table
+
+
+def test_runs_of_a_kept_grid(tmp_path):
+    runs = [{"system": name, "seed": seed, "test": [f"{name} {seed}"]} for name in ("a", "b") for seed in (1, 2)]
+    with lzma.open(tmp_path / "kept.jsonl.xz", "wt") as file:
+        file.writelines(json.dumps(run) + "\n" for run in runs)
+    assert measure.runs_of(tmp_path / "kept.jsonl.xz") == {"a": [["a 1"], ["a 2"]], "b": [["b 1"], ["b 2"]]}
+    assert measure.runs_of(tmp_path / "none.jsonl.xz") == {}
