@@ -4,7 +4,8 @@ fairseq's own iterator is not told everything. It cuts the batches of a run by t
 so that one resumed in epoch 2 has other batches; an update that ends in a filler is taken for a filler as a whole, so
 that its other batches count nothing; and where a run goes on, the number of processes and ``--update-freq`` must be
 those of before. Here batches are always cut as in epoch 1, fillers come first in their update, and a checkpoint says
-how its position is to be read.
+how its position is to be read, and which sentences were trained on: where the batches are cut otherwise
+(``--max-tokens``, ``--batch-size``) or come in another order (``--seed``), a run goes on with the other sentences.
 
 For LaSyn every group of batches comes K times (K optimizer steps per batch, its Algorithm 1). A group is the batches of
 one update (``--update-freq``). Its K visits are K ordinary updates of fairseq's trainer, each with its own forward
@@ -16,9 +17,15 @@ and has K times the updates.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
+import numpy as np
+import torch
+import xxhash
 from fairseq.data.iterators import EpochBatchIterator
+
+from fairseq_syntax.errors import SyntaxDataError
 
 # What fairseq's trainer runs without effect: it does the work of some other batch, and multiplies by zero.
 FILLER: list[int] = []
@@ -70,6 +77,17 @@ class TrainingBatches(EpochBatchIterator):
         )
         self.repeats, self.groups = repeats, list(groups) or [1]
         self.skip_remainder = base.skip_remainder_batch
+        self._done: tuple[int, np.ndarray] | None = None  # an epoch, and whether each sentence is not to come in it
+
+    @property
+    def frozen_batches(self) -> tuple[Any, ...]:
+        """fairseq's; in an epoch that goes on after other batches than these, without the sentences of those."""
+        batches = super().frozen_batches
+        if self._done is None or self._done[0] != self.epoch:
+            return batches
+        done = self._done[1]
+        rest = ([i for i in batch if not done[i]] for batch in batches)
+        return tuple(batch for batch in rest if batch)
 
     def group(self, epoch: int) -> int:
         """Batches per update in an epoch, counted from 1."""
@@ -91,21 +109,55 @@ class TrainingBatches(EpochBatchIterator):
         return by_update(batches, self.repeats, self.group(epoch), self.skip_remainder)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch is, and with which K, ``--update-freq`` and number of processes."""
+        """Where the epoch is, and with which K, ``--update-freq`` and number of processes.
+
+        In the middle of an epoch also ``cutting``, by which the batches and their order are known again, and ``done``:
+        whether each sentence was trained on in this epoch [N], bool.
+        """
         state = super().state_dict()
-        return {
-            **state,
-            "repeats": self.repeats,
-            "group": self.group(state["epoch"]),
-            "num_shards": self.num_shards,
-        }
+        state |= {"repeats": self.repeats, "group": self.group(state["epoch"]), "num_shards": self.num_shards}
+        if state["iterations_in_epoch"]:
+            done = self._trained_on(state["epoch"], state["iterations_in_epoch"])
+            state |= {"cutting": self._cutting(), "done": torch.from_numpy(done)}
+        return state
+
+    def _cutting(self) -> str:
+        """A fingerprint of the epoch's batches and of their order."""
+        digest = xxhash.xxh3_64(repr((self.seed, self.disable_shuffling, self.grouped_shuffling)).encode())
+        batches = self.frozen_batches
+        digest.update(np.array([len(batch) for batch in batches], np.int64).tobytes())
+        digest.update(np.fromiter(chain.from_iterable(batches), np.int64).tobytes())
+        return digest.hexdigest()
+
+    def _trained_on(self, epoch: int, position: int) -> np.ndarray:
+        """[N], bool: the sentences that all processes have trained on at a position of theirs, K times each."""
+        before = self._done is not None and self._done[0] == epoch
+        done = self._done[1].copy() if before and self._done else np.zeros(len(self.dataset), bool)
+        group, shard = self.group(epoch), self.shard_id
+        batches = position if self.repeats == 1 else position // (self.repeats * group) * group
+        try:
+            for number in range(self.num_shards):
+                self.shard_id = number
+                for batch in super().ordered_batches(epoch, False, self.shuffle)[:batches]:
+                    done[batch] = True
+        finally:
+            self.shard_id = shard
+        return done
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a checkpoint stopped.
 
         With another K, ``--update-freq`` or number of processes: at the group of batches where it stopped, so that
         none is left out; some of one group may come again. Where that is the epoch's end now, at the next epoch.
+        Where the batches are others, with the sentences of the epoch that were not trained on yet.
+
+        Raises:
+            SyntaxDataError: the data have another number of sentences
         """
+        self._done = None
+        self.epoch = state_dict["epoch"]
+        if "cutting" in state_dict and state_dict["cutting"] != self._cutting():
+            state_dict = self._go_on_with_the_rest(state_dict)
         group = self.group(state_dict["epoch"])
         before = state_dict.get("repeats", 1), state_dict.get("group", group), state_dict.get("num_shards")
         epoch, position = state_dict["epoch"], state_dict.get("iterations_in_epoch", 0)
@@ -119,3 +171,18 @@ class TrainingBatches(EpochBatchIterator):
         super().load_state_dict({**state_dict, "epoch": epoch, "iterations_in_epoch": position})
         if epoch != state_dict["epoch"]:
             self.dataset.set_epoch(epoch)  # fairseq does it where one epoch ends and the next begins
+
+    def _go_on_with_the_rest(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """A position at the beginning of the epoch, from which the sentences are taken that were trained on."""
+        done = state_dict["done"].numpy()
+        if len(done) != len(self.dataset):
+            raise SyntaxDataError(
+                f"the checkpoint is of the middle of an epoch of {len(done)} sentences, and these data have "
+                f"{len(self.dataset)}",
+                hint="give --reset-dataloader to begin an epoch, or --finetune-from-model to begin a training",
+            )
+        self._done = self.epoch, done
+        if self.frozen_batches:
+            return {**state_dict, "iterations_in_epoch": 0}
+        self._done = None
+        return {**state_dict, "epoch": self.epoch + 1, "iterations_in_epoch": 0}

@@ -9,6 +9,7 @@ import toy_data
 from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
 
 from fairseq_syntax.data.epochs import TrainingBatches, by_update
+from fairseq_syntax.errors import SyntaxDataError
 
 
 def test_groups_of_batches():
@@ -129,6 +130,49 @@ def test_another_layout_leaves_out_another_remainder(before, after):
         assert resumed.next_epoch_idx == (1 if done // group < whole else 2)
         assert resumed.dataset.epoch == resumed.next_epoch_idx  # which --parse-dropout asks
         assert bool(epoch(resumed, group)) == bool(len(resumed))  # there may be no update in any epoch
+
+
+def cut(size, shards=1, shard=0, seed=1, sentences=range(10)):
+    """An iterator over the sentences in batches of a size."""
+    batches = [list(sentences[i : i + size]) for i in range(0, len(sentences), size)]
+    options = {"num_shards": shards, "shard_id": shard, "reuse_dataloader": True}
+    return TrainingBatches(EpochBatchIterator(Numbers(), list, batches, seed=seed, **options), 1, [1])
+
+
+def sentences_of(iterators, updates=None):
+    """What all processes train on in so many updates, or to the epoch's end."""
+    taken = [list(itertools.islice(itr.next_epoch_itr(), updates)) for itr in iterators]
+    return [number for batches in taken for batch in batches for number in batch]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("changed", [{"size": 1}, {"size": 5}, {"size": 2, "seed": 3}])
+def test_resumed_with_other_batches_every_sentence_comes_once(shards, changed):
+    """As with another ``--max-tokens``: the usual cure for a full memory."""
+    first = [cut(2, shards, shard) for shard in range(shards)]
+    seen = sentences_of(first, 2)
+    state = first[0].state_dict()
+    for stop in (1, None):  # and stopped a second time, and resumed as before
+        resumed = [cut(**changed, shards=shards, shard=shard) for shard in range(shards)]
+        for itr in resumed:
+            itr.load_state_dict(state)
+        seen += sentences_of(resumed, stop)
+        if stop:
+            state = resumed[0].state_dict()
+            if state["epoch"] == 2:
+                break
+    assert sorted(seen) == list(range(10))
+    assert sorted(sentences_of(resumed)) == list(range(10)), "the next epoch is whole"
+
+
+def test_resumed_on_other_data_in_the_middle_of_an_epoch():
+    first = cut(2)
+    sentences_of([first], 2)
+    other = cut(2)
+    other.dataset.__class__ = type("Fewer", (Numbers,), {"__len__": lambda self: 9})
+    other.seed = 2
+    with pytest.raises(SyntaxDataError):
+        other.load_state_dict(first.state_dict())
 
 
 def weights(state):
