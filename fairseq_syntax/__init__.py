@@ -23,6 +23,7 @@ def register() -> None:
         compat.whole_copies_of_checkpoints()
         compat.checked_checkpoints()
         compat.checkpoints_to_go_on_from()
+        compat.embeddings_with_or_without_a_header()
         compat.one_training_per_folder()
         compat.raw_text_in_the_hub_interface()
         from fairseq_syntax import criterions, systems, tasks  # noqa: F401

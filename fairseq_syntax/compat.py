@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, hold_folder
+from fairseq_syntax.runtime.files import as_data_error, hold_folder, read_lines
 
 _EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
@@ -259,6 +259,28 @@ def check_archive(path: str | os.PathLike[str]) -> None:
         raise SyntaxDataError(f"no checkpoint that can be read: {error}", path=path, hint=_EARLIER) from error
     if damaged is not None:
         raise SyntaxDataError(f"is damaged: {damaged} is not what was written", path=path, hint=_EARLIER)
+
+
+def embeddings_with_or_without_a_header() -> None:
+    """Let ``--encoder-embed-path`` take files with and without a first line of sizes, which fairseq skips unseen."""
+    from fairseq import utils
+
+    def parse_embedding(embed_path: str) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for number, line in enumerate(read_lines(embed_path), start=1):
+            word, *numbers = line.rstrip().split(" ")
+            if number == 1 and len(numbers) == 1 and (word + numbers[0]).isdigit():
+                continue
+            try:
+                found[word] = torch.tensor([float(value) for value in numbers])
+            except ValueError as error:
+                raise SyntaxDataError(f"not a word and its vector: {error}", path=embed_path, line=number) from None
+            if len(found[word]) != len(next(iter(found.values()))):
+                message = f"a vector of {len(numbers)} numbers, and that of the first word is of another length"
+                raise SyntaxDataError(message, path=embed_path, line=number)
+        return found
+
+    utils.parse_embedding = parse_embedding
 
 
 def one_training_per_folder() -> None:

@@ -146,6 +146,16 @@ class SyntaxPairDataset(LanguagePairDataset):
         """
         if not len(indices):
             return []
+        if max_tokens is not None:
+            sizes = np.asarray(self.num_tokens_vec(indices))
+            longest = int(sizes.argmax())
+            if sizes[longest] > max_tokens:
+                raise SyntaxDataError(
+                    f"sentence {int(indices[longest]) + 1} has {sizes[longest]} pieces, more than a batch of "
+                    f"--max-tokens {max_tokens} (the longest of {int((sizes > max_tokens).sum())} such sentences)",
+                    hint="raise it, or leave long sentences out: --max-source-positions, --max-target-positions and "
+                    "--skip-invalid-size-inputs-valid-test",
+                )
         batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
         rest = indices[sum(map(len, batches)) :]
         return [*batches, rest] if len(rest) else batches

@@ -40,6 +40,18 @@ def tokens_fingerprint(prefix: str) -> str | None:
     return file_checksum(path) if os.path.exists(path) else None
 
 
+def language_pair(path: str | os.PathLike[str]) -> tuple[str, str] | None:
+    """Source and target language of a directory, by its dictionaries; None where there are other than two.
+
+    fairseq looks for a name with one hyphen between the two, and there are languages such as ``en-US``.
+    """
+    langs = [p.name.removeprefix("dict.").removesuffix(".txt") for p in Path(path).glob("dict.*.txt")]
+    for source, target in (langs, langs[::-1]) if len(langs) == 2 else ():
+        if any(Path(path).glob(f"*.{source}-{target}.*")):
+            return source, target
+    return None
+
+
 class DataDirectory:
     """A data directory of one language pair, as ``fairseq-preprocess`` wrote it. Files are read when asked for.
 
@@ -109,9 +121,9 @@ class DataDirectory:
 
     def splits(self) -> list[str]:
         """The names of the splits that have token datasets."""
-        pair = set(self.langs.values())
+        source, target = self.langs.values()
         names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
-        return sorted({name for name, langs, *_ in names if set(langs.split("-")) == pair})
+        return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
 
     def store_path(self, split: str, side: str) -> str:
         """The syntax of a side of a split; that of the opposite direction serves too, as fairseq's datasets do."""

@@ -51,6 +51,10 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     fp16: bool = II("common.fp16")
     memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
     ddp_backend: str = II("distributed_training.ddp_backend")
+    num_shards: int = II("dataset.num_shards")
+    shard_id: int = II("dataset.shard_id")
+    replace_unk: Optional[str] = II("generation.replace_unk")  # noqa: UP045
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
     parse_dropout: float = field(
         default=0.0,

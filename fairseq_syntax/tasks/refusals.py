@@ -59,6 +59,11 @@ def check_task(cfg: SyntaxTranslationConfig) -> None:
     """Raises SyntaxDataError for options of the task that no model goes with."""
     if not 0 <= cfg.parse_dropout <= 1:
         raise SyntaxDataError(f"--parse-dropout {cfg.parse_dropout}: a probability lies between 0 and 1")
+    if isinstance(cfg.replace_unk, str) and not cfg.replace_unk.startswith("${"):
+        raise SyntaxDataError(
+            "--replace-unk puts a source word for each <unk>, by pieces of raw text that binarized data do not have",
+            hint="--print-alignment hard prints which word each word is of; with byte fallback there is no <unk>",
+        )
     if cfg.tpu is True:
         raise SyntaxDataError(
             "fairseq takes --bf16 and --tpu for training on a TPU, which these systems were never run on",
@@ -80,6 +85,9 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
         model: options of the model that is to be built
         one_dictionary: whether that of the target is that of the source
     """
+    check_one_shard(cfg)
+    if cfg.best_checkpoint_metric == "bleu" and not cfg.eval_bleu:
+        raise SyntaxDataError("--best-checkpoint-metric bleu is computed with --eval-bleu only", hint="give both")
     without_gpu = cfg.cpu or not torch.cuda.is_available()
     if cfg.fp16 is True and not cfg.memory_efficient_fp16 and without_gpu:
         raise SyntaxDataError("--fp16 needs a GPU", hint="use --amp, or --memory-efficient-fp16")
@@ -100,6 +108,15 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
         raise SyntaxDataError(
             "--merge-src-tgt-embed makes one dictionary of two, and the data are numbered by the two",
             hint="fairseq-preprocess --joined-dictionary, and --share-all-embeddings",
+        )
+
+
+def check_one_shard(cfg: SyntaxTranslationConfig) -> None:
+    """Raises SyntaxDataError for ``--num-shards`` where all processes share the data already."""
+    if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
+        raise SyntaxDataError(
+            "--num-shards is of fairseq-generate; training and validation share the data among their processes",
+            hint="leave it out",
         )
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
 import torch
 from fairseq.data.data_utils import infer_language_pair
+from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
 from fairseq.utils import convert_padding_direction
+from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
 from fairseq_syntax.compat import ignore_syntax, name_dropouts
 from fairseq_syntax.data.dataset import SyntaxPairDataset
-from fairseq_syntax.data.directory import DataDirectory
+from fairseq_syntax.data.directory import DataDirectory, language_pair
 from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.data.parse_dropout import drop_parses
 from fairseq_syntax.data.parse_origins import ParseOrigins
@@ -26,9 +29,51 @@ from fairseq_syntax.inference.spelling import SegmentationDecoder
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.tasks.checkpoints import Dictionaries, Segmentations, check_labels
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
-from fairseq_syntax.tasks.refusals import ModelTraits, check_criterion, check_model, check_task, check_training
+from fairseq_syntax.tasks.refusals import (
+    ModelTraits,
+    check_criterion,
+    check_model,
+    check_one_shard,
+    check_task,
+    check_training,
+)
 
 NOTHING: frozenset[str] = frozenset()
+
+
+def bleu_of_meters(meters: Mapping[str, Any]) -> float:
+    """BLEU of the counts that fairseq logs; 0 where it has logged none."""
+    if "_bleu_counts" not in meters:
+        return 0.0
+    import sacrebleu
+
+    counts, totals = meters["_bleu_counts"].sum.tolist(), meters["_bleu_totals"].sum.tolist()
+    lengths = {name: int(meters[f"_bleu_{name}"].sum) for name in ("sys_len", "ref_len")}
+    found = sacrebleu.BLEU.compute_bleu(counts, totals, **lengths, smooth_method="exp")
+    return round(found.score, 2)
+
+
+def forget_embedding_files(options: Any) -> None:
+    """Let a checkpoint be loaded without the files of ``--encoder-embed-path``: its vectors are in it."""
+    for name in ("encoder_embed_path", "decoder_embed_path"):
+        if getattr(options, name, None):
+            with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
+                setattr(options, name, None)
+
+
+def generation_shard(cfg: SyntaxTranslationConfig) -> tuple[int, int]:
+    """In how many parts fairseq-generate translates the data, and which is this one's, from 0.
+
+    By ``--num-shards`` and ``--shard-id``, else as one of the processes of ``torchrun``.
+
+    Raises:
+        SyntaxDataError: there is no such part
+    """
+    if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
+        if not 0 <= cfg.shard_id < cfg.num_shards:
+            raise SyntaxDataError(f"--shard-id {cfg.shard_id}: with --num-shards {cfg.num_shards} the first is 0")
+        return cfg.num_shards, cfg.shard_id
+    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 
 
 @register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
@@ -51,6 +96,7 @@ class SyntaxTranslationTask(TranslationTask):
         self._traits = ModelTraits()
         self._last_parsed_with: Mapping[str, Any] | None = None  # of the checkpoint that was read last
         self._printed_alignment: Any = None
+        self._criterion_built = False  # as in training and fairseq-validate
         self._searches = [search(self) for search in SEARCHES]
         self._reorder: Callable[[TrainingBatches], TrainingBatches] | None = None
 
@@ -121,8 +167,10 @@ class SyntaxTranslationTask(TranslationTask):
         except FileNotFoundError as error:
             if not str(error).startswith("Dataset not found"):
                 raise
-            there = ", ".join(directory.splits())
-            hint = f"there are {there}" if there else "make it with fairseq-preprocess"
+            splits = directory.splits()
+            hint = f"there are {', '.join(splits)}" if splits else "make it with fairseq-preprocess"
+            if split in splits and self.cfg.dataset_impl is not None:
+                hint = f"it is not of --dataset-impl {self.cfg.dataset_impl}; fairseq sees by itself of which it is"
             raise SyntaxDataError(f"there is no split {split}", path=directory.path, hint=hint) from None
         for side in ("source", "target"):
             path = directory.dictionary_path(side)
@@ -174,6 +222,8 @@ class SyntaxTranslationTask(TranslationTask):
         """
         if not from_checkpoint:
             check_training(self.cfg, cfg, one_dictionary=self.source_dictionary == self.target_dictionary)
+        if from_checkpoint:
+            forget_embedding_files(cfg)
         model = super().build_model(cfg, from_checkpoint)
         name_dropouts(model)
         self._traits = traits = ModelTraits.of(model)
@@ -201,6 +251,8 @@ class SyntaxTranslationTask(TranslationTask):
         Raises:
             SyntaxDataError: the criterion and the model do not go together
         """
+        check_one_shard(self.cfg)
+        self._criterion_built = True
         criterion = super().build_criterion(cfg)
         check_criterion(criterion, self._traits)
         self._reorder = getattr(criterion, "epoch_iterator", None)
@@ -263,6 +315,12 @@ class SyntaxTranslationTask(TranslationTask):
         )
         check_labels(state, model, path)
 
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        """fairseq's; BLEU is 0 where nothing was translated, and fairseq logs none."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if self.cfg.eval_bleu and not sum(float(log.get("_bleu_sys_len", 0)) for log in logging_outputs):
+            metrics.log_derived("bleu", bleu_of_meters)
+
     # -- training --------------------------------------------------------------------------------------------------
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
@@ -271,6 +329,9 @@ class SyntaxTranslationTask(TranslationTask):
         And it is the criterion's, where that has one. Validation on the training data has an iterator of its own:
         fairseq takes that of training, and so ends the epoch.
         """
+        if "num_shards" in kwargs and not self._criterion_built:  # of fairseq-generate, which asks for all
+            kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg)
+            return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
         if dataset is not self.datasets.get(self.cfg.train_subset):
             return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
         if "grouped_shuffling" not in kwargs:  # which is asked of training alone
@@ -333,7 +394,7 @@ class SyntaxTranslationTask(TranslationTask):
         """
         path = cfg.data.split(os.pathsep)[0]
         if cfg.source_lang is None or cfg.target_lang is None:
-            cfg.source_lang, cfg.target_lang = infer_language_pair(path)
+            cfg.source_lang, cfg.target_lang = language_pair(path) or infer_language_pair(path)
         if cfg.source_lang is not None and cfg.target_lang is not None:
             DataDirectory(path, cfg.source_lang, cfg.target_lang).check_language_files()
         task = super().setup_task(cfg, **kwargs)
@@ -377,7 +438,7 @@ class SyntaxTranslationTask(TranslationTask):
         fairseq's own runs the model without its syntax, and aligns pieces.
         """
         kind = getattr(args, "print_alignment", None)
-        if not kind or seq_gen_cls is not None or getattr(args, "score_reference", False):
+        if not kind or seq_gen_cls is not None:
             self._printed_alignment = None
         else:
             from fairseq_syntax.inference.alignment_head import PrintedAlignment

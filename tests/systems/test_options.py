@@ -1,0 +1,110 @@
+"""Options of fairseq's commands that were taken and did nothing, or something else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import toy_data
+from toy_data import fairseq
+
+from fairseq_syntax.errors import SyntaxDataError
+
+TASK = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu", "--max-tokens", 400, "--num-workers", 0]
+
+
+def generated(printed: str, kind: str = "H") -> dict[int, str]:
+    rows = (line.split("\t") for line in printed.splitlines() if line.startswith(f"{kind}-"))
+    return {int(name[2:]): rest[-1] for name, *rest in rows}
+
+
+def generate(toy, trained, *more) -> str:
+    return fairseq("generate", toy.data, "--path", trained, *TASK, "--max-len-b", 9, *more)
+
+
+def test_each_shard_translates_its_part(toy, trained, monkeypatch):
+    whole = generated(generate(toy, trained, "--batch-size", 3))
+    parts = [generated(generate(toy, trained, "--batch-size", 3, "--num-shards", 2, "--shard-id", i)) for i in (0, 1)]
+    assert all(parts) and not set(parts[0]) & set(parts[1]) and parts[0] | parts[1] == whole
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun has it
+    for rank in (0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        assert generated(generate(toy, trained, "--batch-size", 3)) == parts[rank]
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(SyntaxDataError):
+        generate(toy, trained, "--num-shards", 2, "--shard-id", 2)
+    with pytest.raises(SyntaxDataError):
+        fairseq("validate", toy.data, "--path", trained, *TASK, "--valid-subset", "valid", "--num-shards", 2)
+
+
+def test_alignments_of_scored_references_are_those_of_words(toy, trained):
+    printed = generate(toy, trained, "--score-reference", "--print-alignment", "hard")
+    sources, references, links = (generated(printed, kind) for kind in "STA")
+    assert set(links) == set(sources)
+    for number, row in links.items():
+        pairs = [tuple(map(int, link.split("-"))) for link in row.split()]
+        assert all(i < len(sources[number]) and j < len(references[number].split()) for i, j in pairs), number
+
+
+def test_embeddings_from_a_file_that_is_gone_and_one_without_a_header(toy, tmp_path):
+    rows = [f"{line.split()[0]} {' '.join(['0.25'] * 16)}\n" for line in (toy.data / "dict.en.txt").open()]
+    path = tmp_path / "vectors"
+    path.write_text("".join(rows), encoding="utf-8")
+    state = toy_data.train(toy.data, tmp_path / "a", "--encoder-embed-path", path, lr=1e-9, max_epoch=1)
+    assert torch.allclose(state["model"]["encoder.embed_tokens.weight"][4], torch.tensor(0.25), atol=1e-4)
+    path.unlink()
+    assert generated(generate(toy, tmp_path / "a/checkpoint_last.pt"))
+    path.write_text("a 1 2 3\nb 1 x 3\n", encoding="utf-8")
+    with pytest.raises(SyntaxDataError) as error:
+        toy_data.train(toy.data, tmp_path / "b", "--encoder-embed-path", path)
+    assert error.value.line == 2
+
+
+def test_languages_with_a_hyphen(toy, tmp_path):
+    for path in toy.segmented.iterdir():
+        name = path.name if path.suffix == ".model" else path.name.replace(".en", ".en-US").replace(".de", ".de-DE")
+        shutil.copy(path, tmp_path / name)
+    options = ["--task", "syntax_translation", "-s", "en-US", "-t", "de-DE", "--destdir", tmp_path / "bin"]
+    fairseq("preprocess", *options, "--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid")
+    toy_data.train(tmp_path / "bin", tmp_path / "model", source_lang=None, max_epoch=1, **{"s": None, "t": None})
+
+
+def test_bleu_of_nothing_is_0_and_bleu_that_is_not_computed_is_refused(toy, tmp_path):
+    bleu = ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
+    with pytest.raises(SyntaxDataError):
+        toy_data.train(toy.data, tmp_path / "a", *bleu)
+    nothing = ["--eval-bleu", "--eval-bleu-args", '{"max_len_b": 1, "min_len": 0, "beam": 1}', "--lr", "1e-9"]
+    toy_data.train(toy.data, tmp_path / "b", *bleu, *nothing, lr=None, max_epoch=1)
+    assert (tmp_path / "b/checkpoint_best.pt").exists()
+
+
+def test_what_does_not_fit_is_named(toy, tmp_path):
+    with pytest.raises(SyntaxDataError) as error:
+        toy_data.train(toy.data, tmp_path / "a", max_tokens=8)
+    assert "sentence " in error.value.message
+    with pytest.raises(SyntaxDataError) as error:
+        toy_data.train(toy.data, tmp_path / "b", "--dataset-impl", "raw")
+    assert "--dataset-impl" in error.value.hint
+    with pytest.raises(SyntaxDataError):
+        generate(toy, tmp_path / "none.pt", "--replace-unk", "--dataset-impl", "raw")
+
+
+def test_resumed_in_mid_epoch_with_smaller_batches(toy, tmp_path, monkeypatch):
+    """Every sentence of the epoch is trained on once, before or after."""
+    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask as Task
+
+    seen: list[int] = []
+    step = Task.train_step
+
+    def noting(self, sample, *args, **kwargs):
+        seen.extend(sample["id"].tolist())
+        return step(self, sample, *args, **kwargs)
+
+    monkeypatch.setattr(Task, "train_step", noting)
+    often = ["--save-interval-updates", 1]
+    toy_data.train(toy.data, tmp_path, *often, max_tokens=150, max_update=2, max_epoch=None)
+    first = len(seen)
+    toy_data.train(toy.data, Path(tmp_path), *often, max_tokens=90, max_epoch=1)
+    assert 0 < first < 60 and sorted(seen) == list(range(60))
