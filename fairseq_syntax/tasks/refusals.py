@@ -64,6 +64,8 @@ def check_task(cfg: SyntaxTranslationConfig) -> None:
             "--replace-unk puts a source word for each <unk>, by pieces of raw text that binarized data do not have",
             hint="--print-alignment hard prints which word each word is of; with byte fallback there is no <unk>",
         )
+    if cfg.print_step is True:
+        raise SyntaxDataError("--print-step is of models that translate in several passes, which these are not")
     if cfg.tpu is True:
         raise SyntaxDataError(
             "fairseq takes --bf16 and --tpu for training on a TPU, which these systems were never run on",
@@ -99,6 +101,11 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
             hint="use fairseq-train under torchrun, or with --distributed-world-size",
         )
     for side in ("encoder", "decoder"):
+        if getattr(model, f"{side}_xformers_att_config", None):
+            raise SyntaxDataError(
+                f"--{side}-xformers-att-config: attention that reads a parse is this package's, and would be as it is",
+                hint="leave it out",
+            )
         if getattr(model, f"{side}_layers_to_keep", None):
             raise SyntaxDataError(
                 f"--{side}-layers-to-keep is for a model that is trained",
