@@ -75,6 +75,7 @@ class TrainingBatches(EpochBatchIterator):
             reuse_dataloader=base.reuse_dataloader,
             persistent_workers=base.persistent_workers,
         )
+        self.shard_id: int
         self.repeats, self.groups = repeats, list(groups) or [1]
         self.skip_remainder = base.skip_remainder_batch
         self._done: tuple[int, np.ndarray] | None = None  # an epoch, and whether each sentence is not to come in it
@@ -133,7 +134,7 @@ class TrainingBatches(EpochBatchIterator):
         """[N], bool: the sentences that all processes have trained on at a position of theirs, K times each."""
         before = self._done is not None and self._done[0] == epoch
         done = self._done[1].copy() if before and self._done else np.zeros(len(self.dataset), bool)
-        group, shard = self.group(epoch), self.shard_id
+        group, shard = self.group(epoch), int(self.shard_id)
         batches = position if self.repeats == 1 else position // (self.repeats * group) * group
         try:
             for number in range(self.num_shards):

@@ -64,8 +64,6 @@ def check_task(cfg: SyntaxTranslationConfig) -> None:
             "--replace-unk puts a source word for each <unk>, by pieces of raw text that binarized data do not have",
             hint="--print-alignment hard prints which word each word is of; with byte fallback there is no <unk>",
         )
-    if cfg.print_step is True:
-        raise SyntaxDataError("--print-step is of models that translate in several passes, which these are not")
     if cfg.tpu is True:
         raise SyntaxDataError(
             "fairseq takes --bf16 and --tpu for training on a TPU, which these systems were never run on",

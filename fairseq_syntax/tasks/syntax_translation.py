@@ -48,8 +48,8 @@ def bleu_of_meters(meters: Mapping[str, Any]) -> float:
     import sacrebleu
 
     counts, totals = meters["_bleu_counts"].sum.tolist(), meters["_bleu_totals"].sum.tolist()
-    lengths = {name: int(meters[f"_bleu_{name}"].sum) for name in ("sys_len", "ref_len")}
-    found = sacrebleu.BLEU.compute_bleu(counts, totals, **lengths, smooth_method="exp")
+    system, reference = (int(meters[f"_bleu_{name}"].sum) for name in ("sys_len", "ref_len"))
+    found = sacrebleu.BLEU.compute_bleu(counts, totals, system, reference, smooth_method="exp")
     return round(found.score, 2)
 
 
@@ -437,6 +437,8 @@ class SyntaxTranslationTask(TranslationTask):
 
         fairseq's own runs the model without its syntax, and aligns pieces.
         """
+        if getattr(args, "print_step", False):
+            raise SyntaxDataError("--print-step is of models that translate in several passes, which these are not")
         kind = getattr(args, "print_alignment", None)
         if not kind or seq_gen_cls is not None:
             self._printed_alignment = None

@@ -84,7 +84,7 @@ def test_bleu_of_nothing_is_0_and_bleu_that_is_not_computed_is_refused(toy, tmp_
     assert (tmp_path / "b/checkpoint_best.pt").exists()
 
 
-def test_what_does_not_fit_is_named(toy, tmp_path):
+def test_what_does_not_fit_is_named(toy, trained, tmp_path):
     with pytest.raises(SyntaxDataError) as error:
         toy_data.train(toy.data, tmp_path / "a", max_tokens=8)
     assert "sentence " in error.value.message
@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_named(toy, tmp_path):
     with pytest.raises(SyntaxDataError):
         generate(toy, tmp_path / "none.pt", "--replace-unk", "--dataset-impl", "raw")
     with pytest.raises(SyntaxDataError):
-        generate(toy, tmp_path / "none.pt", "--print-step")
+        generate(toy, trained, "--print-step")
     with pytest.raises(SyntaxDataError):
         toy_data.train(toy.data, tmp_path / "c", "--encoder-xformers-att-config", '{"name": "linformer"}')
 
