@@ -1,0 +1,74 @@
+"""Every recipe of a paper's table runs, cut down to seconds, on files in its corpus's own format."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import paper_corpora
+import pytest
+import toy_data
+
+from fairseq_syntax import cli
+from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.runner import Runner
+from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.smoke import smoke
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PAPERS = ("pascal", "ldd", "supervised_heads", "lasyn", "dlaa")
+RECIPES = sorted(path for paper in PAPERS for path in (EXAMPLES / paper).glob("*.yaml"))
+CHARACTERS = f"{sys.executable} -c 'import sys; [print(*line.strip()) for line in sys.stdin]'"
+pytestmark = [pytest.mark.checkout, pytest.mark.slow]
+
+
+class InProcess(Runner):
+    """Runs commands in this process, which has fairseq loaded: it takes seconds to."""
+
+    def _run(self, command, stage, log) -> int:
+        program, arguments = command.words[0], command.arguments()
+        text = StringIO()
+        if program == "fairseq-syntax":
+            with redirect_stdout(text):
+                status = cli.main(arguments[3:]) or 0
+        elif str(program).startswith("fairseq-"):
+            rest = arguments[3:]
+            place = rest.index("--user-dir")
+            text.write(toy_data.fairseq(program.removeprefix("fairseq-"), *rest[:place], *rest[place + 2 :]))
+            status = 0
+        else:
+            status = subprocess.run(arguments, env={**self.variables}, check=False).returncode
+        if command.stdout is not None:
+            command.stdout.write_text(text.getvalue(), encoding="utf-8")
+        return status
+
+
+def some(recipe) -> list[str]:
+    """The first system and the last: rows that an `extends` took over have been run with the recipe it extends."""
+    names = list(recipe.systems)
+    return list(dict.fromkeys([names[0], names[-1]]))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_smoke(path, tmp_path):
+    recipe = load(path, {"corpus.data": str(tmp_path / "data")})
+    langs = (recipe.corpus.source, recipe.corpus.target)
+    paper_corpora.CORPORA[recipe.corpus.reader](tmp_path / "data", langs)
+    small = smoke(recipe)
+    if "words" in recipe.corpus.options:
+        small.corpus.options["words"] = dict.fromkeys(recipe.corpus.options["words"], CHARACTERS)
+    small = small.model_copy(update={"score": small.score.model_copy(update={"tokenize": "char"})})
+    extended = any(line.startswith("extends:") for line in path.read_text(encoding="utf-8").splitlines())
+    work = Work(Plan(small, path, tmp_path / "out"), some(small) if extended else None)
+    assert work.run(InProcess(work.plan.folder, 1, work.variables)) == []
+    report = work.report()[0].read_text(encoding="utf-8")
+    for name in some(small) if extended else small.systems:
+        assert f"| {name} |" in report
+    for one in recipe.published:
+        assert one.source in report
+    for table in work.plan.tables():
+        assert work.plan.score_file(table).exists()
