@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -65,13 +66,25 @@ def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str
     Args:
         programs: by language, as for :func:`.word_segmentation.segment_words`
     """
-    held = list(rows)
-    for place in range(len(held[0]) if held else 0):
-        program = programs.get(langs[min(place, 1)])
-        if program is not None:
-            words = segment_words([row[place] for row in held], program)
-            held = [(*row[:place], one, *row[place + 1 :]) for row, one in zip(held, words, strict=True)]
-    yield from held
+    for lang, program in programs.items():
+        rows = _worded(rows, slice(0, 1) if lang == langs[0] else slice(1, None), program)
+    yield from rows
+
+
+def _worded(rows: Iterable[Row], columns: slice, program: str) -> Iterator[Row]:
+    """Rows with spaces between the words of some columns, as a stream: rows wait while the program has them."""
+    waiting: deque[Row] = deque()
+
+    def sentences() -> Iterator[str]:
+        for row in rows:
+            waiting.append(row)
+            yield from row[columns]
+
+    words = segment_words(sentences(), program)
+    for first in words:
+        row = list(waiting.popleft())
+        row[columns] = [first, *islice(words, len(row[columns]) - 1)]
+        yield tuple(row)
 
 
 def gathered(

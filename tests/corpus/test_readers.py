@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.corpus import downloads
+from fairseq_syntax.corpus.gathering import worded
 from fairseq_syntax.corpus.held_out import held_out
 from fairseq_syntax.corpus.parallel_text import (
     parallel,
@@ -416,6 +417,21 @@ def test_only_spaces_come_between_words(side):
 def test_more_than_the_pipes_hold_goes_through():
     side = ["我爱你" * 100] * 3000
     assert sum(1 for _ in segment_words(side, CHARACTERS)) == 3000
+
+
+def test_words_of_both_languages_and_of_all_references_as_a_stream():
+    read = 0
+
+    def rows():
+        nonlocal read
+        for read in range(1, 100_001):
+            yield (f"犬{read}", f"我爱{read}", f"爱我{read}")
+
+    stream = worded(rows(), ("ja", "zh"), {"ja": CHARACTERS, "zh": CHARACTERS})
+    assert [next(stream) for _ in range(2)] == [(f"犬 {n}", f"我 爱 {n}", f"爱 我 {n}") for n in (1, 2)]
+    assert read < 50_000, "no more than pipes and programs hold"
+    stream.close()
+    assert list(worded([("a b", "cd")], ("en", "zh"), {"zh": CHARACTERS})) == [("a b", "c d")]
 
 
 def test_a_program_that_fails_is_told():

@@ -80,7 +80,13 @@ def wmt(folder: Path, langs: tuple[str, str]) -> None:
 
 
 def aspec(folder: Path, langs: tuple[str, str]) -> None:
-    for name, count in (("train/train-1", 30), ("train/train-2", 20), ("train/train-3", 10), ("dev/dev", 6), ("test/test", 6)):
+    for name, count in (
+        ("train/train-1", 30),
+        ("train/train-2", 20),
+        ("train/train-3", 10),
+        ("dev/dev", 6),
+        ("test/test", 6),
+    ):
         rows = [dict(zip(langs, row)) for row in pairs(name, langs, count)]
         score = "0.9 ||| " if name.startswith("train") else ""
         lines = [f"{score}A-1 ||| {n} ||| {row['ja']} ||| {row['en']}" for n, row in enumerate(rows)]

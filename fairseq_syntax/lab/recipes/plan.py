@@ -320,8 +320,9 @@ class Plan:
             if pieces.joint and lang == self.langs[1]:
                 words += ["--model", In(folder / f"segmentation.{self.langs[0]}.json")]
             else:
-                size = pieces.size if isinstance(pieces.size, int) else pieces.size.get(lang, 8000)
-                words += ["--train", pieces.method, "--vocab-size", str(size)]
+                words += ["--train", pieces.method]
+                if pieces.method != "words":  # the size of these is one of the dictionary
+                    words += ["--vocab-size", str(self._pieces_of(lang))]
                 if pieces.method == "sentencepiece":
                     words += ["--model-type", pieces.model_type] if pieces.model_type != "unigram" else []
                     coverage = pieces.character_coverage.get(lang)
@@ -334,6 +335,12 @@ class Plan:
             made += [folder / f"{split}.{lang}.conllu" for split in self.splits] if lang in sides else []
             stages.append(self._stage("pieces", f"pieces {lang}", (Command(tuple(words)),), tuple(made)))
         return stages
+
+    def _pieces_of(self, lang: str) -> int:
+        """The size of a language's vocabulary; of words all, where the recipe does not say."""
+        size = self.recipe.pieces.size
+        size = size.get(lang) if isinstance(size, dict) else size
+        return size or (-1 if self.recipe.pieces.method == "words" else 8000)
 
     def control(self, name: str) -> Stage:
         """The pieces with a control parse of the source."""
@@ -385,6 +392,8 @@ class Plan:
             if pieces.threshold
             else []
         )
+        if pieces.method == "words":
+            words += ["--nwordssrc", str(self._pieces_of(langs[0])), "--nwordstgt", str(self._pieces_of(langs[1]))]
         words += [Free("--workers"), Free(str(self.recipe.workers)), Free("--destdir"), Out(folder)]
         reads = [origin / f"segmentation.{lang}.json" for lang in langs]
         for split in self.splits:
@@ -405,7 +414,9 @@ class Plan:
         """The folder of a run's binarized data, and the parse that it has where it is the recipe's."""
         system = self.recipe.systems[run.system]
         if system.data is not None:
-            return located(self.filled(system.data, run), self.base), None
+            # what is filled in is as seen from here, other paths as seen from the recipe
+            filled = self.filled(system.data, run)
+            return Path(os.path.abspath(filled)) if filled != system.data else located(filled, self.base), None
         return self.bin(system.parse), system.parse
 
     def _system(self, run: Run) -> System:
@@ -539,8 +550,12 @@ class Plan:
         if table.lines:
             pattern = score.lines[table.lines].replace("{test}", table.test).replace("{folder}", str(self.folder))
             words += ["--lines", In(located(pattern, self.base))]
+        if also := [name for name in score.also_against if name in runs and baseline in runs]:
+            words += ["--also-against", *also]
+        words += ["--beer", score.beer] if score.beer else []
         if score.by_length and not table.lines:
-            words += ["--src", In(self.text(table.test, self.langs[0])), "--by-length", str(score.by_length)]
+            words += ["--by-length", str(score.by_length)]
+            words += ["--src", In(self.text(table.test, self.langs[0]))] if score.by_length_of == "source" else []
         if baseline in runs and not table.lines and self.langs[0] in self.sides():
             by = list(score.by)
             shares = score.shares

@@ -164,7 +164,9 @@ class Pieces(Section):
     method: Literal["sentencepiece", "subword_nmt", "words"] = Field(
         "sentencepiece", description="words: whole words, and <unk> for rare ones"
     )
-    size: int | dict[Name, int] = Field(8000, description="of the vocabulary, of both languages or by language")
+    size: int | dict[Name, int] | None = Field(
+        None, description="of the vocabulary, of both languages or by language (default: 8000 pieces; of words all)"
+    )
     model_type: Literal["unigram", "bpe"] = Field("unigram", description="of sentencepiece")
     character_coverage: dict[Name, float] = Field({}, description="of sentencepiece, by language")
     joint: bool = Field(False, description="one model and one dictionary for both languages")
@@ -241,7 +243,12 @@ class Score(Section):
     baseline: str | None = Field(None, description="the system to compare with (default: the first)")
     resamples: int = Field(1000, ge=0, description="of the bootstrap over sentences and seeds; 0: no test")
     trials: int = Field(10000, ge=0, description="of the randomization test; 0: none")
-    by_length: int | None = Field(None, ge=1, description="also BLEU by length of the source, in steps of N tokens")
+    also_against: list[str] = Field([], description="further systems to test the others against")
+    beer: str | None = Field(None, description="the BEER program, where you have it")
+    mean: bool = Field(False, description="also the mean of the tests' scores")
+    box: bool = Field(False, description="also a box plot of the scores of sentences, by the first metric")
+    by_length: int | None = Field(None, ge=1, description="also BLEU and gains by length, in steps of N tokens")
+    by_length_of: Literal["source", "target"] = Field("source", description="whose length")
     by: list[str] = Field([], description="also by properties of the parse: depth, label=acl, length@10,20,30, …")
     lines: dict[Name, str] = Field(
         {},
@@ -326,6 +333,7 @@ class Recipe(Section):
             if side is not None and side.files and self.corpus.subset is not None:
                 raise _error("a subset has no parse yet: leave files out", "parse")
         asked: dict[tuple[str, ...], list[str | None]] = {("score", "baseline"): [score.baseline]}
+        asked["score", "also_against"] = list(score.also_against)
         asked[("score", "trees")] = [*score.trees]
         asked |= {("translate", "variants", name): [*(v.systems or []), v.baseline] for name, v in variants.items()}
         asked |= {("commands", c.name): [*(c.systems or [])] for c in self.commands}

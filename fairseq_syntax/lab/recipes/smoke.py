@@ -32,7 +32,7 @@ def smoke(recipe: Recipe) -> Recipe:
         )
         for name, system in recipe.systems.items()
     }
-    size = recipe.pieces.size
+    size = recipe.pieces.size or PIECES
     size = min(size, PIECES) if isinstance(size, int) else {lang: min(one, PIECES) for lang, one in size.items()}
     translate = recipe.translate.model_copy(update={"average": min(recipe.translate.average, 1)})
     extra = {key: value for key, value in recipe.translate.options.items() if key != "fp16"}
