@@ -158,9 +158,9 @@ def _requests(path: str, parser: str | None, text: list[str] | None) -> list[tup
     translator = Translator.load(path, parser_dir=parser, parser_lang="en" if parser else "")
     if text is None:
         sentences = _sentences(200)
-        said = translator.translate([parse_conllu_block(sentence) for sentence in sentences])
+        said = map(str, translator.translate([parse_conllu_block(sentence) for sentence in sentences]))
         return [(json.dumps({"conllu": s}).encode(), t) for s, t in zip(sentences, said)]
-    said = translator.translate(text)
+    said = map(str, translator.translate(text))
     return [(json.dumps({"text": s}).encode(), t) for s, t in zip(text, said)]
 
 

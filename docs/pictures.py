@@ -102,7 +102,7 @@ def read_models(data: Path, models: dict[str, Path]) -> list[Reading]:
 
     lines = [parse_conllu_block(conllu(head, label)) for head, (label, _) in READINGS.items()]
     said = {
-        name: Translator.load(path, data, device="cpu", beam=1, max_len_b=60).translate(lines)
+        name: [t.text for t in Translator.load(path, data, device="cpu", beam=1, max_len_b=60).translate(lines)]
         for name, path in models.items()
     }
     readings = []

@@ -5,9 +5,29 @@ have its task, models and criteria registered. Whoever loads models without thos
 """
 
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairseq_syntax.corpus.parsed_line import ParsedLine
+    from fairseq_syntax.use.base import Translation
+    from fairseq_syntax.use.translator import Translator
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "register"]
+__all__ = ["ParsedLine", "Translation", "Translator", "__version__", "register"]
+
+_MODULES = {  # of the names that are imported when they are first asked for
+    "ParsedLine": "fairseq_syntax.corpus.parsed_line",
+    "Translation": "fairseq_syntax.use.base",
+    "Translator": "fairseq_syntax.use.translator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def register() -> None:

@@ -41,7 +41,7 @@ def main() -> None:
     parses = list(read_conllu(args.corpus / "test.src.conllu"))
     exact = {}
     for name, sentences in (("with", parses), ("without", [text_of(line) for line in parses])):
-        said = translator.translate(sentences)  # type: ignore[arg-type]
+        said = [translation.text for translation in translator.translate(sentences)]  # type: ignore[arg-type]
         with atomic_open(args.output / f"{name}.txt") as file:
             file.writelines(f"{line}\n" for line in said)
         exact[name], _ = exact_share(said, args.corpus)

@@ -54,7 +54,8 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.runtime.console import finished, progress
     from fairseq_syntax.runtime.files import atomic_open, check_output
-    from fairseq_syntax.use.translator import Translator, cut_short
+    from fairseq_syntax.use.base import cut_short
+    from fairseq_syntax.use.translator import Translator
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     check_output(args.output, args.input)

@@ -51,6 +51,57 @@ class ParsedLine:
     file_line: int = 0
     parsed: bool = True
 
+    @classmethod
+    def of_words(
+        cls,
+        words: Sequence[str],
+        heads: Sequence[int],
+        labels: Sequence[str],
+        *,
+        tags: Sequence[str] | None = None,
+        text: str | None = None,
+    ) -> ParsedLine:
+        """The parse of one sentence, made from its words.
+
+        .. code-block:: python
+
+            ParsedLine.of_words(["She", "sleeps", "."], [2, 0, 2], ["nsubj", "root", "punct"], text="She sleeps.")
+
+        Args:
+            words: as they stand in the text
+            heads: of each word, counted from 1 as in CoNLL-U; 0 for the root
+            labels: dependency labels, such as those of Universal Dependencies
+            tags: universal part-of-speech tags (default: ``_``)
+            text: says where no space is between words (default: a space between all)
+
+        Raises:
+            SyntaxDataError: lists of other lengths, no tree, or words that are not those of the text
+        """
+        n = len(words)
+        if len(heads) != n:
+            raise SyntaxDataError(f"{n} words, but {len(heads)} heads")
+        line = cls(
+            words=list(words),
+            heads=[i if head == 0 else head - 1 for i, head in enumerate(heads)],
+            deprels=list(labels),
+            upos=["_"] * n if tags is None else list(tags),
+            xpos=["_"] * n,
+            tokens=[Token(word, True, i, i, i) for i, word in enumerate(words)],
+            sentences=[(0, n)] if n else [],
+        )
+        rest = (text or "").strip()
+        for token in line.tokens if text is not None else ():
+            if not token.form or not rest.startswith(token.form):
+                raise SyntaxDataError(f"the text does not go on with the word {token.form!r}: {rest[:40]!r}")
+            after = rest[len(token.form) :]
+            rest = after.lstrip()
+            token.space_after = after != rest or not rest
+        if rest:
+            raise SyntaxDataError(f"the text goes on after its last word: {rest[:40]!r}")
+        if any(not 0 <= head <= n for head in heads):
+            raise SyntaxDataError(f"heads are counted from 1 to {n}, and 0 is the root")
+        return check_parse(line)
+
     def _repr_html_(self) -> str:
         """The trees of the line, a word a row, as a notebook shows them."""
         rows = [f"{word}  {label}" for word, label in zip(self.words, self.deprels)]

@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import PieceText, align, spell
+from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, align, spell
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.runtime.devices import check_device
-from fairseq_syntax.use.alignment_choice import Pair
+from fairseq_syntax.use.alignment_choice import Ranked
+from fairseq_syntax.use.base import BaseTranslator, Translation, check_search, too_long
 from fairseq_syntax.use.exported import Exported, factored, setup_task
-from fairseq_syntax.use.translator import Translation, Translator, check_search, too_long
 
 # Options of fairseq's search by their names in CTranslate2's.
 _SEARCH = {
@@ -66,13 +67,13 @@ def default_device(ctranslate2: Any) -> str:
     return "cuda" if ctranslate2.get_cuda_device_count() and torch.cuda.is_available() else "cpu"
 
 
-class CTranslate2Translator(Translator):
-    """A :class:`Translator` whose model runs in CTranslate2.
+class CTranslate2Translator(BaseTranslator):
+    """Translates sentences with a model that CTranslate2 runs.
 
     Args:
         folder: that ``fairseq-syntax export --to ctranslate2`` wrote
         exported: what is in it
-        parser, batch_size, generation: as in :class:`Translator`; of the search only what CTranslate2 has
+        parser, batch_size, generation: as in :class:`.translator.Translator`; of the search only what CTranslate2 has
         device: ``cpu`` or ``cuda`` (default: ``cuda`` where CTranslate2 and PyTorch find a GPU)
         options: of the task, such as ``syntax_parser``
 
@@ -121,12 +122,16 @@ class CTranslate2Translator(Translator):
         self._generation, self._search = generation, search_options(generation)
 
     @property
-    def needs(self) -> frozenset[str]:
-        """As in :class:`Translator`."""
-        return self._input.needs
+    def beam(self) -> int:
+        """As in the base."""
+        return int(self._generation["beam"])
+
+    def _about(self) -> list[str]:
+        factors = f" with {' and '.join(self.exported.factors)}" if self.exported.factors else ""
+        return [f"CTranslate2{factors}", self.exported.quantization or "float32"]
 
     def with_search(self, **generation: Any) -> CTranslate2Translator:
-        """As in :class:`Translator`."""
+        """As in the base."""
         other = copy.copy(self)
         other._set_search(generation)
         return other
@@ -139,7 +144,7 @@ class CTranslate2Translator(Translator):
         first_line: int = 0,
         on_step: OnStep | None = None,
     ) -> list[list[Translation]]:
-        """As in :class:`Translator`; ``on_step`` is called before each batch, as CTranslate2 shows no steps."""
+        """As in the base; CTranslate2 shows no steps, so that ``on_step`` is called before each batch."""
         sentences, found, filled = self._untranslated(sentences, alignments)
         if not filled:
             return found
@@ -151,7 +156,7 @@ class CTranslate2Translator(Translator):
                 found[filled[k]][0].error = too_long(len(tokens[k]), sources - 1)
             filled, tokens = [filled[k] for k in fitting], [tokens[k] for k in fitting]
             self._input.keep(fitting)
-        texts = self._input.texts() if alignments else []
+        texts, parses = self._input.texts() if alignments else [], self._parses()
         limits = [length_limit(self._generation, len(pieces) + 1, targets - 1) for pieces in tokens]
         order = sorted(range(len(tokens)), key=lambda k: (limits[k], len(tokens[k])))
         for limit, group in groupby(order, key=limits.__getitem__):
@@ -169,16 +174,18 @@ class CTranslate2Translator(Translator):
                     **self._search,
                 )
                 for k, result in zip(batch, results):
-                    found[filled[k]] = self._of_result(result, limit, texts[k] if alignments else None)
+                    found[filled[k]] = self._of_result(result, limit, texts[k] if alignments else None, parses[k])
         return found
 
-    def _of_result(self, result: Any, limit: int, source: PieceText | None) -> list[Translation]:
+    def _of_result(
+        self, result: Any, limit: int, source: PieceText | None, parse: ParsedLine | None
+    ) -> list[Translation]:
         """CTranslate2's hypotheses for a sentence; aligned, where its words are given."""
         found = []
         for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
             ended = source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]
             translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
-            translation.cut = len(translation.pieces) >= limit
+            translation.cut, translation.parse = len(translation.pieces) >= limit, parse
             if source is not None:
                 # A row for each step; the step that reads a piece comes after the one that writes it.
                 first, count = self.exported.alignment_shift, len(translation.pieces)
@@ -189,11 +196,15 @@ class CTranslate2Translator(Translator):
             found.append(translation)
         return found
 
-    def _aligned(self, *arguments: Any, **options: Any) -> list[Pair]:
-        raise SyntaxDataError(
-            "CTranslate2 gives the attention of its own translations alone",
-            hint="align given translations with the checkpoint, or with its export for fairseq",
-        )
+    def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
+        """Not possible: as in the base."""
+        raise _no_forced_decoding()
+
+    def rank_heads(
+        self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
+    ) -> list[Ranked]:
+        """Not possible: as in the base."""
+        raise _no_forced_decoding()
 
     def _tokens(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[list[str]]:
         """What CTranslate2 reads for each line: pieces, their factors behind them."""
@@ -217,3 +228,10 @@ class CTranslate2Translator(Translator):
         """The pieces of the dictionary; whatever is not a piece of text is unknown, as it is to fairseq."""
         dictionary = self.task.source_dictionary
         return [dictionary[i] if i >= dictionary.nspecial else dictionary.unk_word for i in ids]
+
+
+def _no_forced_decoding() -> SyntaxDataError:
+    return SyntaxDataError(
+        "CTranslate2 gives the attention of its own translations alone",
+        hint="align given translations with the checkpoint, or with its export for fairseq",
+    )

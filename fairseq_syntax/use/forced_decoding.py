@@ -16,7 +16,7 @@ from fairseq_syntax.data.batch import PackedSyntax
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import Sentence
-from fairseq_syntax.use.translator import Translator
+from fairseq_syntax.use.base import BaseTranslator
 
 __all__ = ["ForcedDecoder", "TargetScore"]
 
@@ -48,7 +48,7 @@ class ForcedDecoder:
         SyntaxDataError: the models run in CTranslate2, which does not score
     """
 
-    def __init__(self, translator: Translator, *, parser: Parser | None = None, max_tokens: int = 4000) -> None:
+    def __init__(self, translator: BaseTranslator, *, parser: Parser | None = None, max_tokens: int = 4000) -> None:
         self.models, self.task = translator.models, translator.task
         if not self.models:
             raise SyntaxDataError(

@@ -34,7 +34,7 @@ def why_not_plain(model: Any) -> str | None:
     if needs:
         systems = [s.name for s in getattr(model.encoder, "systems", {}).values() if s.inference_needs]
         what = "the parser's distribution" if "arcs" in needs else "the parse"
-        return f"{' and '.join(systems) or _name(model)} reads {what} of each sentence that it translates"
+        return f"{' and '.join(systems) or model_name(model)} reads {what} of each sentence that it translates"
     if isinstance(model, SyntaxTransformerModel):
         own = [s.name for s in model.encoder.systems.values() if acts_at_inference(s, model.encoder)]
         if own:
@@ -43,11 +43,11 @@ def why_not_plain(model: Any) -> str | None:
             return f"{type(model.decoder).__name__} needs no parse, but it computes what no plain Transformer does"
         return None
     if type(model).__module__.split(".")[0] != "fairseq":
-        return f"{_name(model)} is no model of fairseq's own"
+        return f"{model_name(model)} is no model of fairseq's own"
     return None
 
 
-def _name(model: Any) -> str:
+def model_name(model: Any) -> str:
     """As the model is registered, such as ``dlaa_lstm``."""
     names = [name for name, kind in MODEL_REGISTRY.items() if kind is type(model)]
     return names[0] if names else type(model).__name__

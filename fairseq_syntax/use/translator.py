@@ -3,23 +3,18 @@
 .. code-block:: python
 
     translator = Translator.load("checkpoints/checkpoint_best.pt", "data-bin", parser_dir="parsers/en")
-    translator.translate(["A man in an orange hat."])
+    print(translator.translate("A man in an orange hat."))
 """
 
 from __future__ import annotations
 
-import html
-import logging
 import os
-import re
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from fairseq import utils
-from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.parsing.base import Parser
@@ -36,40 +31,14 @@ from fairseq_syntax.inference.alignment_head import (
 )
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
 from fairseq_syntax.inference.search_control import OnStep, SearchControl
-from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
+from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use.alignment_choice import Pair, Ranked, candidates, choose
+from fairseq_syntax.use.base import BaseTranslator, Translation, check_search, too_long
 from fairseq_syntax.use.loading import load_models, no_checkpoint
+from fairseq_syntax.use.plain import model_name
 
-__all__ = ["Translation", "Translator"]
-
-logger = logging.getLogger(__name__)
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-@dataclass
-class Translation:
-    """One translation.
-
-    Attributes:
-        text, pieces: what the model said
-        score: the mean log-probability of its pieces (base e)
-        alignment: its words and those of the source, where they are asked for
-        error: why there is none, where the sentence cannot be translated; the text is empty then
-        cut: whether it is as long as the search or the model lets it be (``max_len_a``, ``max_len_b``): it may be cut
-    """
-
-    text: str
-    pieces: list[str]
-    score: float
-    alignment: WordAlignment | None = None
-    error: str | None = None
-    cut: bool = False
-
-    def _repr_html_(self) -> str:
-        """The text with its score and pieces, as a notebook shows it."""
-        pieces = " ".join(f"<code>{html.escape(piece)}</code>" for piece in self.pieces)
-        return f"<p><b>{html.escape(self.text)}</b><br><small>{self.score:.3f} · {pieces}</small></p>"
+__all__ = ["Translator"]
 
 
 # Of fairseq's search; its other options are of its programs, such as a language model or given translations.
@@ -81,8 +50,8 @@ SEARCH_OPTIONS = (
 )
 
 
-class Translator:
-    """Translates sentences with one model, or an ensemble.
+class Translator(BaseTranslator):
+    """Translates sentences with a model that PyTorch runs, or an ensemble; :meth:`load` takes CTranslate2's as well.
 
     Args:
         models: of one task, on one device
@@ -139,11 +108,17 @@ class Translator:
         missing_parse: str = "error",
         device: str | None = None,
         **options: Any,
-    ) -> Translator:
+    ) -> BaseTranslator:
         """Load checkpoints, or a folder that ``fairseq-syntax export`` wrote.
 
+        .. code-block:: python
+
+            Translator.load("checkpoints")  # its checkpoint_best.pt
+            Translator.load(["seed1/checkpoint_best.pt", "seed2/checkpoint_best.pt"], beam=8)
+            Translator.load("exported")
+
         Args:
-            path: one checkpoint, or several for an ensemble; or an exported folder
+            path: one checkpoint, or several for an ensemble; a folder with ``checkpoint_best.pt``; or an export
             data: the binarized data directory, with dictionaries, label inventory and segmentation; by default the
                 one that the model was trained on
             parser: a parser object, in place of the three options that follow
@@ -156,7 +131,7 @@ class Translator:
         Raises:
             SyntaxDataError: no such checkpoint or data; CTranslate2's search lacks an option
         """
-        paths = [os.fspath(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
+        paths = [_checkpoint(os.fspath(p)) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         for p in paths:
             if not os.path.exists(p):
                 raise no_checkpoint(p)
@@ -183,7 +158,7 @@ class Translator:
         device: str | None,
         task_options: dict[str, Any],
         options: dict[str, Any],
-    ) -> Translator:
+    ) -> BaseTranslator:
         from fairseq_syntax.use.exported import CHECKPOINT, Exported, setup_task
 
         if len(paths) > 1 or data is not None:
@@ -208,17 +183,24 @@ class Translator:
             options["alignment_heads"] = [load_head(checkpoint, m) for m in models]
         return cls(models, task, parser=parser, source_tag=exported.source_tag, **options)
 
-    def check_parses(self, path: str | os.PathLike[str]) -> None:
-        """As :meth:`.interactive.InteractiveInput.check_parses`."""
-        self._input.check_parses(path)
-
     @property
-    def needs(self) -> frozenset[str]:
-        """What the model reads of a sentence's parse, of ``"tree"`` and ``"arcs"``."""
-        return self._input.needs
+    def beam(self) -> int:
+        """As in the base."""
+        return int(self._generator.beam_size)
+
+    def _about(self) -> list[str]:
+        size = sum(p.numel() for model in self.models for p in model.parameters())
+        names = []
+        for model in self.models:
+            sides = (getattr(model, side, None) for side in ("encoder", "decoder"))
+            systems = [name for side in sides for name in getattr(side, "systems", {})]
+            names.append(model_name(model) + (f" with {' and '.join(systems)}" if systems else ""))
+        several = f"{len(names)} models: " if len(names) > 1 else ""
+        count = f"{size / 1e6:.1f} million" if size >= 1e6 else f"{size:,}"
+        return [several + "; ".join(dict.fromkeys(names)), f"{count} parameters"]
 
     def with_search(self, **generation: Any) -> Translator:
-        """The same models with another search; options as in the class."""
+        """As in the base; options as in the class."""
         return Translator(
             self.models,
             self.task,
@@ -229,38 +211,6 @@ class Translator:
             **generation,
         )
 
-    def input(self, parser: Parser | None = None) -> InteractiveInput:
-        """A way in for sentences, as this translator has it.
-
-        Args:
-            parser: of raw text (default: this translator's)
-        """
-        return InteractiveInput(self.task, parser or self._input.given_parser, self._input.source_tag)
-
-    def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
-        """The parses of raw sentences, by this translator's parser; a parse that is given is its own."""
-        return self._input.parse(sentences)
-
-    def translate(self, sentences: Sequence[Sentence]) -> list[str]:
-        """The best translation of each sentence, as text.
-
-        Args:
-            sentences: raw text, CoNLL-U flattened by ``fairseq_syntax.corpus.conllu.flatten``, or parsed lines
-
-        A sentence that cannot be translated, being too long for the model or with a wrong parse, gives an empty text
-        and a warning; :meth:`translations` says why.
-
-        Raises:
-            SyntaxDataError: the model needs a parse, and there is no parser
-        """
-        found = [best[0] for best in self.translations(sentences)]
-        for number, translation in enumerate(found, 1):
-            if translation.error is not None:
-                logger.warning("sentence %d is not translated: %s", number, translation.error)
-            if translation.cut:
-                logger.warning("the translation of sentence %d may be cut: %s", number, cut_short(translation))
-        return [translation.text for translation in found]
-
     @torch.no_grad()
     def translations(
         self,
@@ -270,22 +220,12 @@ class Translator:
         first_line: int = 0,
         on_step: OnStep | None = None,
     ) -> list[list[Translation]]:
-        """The ``nbest`` translations of each sentence, best first; of one that cannot be translated, its error.
-
-        Args:
-            alignments: whether they bring their words' alignment
-            first_line: the number of the first sentence, counted from 0, in messages
-            on_step: called before each step of a search; gives the numbers, counted from 0, of sentences whose search
-                is to end there, with what there is of a translation. What it raises ends the call.
-
-        Raises:
-            SyntaxDataError: as in :meth:`translate`
-        """
+        """As in the base."""
         sentences, found, filled = self._untranslated(sentences, alignments)
         if not filled:
             return found
         tokens, filled = self._encode_fitting(sentences, filled, found, first_line)
-        sources = self._input.texts()
+        sources, parses = self._input.texts(), self._parses()
         batches = self._batches(tokens)
         for batch in batches:
             numbers = batch["id"].tolist()
@@ -298,7 +238,7 @@ class Translator:
             with self._control.search(most, on_step and _numbered(on_step, filled, numbers)):
                 hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
             for number, best in zip(numbers, hypotheses):
-                found[filled[number]] = [self._translation(h, most[number]) for h in best]
+                found[filled[number]] = [self._translation(h, most[number], parses[number]) for h in best]
             if alignments:
                 weights = self._aligner.of_hypotheses(
                     batch["net_input"], [[h["tokens"] for h in b] for b in hypotheses]
@@ -310,11 +250,7 @@ class Translator:
         return found
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
-        """The alignment of given translations: text, or pieces where the data have no segmentation.
-
-        Raises:
-            SyntaxDataError: as in :meth:`translate`; or a side is too long for the model
-        """
+        """As in the base."""
         pairs = self._aligned(sentences, translations, all_heads=False)
         return [
             WordAlignment(p.source.text, p.target.text, p.source.words, p.target.words, next(iter(p.links.values())))
@@ -324,12 +260,7 @@ class Translator:
     def rank_heads(
         self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
     ) -> list[Ranked]:
-        """How well each attention of the first model aligns given translations, the best first.
-
-        Args:
-            gold: given links (:func:`~fairseq_syntax.inference.alignment.read_gold`); see
-                :func:`~fairseq_syntax.use.alignment_choice.choose`
-        """
+        """As in the base."""
         pairs = self._aligned(sentences, translations, all_heads=True)
         kept = [i for i, pair in enumerate(pairs) if pair.links]
         return choose([pairs[i] for i in kept], None if gold is None else [gold[i] for i in kept])
@@ -367,31 +298,6 @@ class Translator:
             bar.update(len(numbers))
         bar.close()
         return pairs
-
-    def _untranslated(
-        self, sentences: Sequence[Sentence], alignments: bool
-    ) -> tuple[list[Sentence], list[list[Translation]], list[int]]:
-        """The sentences, their parses read; empty translations, with errors of what is no text or no parse; and the
-        numbers of what is to be translated."""
-        wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
-        if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
-            raise SyntaxDataError("a list of sentences is wanted", hint="each is a text, or a ParsedLine")
-        own = list(sentences)
-        found, filled = [], []
-        for i, sentence in enumerate(sentences):
-            nothing = Translation("", [], 0.0, WordAlignment("", "", [], [], []) if alignments else None)
-            text = " ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence
-            bad = _SURROGATE.search(text)
-            if bad is not None:
-                nothing.error = f"character {bad.start() + 1} is half of one: U+{ord(bad[0]):04X}, a lone surrogate"
-            elif not is_empty(sentence):
-                try:
-                    own[i] = self._input.own_parse(sentence)
-                    filled.append(i)
-                except SyntaxDataError as error:
-                    nothing.error = error.message
-            found.append([nothing])
-        return own, found, filled
 
     def _encode_fitting(
         self, sentences: Sequence[Sentence], filled: list[int], found: list[list[Translation]], first_line: int
@@ -437,24 +343,18 @@ class Translator:
         ).next_epoch_itr(shuffle=False)
         return (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
 
-    @property
-    def _decode(self) -> Callable[[Iterable[str]], str]:
-        return decoder(self.task.target_segmenter)
-
     def _most_pieces(self, source_length: int) -> int:
         """Of the translation of so many source pieces, ``</s>`` among those and not among its own."""
         search: Any = self._generator
         most = source_length if search.match_source_len else int(search.max_len_a * source_length + search.max_len_b)
         return int(min(most, search.max_len - 1))
 
-    def _translation(self, hypothesis: dict[str, Any], most: int) -> Translation:
+    def _translation(self, hypothesis: dict[str, Any], most: int, parse: ParsedLine | None) -> Translation:
         pieces = pieces_of(hypothesis["tokens"], self.task.target_dictionary)
         translation = self._spelt(pieces, float(hypothesis["score"]))
         translation.cut = len(hypothesis["tokens"]) > most
+        translation.parse = parse
         return translation
-
-    def _spelt(self, pieces: list[str], score: float) -> Translation:
-        return Translation(self._decode(pieces), pieces, score)
 
     def _max_pieces(self) -> int:
         """Of a source sentence, without ``</s>``."""
@@ -472,36 +372,10 @@ def _numbered(on_step: OnStep, filled: Sequence[int], numbers: Iterable[int]) ->
     return lambda: [places[number] for number in on_step() if number in places]
 
 
-def check_search(generation: Mapping[str, Any], known: Collection[str], of: str, batch_size: int) -> None:
-    """Refuse options that a search does not have, values of another type, and sizes below 1.
-
-    Args:
-        generation: values by the names of fairseq's ``GenerationConfig``
-        known: the names that the search has
-        of: whose search it is
-
-    Raises:
-        SyntaxDataError: an option is none of ``known``, or its value does not fit
-    """
-    types: dict[str, Any] = {field.name: field.type for field in fields(GenerationConfig)}
-    for name, value in {**generation, "batch_size": batch_size}.items():
-        if name not in {*known, "batch_size"}:
-            raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(known))}")
-        wanted = types.get(name, int)
-        if not (type(value) is wanted or (wanted is float and type(value) is int)):
-            raise SyntaxDataError(f"{name} is {value!r}: a value of type {wanted.__name__} is wanted")
-        if name in ("beam", "nbest", "batch_size") and value < 1:
-            raise SyntaxDataError(f"{name} is {value}: at least 1 is wanted")
-
-
-def cut_short(translation: Translation) -> str:
-    """What is said of a translation that is cut."""
-    return f"it has {len(translation.pieces)} pieces, the most that max_len_b or the model allows"
-
-
-def too_long(pieces: int, most: int, side: str = "sentence") -> str:
-    """The error of a sentence, or its translation, of so many pieces, ``</s>`` not counted."""
-    return f"the {side} has {pieces} pieces, and the model takes {most}: split it"
+def _checkpoint(path: str) -> str:
+    """The best checkpoint of a training's folder; any other path as it is."""
+    best = os.path.join(path, "checkpoint_best.pt")
+    return best if os.path.isfile(best) else path
 
 
 def _pair_of_nothing(sentence: Sentence, translation: str, heads: Iterable[AlignmentHead]) -> Pair:

@@ -435,3 +435,31 @@ def test_a_parse_shows_itself_in_a_notebook():
 def test_tabs_of_a_flattened_line_may_be_written_out():
     """For readers that split a line at its tabs; a backslash that was doubled stays one."""
     assert unflatten(r"1\ta\n2" + "\t" + r"C:\\temp") == "1\ta\n2\tC:\\temp"
+
+
+def test_a_parse_is_made_from_words_heads_and_labels():
+    words, heads, labels = ["She", "sleeps", "."], [2, 0, 2], ["nsubj", "root", "punct"]
+    line = ParsedLine.of_words(words, heads, labels, tags=["PRON", "VERB", "PUNCT"], text=" She sleeps. ")
+    rows = [
+        f"{i}\t{word}\t_\t{tag}\t_\t_\t{head}\t{label}\t_\t{misc}\n"
+        for i, word, tag, head, label, misc in zip(
+            (1, 2, 3), words, ("PRON", "VERB", "PUNCT"), heads, labels, ("_", "SpaceAfter=No", "_")
+        )
+    ]
+    expected = parse_conllu_block("".join(rows))
+    assert format_conllu(line, comments=False) == format_conllu(expected, comments=False)
+    assert text_of(line) == "She sleeps." and line.heads == expected.heads
+    assert text_of(ParsedLine.of_words(words, heads, labels)) == "She sleeps ."
+    for wrong in (
+        {"heads": [2, 0]},
+        {"heads": [2, 0, 9]},
+        {"heads": [2, 0, -1]},
+        {"heads": [2, 1, 2]},
+        {"heads": [0, 0, 2]},
+        {"labels": ["nsubj"]},
+        {"text": "She slept."},
+        {"text": "She sleeps. Now"},
+        {"text": "She sleeps"},
+    ):
+        with pytest.raises(SyntaxDataError):
+            ParsedLine.of_words(**{"words": words, "heads": heads, "labels": labels, **wrong})

@@ -130,7 +130,7 @@ def test_the_notebook_runs(tutorial: tuple[Path, str], tmp_path: Path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(ROOT / "examples/notebooks/first-steps.ipynb", as_version=4)
-    assert all(not cell.get("outputs") for cell in notebook.cells), "the notebook is kept without its outputs"
+    assert any(cell.get("outputs") for cell in notebook.cells), "it is kept with its outputs"
     resources = {"metadata": {"path": str(tmp_path)}}
     # at once: on a busy machine a kernel that is asked to end takes longer than nbclient waits, which is an error there
     client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources)
@@ -139,7 +139,6 @@ def test_the_notebook_runs(tutorial: tuple[Path, str], tmp_path: Path, monkeypat
     shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     pages = [output["data"]["text/html"] for output in shown if "text/html" in output["data"]]
     assert len(pages) == 6 and "telescope  obl" in pages[0] and "telescope  nmod" in pages[3]
-    assert any("image/png" in output["data"] for output in shown)
 
 
 @pytest.mark.checkout

@@ -206,7 +206,7 @@ def test_python_translates_as_the_commands_do(toy, trained, generated):
             if lines[n].words:
                 assert found[n][0].text == text
                 assert found[n][0].score / math.log(2) == pytest.approx(score, abs=2e-4)
-        assert translator.translate(sentences)[5] == ""
+        assert translator.translate(sentences)[5].text == ""
     assert not translator._input._batches and not translator.task._input._batches  # nothing is kept for ever
 
 

@@ -198,7 +198,7 @@ def test_attention_is_that_of_the_translation(server, lines):
 
 def test_many_clients_at_once_get_their_own_answers(server, offline, lines):
     texts = [text_of(line) for line in lines]
-    expected = dict(zip(texts, offline.translate(texts)))
+    expected = dict(zip(texts, map(str, offline.translate(texts))))
     wrong = []
 
     def client(number):

@@ -9,8 +9,9 @@ import pytest
 import torch
 from tiny_syntax import LABELS, dictionary
 
+import fairseq_syntax
 from fairseq_syntax.cli import main as command
-from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu
+from fairseq_syntax.corpus.conllu import format_conllu
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
@@ -103,7 +104,7 @@ def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsy
     exact, short = (whole.with_search(max_len_b=len(best.pieces) - less) for less in (0, 2))
     (found,) = short.translations([line])[0]
     assert found.cut and len(found.pieces) == len(best.pieces) - 2
-    assert exact.translate([line]) == [best.text]
+    assert exact.translate(line).text == best.text
     caplog.clear()
     short.translate([line])
     assert f"sentence 1 may be cut: it has {len(found.pieces)} pieces" in caplog.text
@@ -119,9 +120,8 @@ def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsy
     assert "may be cut" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("sentences", ["A man sleeps.", ParsedLine(), [None], ["a", 3], iter(["a"])])
-def test_one_text_given_for_a_list(trained, sentences):
-    """A text is a sequence of texts, of its characters."""
+@pytest.mark.parametrize("sentences", [[None], ["a", 3], iter(["a"])])
+def test_what_is_no_sentence_is_refused(trained, sentences):
     with pytest.raises(SyntaxDataError, match="a list of sentences is wanted"):
         Translator.load(trained, device="cpu").translate(sentences)
 
@@ -179,3 +179,26 @@ def test_a_search_is_looked_at_in_every_step(trained, toy, beam):
     assert len(seen[1][0].pieces) <= 6
     for alone in (0, 2):
         assert seen[alone][0].pieces == free[alone][0].pieces
+
+
+@pytest.mark.slow
+def test_one_sentence_gives_one_translation_and_a_list_gives_a_list(toy, trained):
+    translator = fairseq_syntax.Translator.load(trained, device="cpu", beam=2)
+    line = next(line for line in toy.lines["test"] if len(line.words) > 4)
+    one = translator.translate(line, alignments=True)
+    (same,) = translator.translate([line])
+    assert isinstance(one, fairseq_syntax.Translation) and one.text == same.text == str(same)
+    assert one.score == pytest.approx(same.score, abs=1e-4) and one.score < 0
+    assert one.alignment.links and same.alignment is None
+    assert one.parse.words == line.words and one.parse.heads == line.heads
+    said = repr(translator)
+    parts = ("en → de", "pascal", "parameters", "beam 2")
+    assert all(part in said for part in parts) and "beam 5" in repr(translator.with_search(beam=5))
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_training_is_its_best_checkpoint(trained):
+    best = trained.with_name("checkpoint_best.pt")
+    loaded = [fairseq_syntax.Translator.load(path, device="cpu") for path in (trained.parent, best)]
+    weights = [translator.models[0].state_dict() for translator in loaded]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

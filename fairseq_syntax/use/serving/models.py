@@ -14,10 +14,11 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import Sentence
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.use.attention import Reader
+from fairseq_syntax.use.base import BaseTranslator, Translation
 from fairseq_syntax.use.pages.exhibit import exhibit_of_parse, show_model
 from fairseq_syntax.use.pages.page import exhibit_data
 from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
-from fairseq_syntax.use.translator import Translation, Translator
+from fairseq_syntax.use.translator import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +35,10 @@ class ServedModel:
         systems: the names of its encoder's and decoder's syntax systems
     """
 
-    def __init__(self, name: str, translator: Translator) -> None:
+    def __init__(self, name: str, translator: BaseTranslator) -> None:
         self.name, self.task = name, translator.task
         self._translator, self._models = translator, translator.models
-        self._searches: dict[tuple[int, bool], Translator] = {}
+        self._searches: dict[tuple[int, bool], BaseTranslator] = {}
         self.needs = translator.needs
         sides = [getattr(model, side, None) for model in self._models[:1] for side in ("encoder", "decoder")]
         self.systems = [name for side in sides for name in getattr(side, "systems", {})]

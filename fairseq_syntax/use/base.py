@@ -1,0 +1,292 @@
+"""What every translator does, whatever runs its model: the contract, and what is said of sentences and options."""
+
+from __future__ import annotations
+
+import html
+import logging
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, overload
+
+from fairseq.dataclass.configs import GenerationConfig
+
+from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.corpus.parsing.base import Parser
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import Gold, WordAlignment
+from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
+from fairseq_syntax.inference.search_control import OnStep
+from fairseq_syntax.inference.spelling import decoder
+from fairseq_syntax.use.alignment_choice import Ranked
+
+__all__ = ["BaseTranslator", "Translation"]
+
+logger = logging.getLogger(__name__)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass
+class Translation:
+    """One translation.
+
+    Attributes:
+        text, pieces: what the model said
+        score: the mean log-probability of its pieces (base e)
+        alignment: its words and those of the source, where they are asked for
+        parse: of the source, where the model reads one or the sentence brought its own
+        error: why there is none, where the sentence cannot be translated; the text is empty then
+        cut: whether it is as long as the search or the model lets it be (``max_len_a``, ``max_len_b``): it may be cut
+    """
+
+    text: str
+    pieces: list[str]
+    score: float
+    alignment: WordAlignment | None = None
+    error: str | None = None
+    cut: bool = False
+    parse: ParsedLine | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """The text with its score and pieces, as a notebook shows it."""
+        pieces = " ".join(f"<code>{html.escape(piece)}</code>" for piece in self.pieces)
+        return f"<p><b>{html.escape(self.text)}</b><br><small>{self.score:.3f} · {pieces}</small></p>"
+
+
+class BaseTranslator(ABC):
+    """Translates sentences with a trained model; :meth:`.translator.Translator.load` makes one.
+
+    .. code-block:: python
+
+        translator = Translator.load("checkpoints", parser_dir="parsers/en")
+        print(translator.translate("A man in an orange hat."))
+
+    Attributes:
+        models: PyTorch's modules, where the model is one
+        task: the task that they were trained for, with dictionaries and segmentation
+        nbest: translations of each sentence
+        batch_size: sentences at a time
+    """
+
+    models: list[Any]
+    task: Any
+    nbest: int
+    batch_size: int
+    _input: InteractiveInput
+
+    @overload
+    def translate(self, sentences: Sentence, *, alignments: bool = False) -> Translation: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def translate(self, sentences: Sequence[Sentence], *, alignments: bool = False) -> list[Translation]: ...
+
+    def translate(
+        self, sentences: Sentence | Sequence[Sentence], *, alignments: bool = False
+    ) -> Translation | list[Translation]:
+        """The best translation of a sentence, or of each sentence of a list.
+
+        Args:
+            sentences: raw text; a parse, such as one of :meth:`.parsed_line.ParsedLine.of_words`; or CoNLL-U
+                flattened by ``fairseq_syntax.corpus.conllu.flatten``
+            alignments: whether they bring their words' alignment
+
+        A sentence that cannot be translated, being too long for the model or with a wrong parse, gives an empty text,
+        which has the reason in ``error``, and a warning.
+
+        .. code-block:: python
+
+            translator.translate("A man in an orange hat.").text
+            [translation.score for translation in translator.translate(["A dog.", "A cat."])]
+
+        Raises:
+            SyntaxDataError: the model needs a parse, and there is no parser
+        """
+        one = isinstance(sentences, (str, ParsedLine))
+        best = [b[0] for b in self.translations([sentences] if one else sentences, alignments=alignments)]  # type: ignore[list-item, arg-type]
+        for number, translation in enumerate(best, 1):
+            if translation.error is not None:
+                logger.warning("sentence %d is not translated: %s", number, translation.error)
+            if translation.cut:
+                logger.warning("the translation of sentence %d may be cut: %s", number, cut_short(translation))
+        return best[0] if one else best
+
+    @abstractmethod
+    def translations(
+        self,
+        sentences: Sequence[Sentence],
+        *,
+        alignments: bool = False,
+        first_line: int = 0,
+        on_step: OnStep | None = None,
+    ) -> list[list[Translation]]:
+        """The ``nbest`` translations of each sentence, best first; of one that cannot be translated, its error.
+
+        Args:
+            alignments: whether they bring their words' alignment
+            first_line: the number of the first sentence, counted from 0, in messages
+            on_step: called before each step of a search (CTranslate2: before each batch); gives the numbers, counted
+                from 0, of sentences whose search is to end there, with what there is of a translation. What it raises
+                ends the call.
+
+        .. code-block:: python
+
+            three = translator.with_search(nbest=3)
+            for translation in three.translations(["A dog sleeps."])[0]:
+                print(translation.score, translation)
+
+        Raises:
+            SyntaxDataError: as in :meth:`translate`
+        """
+
+    @abstractmethod
+    def with_search(self, **generation: Any) -> BaseTranslator:
+        """The same models with another search.
+
+        .. code-block:: python
+
+            wide = translator.with_search(beam=10, nbest=5, lenpen=0.8)
+
+        Args:
+            generation: options of the search, as fairseq-generate's
+        """
+
+    @abstractmethod
+    def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
+        """The alignment of given translations: text, or pieces where the data have no segmentation.
+
+        .. code-block:: python
+
+            (alignment,) = translator.align(["A dog."], ["Ein Hund."])
+            alignment.pharaoh()  # 0-0 1-1 2-2
+
+        Raises:
+            SyntaxDataError: as in :meth:`translate`; a side is too long for the model; or it is CTranslate2's
+        """
+
+    @abstractmethod
+    def rank_heads(
+        self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
+    ) -> list[Ranked]:
+        """How well each attention of the first model aligns given translations, the best first.
+
+        Args:
+            gold: given links (:func:`~fairseq_syntax.inference.alignment.read_gold`); see
+                :func:`~fairseq_syntax.use.alignment_choice.choose`
+
+        Raises:
+            SyntaxDataError: as in :meth:`align`
+        """
+
+    @abstractmethod
+    def _about(self) -> list[str]:
+        """What :meth:`__repr__` says between the languages and the beam: the model and its size."""
+
+    @property
+    @abstractmethod
+    def beam(self) -> int:
+        """Hypotheses that the search keeps."""
+
+    def __repr__(self) -> str:
+        languages = f"{self.task.cfg.source_lang} → {self.task.cfg.target_lang}"
+        return f"<Translator {', '.join([languages, *self._about(), f'beam {self.beam}'])}>"
+
+    def check_parses(self, path: str | os.PathLike[str]) -> None:
+        """As :meth:`.interactive.InteractiveInput.check_parses`."""
+        self._input.check_parses(path)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the model reads of a sentence's parse, of ``"tree"`` and ``"arcs"``."""
+        return self._input.needs
+
+    def input(self, parser: Parser | None = None) -> InteractiveInput:
+        """A way in for sentences, as this translator has it.
+
+        Args:
+            parser: of raw text (default: this translator's)
+        """
+        return InteractiveInput(self.task, parser or self._input.given_parser, self._input.source_tag)
+
+    def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
+        """The parses of raw sentences, by this translator's parser; a parse that is given is its own.
+
+        .. code-block:: python
+
+            (parse,) = translator.parse(["A man in an orange hat."])
+            parse.heads[2] = 1
+            translator.translate(parse)
+        """
+        return self._input.parse(sentences)
+
+    def _untranslated(
+        self, sentences: Sequence[Sentence], alignments: bool
+    ) -> tuple[list[Sentence], list[list[Translation]], list[int]]:
+        """The sentences, their parses read; empty translations, with errors of what is no text or no parse; and the
+        numbers of what is to be translated."""
+        wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
+        if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
+            raise SyntaxDataError("a list of sentences is wanted", hint="each is a text, or a ParsedLine")
+        own = list(sentences)
+        found, filled = [], []
+        for i, sentence in enumerate(sentences):
+            nothing = Translation("", [], 0.0, WordAlignment("", "", [], [], []) if alignments else None)
+            text = " ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence
+            bad = _SURROGATE.search(text)
+            if bad is not None:
+                nothing.error = f"character {bad.start() + 1} is half of one: U+{ord(bad[0]):04X}, a lone surrogate"
+            elif not is_empty(sentence):
+                try:
+                    own[i] = self._input.own_parse(sentence)
+                    filled.append(i)
+                except SyntaxDataError as error:
+                    nothing.error = error.message
+            found.append([nothing])
+        return own, found, filled
+
+    def _parses(self) -> list[ParsedLine | None]:
+        """Of the sentences that were encoded last; None: without one."""
+        return [parse if parse is None or parse.parsed else None for parse in self._input.parses()]
+
+    @property
+    def _decode(self) -> Callable[[Iterable[str]], str]:
+        return decoder(self.task.target_segmenter)
+
+    def _spelt(self, pieces: list[str], score: float) -> Translation:
+        return Translation(self._decode(pieces), pieces, score)
+
+
+def check_search(generation: Mapping[str, Any], known: Collection[str], of: str, batch_size: int) -> None:
+    """Refuse options that a search does not have, values of another type, and sizes below 1.
+
+    Args:
+        generation: values by the names of fairseq's ``GenerationConfig``
+        known: the names that the search has
+        of: whose search it is
+
+    Raises:
+        SyntaxDataError: an option is none of ``known``, or its value does not fit
+    """
+    types: dict[str, Any] = {field.name: field.type for field in fields(GenerationConfig)}
+    for name, value in {**generation, "batch_size": batch_size}.items():
+        if name not in {*known, "batch_size"}:
+            raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(known))}")
+        wanted = types.get(name, int)
+        if not (type(value) is wanted or (wanted is float and type(value) is int)):
+            raise SyntaxDataError(f"{name} is {value!r}: a value of type {wanted.__name__} is wanted")
+        if name in ("beam", "nbest", "batch_size") and value < 1:
+            raise SyntaxDataError(f"{name} is {value}: at least 1 is wanted")
+
+
+def cut_short(translation: Translation) -> str:
+    """What is said of a translation that is cut."""
+    return f"it has {len(translation.pieces)} pieces, the most that max_len_b or the model allows"
+
+
+def too_long(pieces: int, most: int, side: str = "sentence") -> str:
+    """The error of a sentence, or its translation, of so many pieces, ``</s>`` not counted."""
+    return f"the {side} has {pieces} pieces, and the model takes {most}: split it"
