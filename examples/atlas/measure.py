@@ -3,7 +3,8 @@
 
     python examples/atlas/measure.py --data runs/atlas/data
 
---data holds for each language of the first part ``text/LANG/test.LANG``, ``pages/test.page`` and
+--data holds for each language of the first part ``text/LANG/test.LANG``,
+``LANG/pieces/test.en.conllu``, ``pages/test.page`` and
 ``order.LANG.json`` (word_order.py), for ATIS ``atis/text/test.tr`` and ``atis/pieces/PARSE/test.en.conllu``, and for
 Multi30k ``multi30k/text/test.de`` and ``test1.de``.
 Intervals are of 95 %, over sentences and seeds, for the languages over pages and seeds
@@ -23,9 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from keep import read_kept
 
-from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.lab.scoring.metrics import Scorer
-from fairseq_syntax.lab.scoring.shares import measure
+from fairseq_syntax.lab.scoring.properties import Property
+from fairseq_syntax.lab.scoring.shares import measure, measure_by
 from fairseq_syntax.lab.scoring.significance import Difference, Resampled
 
 HERE = Path(__file__).resolve().parent
@@ -34,6 +36,8 @@ TOKENIZERS = {"zh_cn": ("zh", "char"), "ja": ("ja-mecab", "char")}
 LANGUAGES = ("de", "fr", "hu", "tr", "zh_cn", "ja")
 CONTROLS = ("linear", "random", "relabelled")
 DRAWS = 10_000
+# What Japanese, Turkish and Hungarian reorder: objects and obliques before the verb, relative clauses before the noun.
+PROPERTIES = ("length", "longest-dependency", "label=obj", "label=obl", "label=acl:relcl")
 MULTI30K = HERE.parent / "multi30k"
 TESTS = {"test_2016": "test", "test_2017": "test1"}
 
@@ -62,13 +66,22 @@ def figures(difference: Difference) -> list[float]:
     return [difference.difference, difference.low, difference.high, difference.detectable]
 
 
-def language(runs: Runs, references: Sequence[str], pages: Sequence[str], tokenizers: Sequence[str]) -> dict[str, Any]:
-    """Scores of the systems, and what of each gain is syntax, by metric."""
+def language(
+    runs: Runs,
+    references: Sequence[str],
+    pages: Sequence[str],
+    parses: Sequence[ParsedLine],
+    tokenizers: Sequence[str],
+) -> dict[str, Any]:
+    """Scores of the systems, and what of each gain is syntax, by metric; in BLEU also by properties of the parse."""
     metrics: dict[str, Any] = {}
     for name, scorer in scorers(references, tokenizers).items():
         resampled = Resampled(scorer, runs, DRAWS, groups=pages)
         metrics[name] = {"scores": resampled.score, "signature": scorer.signature}
         metrics[name]["rows"] = measure(resampled, BASELINE, CONTROLS) if BASELINE in runs else []
+        if name == "BLEU" and BASELINE in runs:
+            properties = [Property.of(text) for text in PROPERTIES]
+            metrics[name]["by"] = measure_by(scorer, runs, BASELINE, CONTROLS, parses, properties, groups=pages)
     return {"seeds": {system: len(each) for system, each in runs.items()}, "metrics": metrics}
 
 
@@ -167,7 +180,8 @@ def results(data: Path, kept: Path) -> Mapping[str, Any]:
         if runs:
             references = text_of(data / "text" / lang / f"test.{lang}")
             pages = text_of(data / "pages" / "test.page")
-            languages[lang] |= language(runs, references, pages, TOKENIZERS.get(lang, ("13a",)))
+            parses = list(read_conllu(data / lang / "pieces" / "test.en.conllu", n_lines=len(references)))
+            languages[lang] |= language(runs, references, pages, parses, TOKENIZERS.get(lang, ("13a",)))
     atis = runs_of(kept / "atis.jsonl.xz")
     return {
         "languages": languages,

@@ -207,6 +207,32 @@ def languages_table(languages: Mapping[str, Any]) -> Table:
     return Table("One English text in six languages", head, rows, notes)
 
 
+def where(languages: Mapping[str, Any]) -> str:
+    """What PSH gains by properties of the source's parse, a table for each language that has been run."""
+    tables = []
+    for lang, of in languages.items():
+        by = of.get("metrics", {}).get("BLEU", {}).get("by", [])
+        rows = []
+        for one in by:
+            for interval_of in one["intervals"]:
+                row = row_of(interval_of["rows"], "PSH")
+                less = interval(twin_of(row, "linear").get("syntax"))
+                between = bounds(interval_of["over"], interval_of["to"])
+                lines = str(interval_of["sentences"])
+                rows.append([one["property"], between, lines, interval(row.get("gain")), less])
+        if rows:
+            head = ["property", "", "paragraphs", "PSH gains", "the parse less *linear*"]
+            tables.append(Table(f"{LANGUAGES[lang]}: where", head, rows, []).render("markdown"))
+    return "\n\n".join(tables) or "Where in these languages the gain is, has not been measured yet."
+
+
+def bounds(over: float | None, to: float | None) -> str:
+    """``10 to 20``, ``≤ 10`` or ``> 20``: above the one, at most the other."""
+    if over is None:
+        return f"≤ {to:g}"
+    return f"> {over:g}" if to is None else f"> {over:g}, ≤ {to:g}"
+
+
 def languages_sentence(languages: Mapping[str, Any]) -> str:
     """Over how many languages what is known."""
     orders = {lang: of["order"]["crossing"] for lang, of in languages.items() if of["order"]}
@@ -398,6 +424,7 @@ def page(results: Mapping[str, Any]) -> str:
     return template.format(
         sentences="\n".join(f"- {sentence}" for sentence in sentences),
         languages=languages_table(languages).render("markdown"),
+        where=where(languages),
         amounts=amounts_table(results["amounts"], tests).render("markdown"),
         quality=parse_table(quality).render("markdown") if quality else "Not run yet.",
         controls=controls_table(tests).render("markdown"),

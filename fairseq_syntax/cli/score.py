@@ -143,7 +143,7 @@ def main(args: argparse.Namespace) -> int:
     if args.controls:
         runs = {system.name: [run.lines for run in system.runs] for system in systems}
         by = [Property.of(text) for text in args.controls_by or ()]
-        report["shares"] = shares(runs, references, options, args.baseline, args.controls, parses or [], by)
+        report["shares"] = shares(runs, references, options, args.baseline, args.controls, parses or [], by, groups)
     text = json.dumps(report, indent=1, ensure_ascii=False)
     if args.json == "-":
         print(text)

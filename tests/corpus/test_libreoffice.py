@@ -191,9 +191,9 @@ def test_the_parts(packages):
     assert corpus.pairs(corpus.parts["test"], "tr")[0][1] == others[0][corpus.parts["test"][0].key]
 
 
-def test_the_reader(packages, tmp_path):
-    pages = tmp_path / "pages"
-    options = {"languages": ["tr", "ja"], "pages": str(pages)}
+def test_the_reader(packages):
+    pages = packages / "pages"
+    options = {"languages": ["tr", "ja"], "pages": True}
     rows = {
         target: dict(read_corpus("libreoffice", packages, "en", target, options=options)) for target in ("ja", "tr")
     }

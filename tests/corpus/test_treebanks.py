@@ -30,14 +30,14 @@ def treebanks(tmp_path) -> Path:
     return tmp_path
 
 
-def test_pairs_and_trees(treebanks, tmp_path):
-    options = {"trees": str(tmp_path / "trees")}
+def test_pairs_and_trees(treebanks):
+    options = {"trees": True}
     splits = {
         split.name: list(split.rows) for split in read_corpus("treebanks", treebanks, "en", "tr", options=options)
     }
     assert splits == {name: [("a b c", "z"), ("e f", "xy")] for name in ("train", "valid", "test")}
     for name, rows in splits.items():
-        lines = list(read_conllu(tmp_path / "trees" / f"{name}.en.conllu"))
+        lines = list(read_conllu(treebanks / "trees" / f"{name}.en.conllu"))
         assert [" ".join(line.words) for line in lines] == [row[0] for row in rows]
 
 

@@ -77,6 +77,12 @@ def test_intervals_of_a_property():
     assert [i["sentences"] for i in found["intervals"]] == [10, 20]
     resampled = Resampled(scorer, systems, 10, subset=range(10))
     assert found["intervals"][0]["rows"] == measure(resampled, "base", ["linear"])
+    groups = [str(n // 3) for n in range(30)]
+    grouped = Resampled(scorer, systems, 10, subset=range(10), groups=groups)
+    options = {"draws": 10, "groups": groups}
+    (of_groups,) = measure_by(scorer, systems, "base", ["linear"], parses, [Property.of("length@3")], **options)
+    assert of_groups["intervals"][0]["rows"] == measure(grouped, "base", ["linear"])
+    assert of_groups["intervals"][0]["rows"] != found["intervals"][0]["rows"]
     table = by_table("chrF", found)
     assert table.header == ["", "≤ 3", "> 3"] and len(table.rows) == 3
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from scipy.stats import kendalltau
 
+from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.lab.recipes.reading import load
 
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
@@ -163,3 +165,30 @@ def test_runs_of_a_kept_grid(tmp_path):
         file.writelines(json.dumps(run) + "\n" for run in runs)
     assert measure.runs_of(tmp_path / "kept.jsonl.xz") == {"a": [["a 1"], ["a 2"]], "b": [["b 1"], ["b 2"]]}
     assert measure.runs_of(tmp_path / "none.jsonl.xz") == {}
+
+
+def test_languages_differ_in_the_language_alone():
+    recipes = {path.stem: load(path) for path in ATLAS.glob("libreoffice*.yaml")}
+    assert len(recipes) == len(page.LANGUAGES) == len({recipe.folder for recipe in recipes.values()})
+    assert {recipe.corpus.target for recipe in recipes.values()} == set(page.LANGUAGES)
+    german = recipes["libreoffice"]
+    for recipe in recipes.values():
+        assert (recipe.systems, recipe.train, recipe.size, recipe.seeds) == (
+            german.systems,
+            german.train,
+            german.size,
+            german.seeds,
+        )
+        assert set(recipe.pieces.size) == {"en", recipe.corpus.target}
+    for system, controls in page.LANGUAGE_ROWS:
+        assert {system, *(f"{system}.{control}" for control in controls)} <= set(german.systems)
+
+
+def test_the_rows_of_parse_quality_are_those_of_the_recipes():
+    named = set(load(ATLAS / "atis.yaml").systems) | set(load(ATLAS / "atis-parser.yaml").systems)
+    assert named == {"transformer", *(page.name_of(*row) for row in page.parse_rows())}
+
+
+def test_the_bootstrap_draws_pages(capsys):
+    assert command(["run", str(ATLAS / "libreoffice-tr.yaml"), "--dry-run"]) == 0
+    assert "pages/test.page" in capsys.readouterr().out

@@ -302,13 +302,13 @@ def make_corpus(english: Paragraphs, others: Mapping[str, Paragraphs]) -> Corpus
 
 
 def read(
-    data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES, pages: str = ""
+    data: Path, source: str, target: str, *, languages: Sequence[str] = LANGUAGES, pages: bool = False
 ) -> Iterator[Split]:
     """The splits train, valid and test.
 
     Args:
         languages: those whose common paragraphs are split; for the same tests, the same for every language pair
-        pages: folder for ``SPLIT.page``, the page that each line is from; none: they are not written
+        pages: also write ``pages/SPLIT.page`` in the corpus's folder, the page that each line is from
 
     Raises:
         SyntaxDataError: the pair is not English and one of these, or a package is missing or damaged
@@ -323,8 +323,8 @@ def read(
         if name == "train":
             paragraphs = paragraphs + corpus.more[target]
         if pages:
-            make_folder(Path(pages))
-            with atomic_open(Path(pages, f"{name}.page")) as file:
+            make_folder(data / "pages")
+            with atomic_open(data / "pages" / f"{name}.page") as file:
                 file.writelines(paragraph.key.page + "\n" for paragraph in paragraphs)
         yield Split(name, corpus.pairs(paragraphs, target))
 

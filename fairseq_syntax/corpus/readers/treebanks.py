@@ -2,8 +2,8 @@
 
 Files: ``en_*-ud-train.conllu``, ``-dev`` and ``-test`` and those of the other language, plain or
 ``.gz``. Sentences with the same ``sent_id`` are a pair. The source has its words with spaces
-between, as the treebank has them, the target its text. ``trees`` names a folder for the source's
-trees, ``SPLIT.LANG.conllu``: give it to ``parse.source.files``.
+between, as the treebank has them, the target its text. ``trees: true`` writes the source's
+trees, for ``parse.source.files``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class TreebankSentence(NamedTuple):
     text: str
 
 
-def read(data: Path, source: str, target: str, *, trees: str = "") -> Iterator[Split]:
+def read(data: Path, source: str, target: str, *, trees: bool = False) -> Iterator[Split]:
     """The splits train, valid and test.
 
     Args:
-        trees: folder for the source's trees; none: they are not written
+        trees: also write the source's trees, ``trees/SPLIT.LANG.conllu`` in the corpus's folder
 
     Raises:
         SyntaxDataError: a file is missing, a sentence has no id, or two have the same
@@ -47,8 +47,8 @@ def read(data: Path, source: str, target: str, *, trees: str = "") -> Iterator[S
         if not common:
             raise SyntaxDataError(f"has no sentence of {paths[1].name}", path=paths[0], hint="by sent_id")
         if trees:
-            make_folder(trees)
-            with atomic_open(Path(trees, f"{split}.{source}.conllu")) as file:
+            make_folder(data / "trees")
+            with atomic_open(data / "trees" / f"{split}.{source}.conllu") as file:
                 for sentence_id in common:
                     file.write("\n".join(ours[sentence_id].rows) + "\n\n")
         rows: list[Row] = [(" ".join(ours[each].words), theirs[each].text) for each in common]

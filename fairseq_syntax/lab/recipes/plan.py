@@ -547,9 +547,10 @@ class Plan:
             words += ["--baseline", baseline, "--resamples", str(score.resamples), "--trials", str(score.trials)]
         else:  # not finished: no test against it, and none against another
             words += ["--resamples", "0", "--trials", "0"]
-        if table.lines:
-            pattern = score.lines[table.lines].replace("{test}", table.test).replace("{folder}", str(self.folder))
-            words += ["--lines", In(located(pattern, self.base))]
+        for option, pattern in (("--groups", score.groups), ("--lines", score.lines.get(table.lines))):
+            if pattern is not None:
+                path = pattern.replace("{test}", table.test).replace("{folder}", str(self.folder))
+                words += [option, In(located(path, self.base))]
         if also := [name for name in score.also_against if name in runs and baseline in runs]:
             words += ["--also-against", *also]
         words += ["--beer", score.beer] if score.beer else []

@@ -250,6 +250,11 @@ class Score(Section):
     by_length: int | None = Field(None, ge=1, description="also BLEU and gains by length, in steps of N tokens")
     by_length_of: Literal["source", "target"] = Field("source", description="whose length")
     by: list[str] = Field([], description="also by properties of the parse: depth, label=acl, length@10,20,30, …")
+    groups: str | None = Field(
+        None,
+        description="a file with a line for each sentence, the same for those of a document, which the bootstrap then "
+        "draws; {test} in its name",
+    )
     lines: dict[Name, str] = Field(
         {},
         description="also of some lines alone: name and file, whose lines that are not empty choose; {test} in it",

@@ -107,11 +107,12 @@ def measure_by(
     properties: Sequence[Property],
     *,
     draws: int = 1000,
+    groups: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
     """:func:`measure` in the intervals of each property of the source's parse.
 
     Args:
-        scorer, runs, draws: as in :class:`.significance.Resampled`
+        scorer, runs, draws, groups: as in :class:`.significance.Resampled`
         parses: of the source's lines
 
     Returns:
@@ -123,7 +124,8 @@ def measure_by(
         for interval in prop.intervals(prop.values(parses)):
             chosen = interval.lines.tolist()
             entry: dict[str, Any] = {"over": interval.over, "to": interval.to, "sentences": len(chosen)}
-            entry["rows"] = measure(Resampled(scorer, runs, draws, subset=chosen), baseline, controls)
+            resampled = Resampled(scorer, runs, draws, subset=chosen, groups=groups)
+            entry["rows"] = measure(resampled, baseline, controls)
             intervals.append(entry)
         found.append({"property": prop.name, "intervals": intervals})
     return found
@@ -137,6 +139,7 @@ def shares(
     controls: Sequence[str],
     parses: Sequence[ParsedLine],
     properties: Sequence[Property],
+    groups: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """:func:`measure` in all metrics of which more is better.
 
@@ -150,11 +153,11 @@ def shares(
         if key in METRICS:
             scorer = Scorer(key, references, options.tokenize, options.lowercase)
             if scorer.higher_is_better:
-                resampled = Resampled(scorer, runs, DRAWS)
+                resampled = Resampled(scorer, runs, DRAWS, groups=groups)
                 report["metrics"][scorer.name] = measure(resampled, baseline, controls)
                 report["own"][scorer.name] = resampled.own_part()
                 report["by"][scorer.name] = measure_by(
-                    scorer, runs, baseline, controls, parses, properties, draws=DRAWS_BY
+                    scorer, runs, baseline, controls, parses, properties, draws=DRAWS_BY, groups=groups
                 )
     return report
 
