@@ -36,7 +36,9 @@ def register() -> None:
     A second call changes nothing.
     """
     from fairseq_syntax import compat
+    from fairseq_syntax.runtime.faults import report_in_fairseq
 
+    report_in_fairseq()
     with compat.unchanged_logging():
         compat.allow_checkpoint_types()
         compat.processes_without_gpus()
@@ -44,7 +46,7 @@ def register() -> None:
         compat.checked_checkpoints()
         compat.checkpoints_to_go_on_from()
         compat.embeddings_with_or_without_a_header()
-        compat.one_training_per_folder()
+        compat.trainings_begin_by_themselves()
         compat.raw_text_in_the_hub_interface()
         from fairseq_syntax import criterions, systems, tasks  # noqa: F401
         from fairseq_syntax.data import preprocess_hook

@@ -11,18 +11,19 @@ import functools
 import inspect
 import logging
 import os
+import resource
 import socket
 import typing
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, hold_folder, read_lines
+from fairseq_syntax.runtime.files import read_lines
 
 _EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
 
@@ -283,28 +284,41 @@ def embeddings_with_or_without_a_header() -> None:
     utils.parse_embedding = parse_embedding
 
 
-def one_training_per_folder() -> None:
-    """Let a training hold its ``--save-dir``: a second one would write its checkpoints over those of the first.
+def trainings_begin_by_themselves() -> None:
+    """Let a training begin without the best score of the last one of this process, to which fairseq compares its own.
 
-    And let it begin without the best score of the last training of this process, as in a sweep of fairseq-hydra-train,
-    to which fairseq compares its own.
+    As in a sweep of fairseq-hydra-train, of which the second run would keep no best checkpoint. And whether checkpoints
+    can be written is asked by our task, which knows whether there will be any.
     """
     from fairseq import checkpoint_utils
 
     verify = checkpoint_utils.verify_checkpoint_directory
-    if getattr(verify, "holds_the_folder", False):
+    if getattr(verify, "forgets_the_best", False):
         return
 
     @functools.wraps(verify)
     def verify_checkpoint_directory(save_dir: str) -> None:
-        with as_data_error(save_dir):
+        check_open_files()
+        with suppress(OSError):
             verify(save_dir)
-        hold_folder(save_dir)
         if hasattr(checkpoint_utils.save_checkpoint, "best"):
             del checkpoint_utils.save_checkpoint.best
 
-    verify_checkpoint_directory.holds_the_folder = True  # type: ignore[attr-defined]
+    verify_checkpoint_directory.forgets_the_best = True  # type: ignore[attr-defined]
     checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
+
+
+def check_open_files(wanted: int = 128) -> None:
+    """Raise the limit of open files as far as the system lets it.
+
+    Raises:
+        SyntaxDataError: it is so low that a worker that loads data would fail at it, for which training waits for ever
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise SyntaxDataError(f"only {hard} files may be open at a time: {wanted} are wanted", hint="ulimit -n 1024")
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def raw_text_in_the_hub_interface() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from fairseq_syntax import __version__, register
 from fairseq_syntax.cli.command import GROUPS, add_command, commands, load
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.faults import discard_output, report, write_utf8
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,16 +47,20 @@ def main(argv: list[str] | None = None) -> int:
         own.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
     if modules[args.subcommand].COMMAND.needs_fairseq:
         register()
+    write_utf8()
     try:
-        return modules[args.subcommand].main(args) or 0
-    except SyntaxDataError as error:
-        print(f"fairseq-syntax {args.subcommand}: error: {error}", file=sys.stderr)
-        return 1
+        status: int = modules[args.subcommand].main(args) or 0
+        sys.stdout.flush()  # of a full disk, Python would only say so when it ends
+        return status
     except BrokenPipeError:
         return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    except (SyntaxDataError, OSError, KeyboardInterrupt) as error:
+        reported = report(f"fairseq-syntax {args.subcommand}", error)
+        if reported is None:
+            raise
+        if isinstance(error, OSError) and error.filename is None:
+            discard_output()
+        return reported
 
 
 def _by_group(modules: dict[str, Any]) -> str:

@@ -360,8 +360,11 @@ def hold_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def _check_locks(path: str | os.PathLike[str], error: OSError) -> None:
-    """Raises SyntaxDataError unless the error is that of a file system without locks, where nothing is locked."""
-    if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+    """Raises SyntaxDataError unless nothing is locked: on a file system without locks, or where nobody may write.
+
+    What then has to be written there fails by itself; what is done already has nothing to write.
+    """
+    if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EROFS, errno.EACCES, errno.EPERM):
         raise _data_error(path, error) from error
 
 

@@ -145,4 +145,6 @@ def note_files(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
             before = None
         files = dict(before.files) if before is not None else {}
         files |= {name: entry_of(folder / name) for name in names if (folder / name).is_file()}
+        if before is not None and files == before.files:
+            return
         write_json(folder / MANIFEST, sealed({"format": FORMAT_VERSION, "files": dict(sorted(files.items()))}))

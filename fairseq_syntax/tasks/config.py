@@ -51,6 +51,9 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     fp16: bool = II("common.fp16")
     memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
     ddp_backend: str = II("distributed_training.ddp_backend")
+    save_dir: str = II("checkpoint.save_dir")
+    no_save: bool = II("checkpoint.no_save")
+    distributed_rank: int = II("distributed_training.distributed_rank")
     num_shards: int = II("dataset.num_shards")
     shard_id: int = II("dataset.shard_id")
     replace_unk: Optional[str] = II("generation.replace_unk")  # noqa: UP045

@@ -16,6 +16,7 @@ from fairseq.models.lstm import LSTMModel
 from omegaconf import OmegaConf
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import as_data_error, hold_folder
 
 if TYPE_CHECKING:
     from fairseq_syntax.tasks.config import SyntaxTranslationConfig
@@ -114,6 +115,21 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
             "--merge-src-tgt-embed makes one dictionary of two, and the data are numbered by the two",
             hint="fairseq-preprocess --joined-dictionary, and --share-all-embeddings",
         )
+
+
+def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
+    """Let a training hold its ``--save-dir``: a second one would write its checkpoints over those of the first.
+
+    Raises:
+        SyntaxDataError: another training holds it, or it cannot be written
+    """
+    if cfg.no_save is not False or cfg.distributed_rank not in (0, None) or str(cfg.save_dir).startswith("${"):
+        return
+    with as_data_error(cfg.save_dir):
+        os.makedirs(cfg.save_dir, exist_ok=True)
+        with open(os.path.join(cfg.save_dir, ".in-use.lock"), "a"):
+            pass
+    hold_folder(cfg.save_dir)
 
 
 def check_one_shard(cfg: SyntaxTranslationConfig) -> None:

@@ -36,6 +36,7 @@ from fairseq_syntax.tasks.refusals import (
     check_one_shard,
     check_task,
     check_training,
+    hold_save_dir,
 )
 
 NOTHING: frozenset[str] = frozenset()
@@ -222,6 +223,7 @@ class SyntaxTranslationTask(TranslationTask):
         """
         if not from_checkpoint:
             check_training(self.cfg, cfg, one_dictionary=self.source_dictionary == self.target_dictionary)
+            hold_save_dir(self.cfg)
         if from_checkpoint:
             forget_embedding_files(cfg)
         model = super().build_model(cfg, from_checkpoint)

@@ -1,0 +1,113 @@
+"""A user's fault on one line: at the end of ``fairseq-syntax`` and of fairseq's own commands.
+
+Whoever wants the traceback sets ``FAIRSEQ_SYNTAX_TRACEBACK=1``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from fairseq_syntax.errors import SyntaxDataError
+
+WITH_TRACEBACK = "FAIRSEQ_SYNTAX_TRACEBACK"
+INTERRUPTED = 130  # the exit status after Ctrl-C: 128 and the number of the signal
+_OF_ANOTHER_PROCESS = re.compile(r"(?:^|\n)(?:[\w.]+\.)?SyntaxDataError: (?P<text>.+?)\s*\Z", re.DOTALL)
+_HINTS = {
+    errno.ENOSPC: "make room, and run the command again",
+    errno.EDQUOT: "make room, and run the command again",
+    errno.EMFILE: "let more files be open: ulimit -n 1024",
+}
+
+
+def fault(error: BaseException) -> str | None:
+    """What to tell the user of an error; None where it is a defect of a program, which its traceback shows.
+
+    A user's fault is a SyntaxDataError, also of another process that sent its text, an OSError (a full disk, a file
+    that is not there), or what fairseq's commands say of their options.
+    """
+    if isinstance(error, SyntaxDataError):
+        worker = _OF_ANOTHER_PROCESS.search(error.message)
+        return worker["text"].strip() if worker else str(error)
+    if isinstance(error, OSError) and error.errno is None:  # fairseq's own, "Model file not found"
+        return str(error) or None
+    if isinstance(error, OSError):
+        names = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        hint = f" ({_HINTS[error.errno]})" if error.errno in _HINTS else ""
+        return f"{names + ': ' if names else ''}{error.strerror}{hint}"
+    other = _OF_ANOTHER_PROCESS.search(str(error)) if type(error).__name__ == "ProcessRaisedException" else None
+    if other:
+        return other["text"].strip()
+    before = error.__cause__ or error.__context__
+    if isinstance(before, OSError) and before.errno in _HINTS:  # PyTorch's own error of a write that failed
+        return fault(before)
+    if type(error) in (AssertionError, Exception, ValueError) and str(error) and _raised_by_fairseq(error):
+        return str(error).strip().partition("\n")[0]
+    return None
+
+
+def _raised_by_fairseq(error: BaseException) -> bool:
+    """Whether a check of fairseq's own raised it."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    folder = Path(trace.tb_frame.f_code.co_filename).parts if trace is not None else ()
+    return "fairseq" in folder or "fairseq_cli" in folder
+
+
+def report(command: str, error: BaseException) -> int | None:
+    """Print a user's fault on stderr; the exit status, or None where the traceback is wanted."""
+    if isinstance(error, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    text = fault(error)
+    if text is None or os.environ.get(WITH_TRACEBACK):
+        return None
+    print(f"{command}: error: {text}", file=sys.stderr)
+    return 1
+
+
+def discard_output() -> None:
+    """Let what could not be written to the standard output be forgotten: Python would complain of it at the end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_utf8() -> None:
+    """Let the standard output be UTF-8, as all files are, whatever the locale: an error would come after the work."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None and (stream.encoding or "").lower().replace("-", "") != "utf8":
+            reconfigure(encoding="utf-8")
+
+
+def report_in_fairseq() -> None:
+    """Let fairseq's commands end as this package's do: with one line, 130 after Ctrl-C, and texts in UTF-8."""
+    main = sys.modules.get("__main__")
+    module = getattr(getattr(main, "__spec__", None), "name", None) or ""
+    command = Path(sys.argv[0]).name if sys.argv else ""
+    if module.startswith("fairseq_cli."):
+        command = module.replace("fairseq_cli.", "fairseq-").replace("_", "-")
+    elif not command.startswith("fairseq-") or command == "fairseq-syntax":
+        return
+    if getattr(sys.excepthook, "reports_faults", False):
+        return
+    write_utf8()
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        status = report(command, error)
+        if status is None:
+            usual(kind, error, trace)
+        else:
+            if isinstance(error, OSError):
+                discard_output()
+            raise SystemExit(status)
+
+    hook.reports_faults = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

@@ -1,0 +1,80 @@
+"""What a user sees of a fault: one line and an exit status, in this package's command and in fairseq's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import toy_data
+
+TASK = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu"]
+
+
+def fairseq_argv(command: str, *arguments) -> list[str]:
+    user_dir = ["--user-dir", str(toy_data.USER_DIR)]
+    return [sys.executable, "-m", f"fairseq_cli.{command}", *map(str, arguments), *user_dir]
+
+
+def run(argv: list[str], shell_before: str = "", **environment) -> subprocess.CompletedProcess:
+    options = {"env": {**os.environ, "PYTHONWARNINGS": "ignore", **environment}, "capture_output": True, "text": True}
+    if shell_before:
+        argv = ["bash", "-c", f'{shell_before}; exec "$@"', "bash", *argv]
+    return subprocess.run(argv, timeout=300, **options)
+
+
+def errors_of(done: subprocess.CompletedProcess) -> list[str]:
+    return [line for line in done.stderr.splitlines() if not line.startswith(("INFO:", "DEBUG:")) and line.strip()]
+
+
+def test_a_fault_inside_a_command_of_fairseq_is_one_line(toy, tmp_path):
+    argv = fairseq_argv("generate", toy.data, *TASK, "--path", tmp_path / "none.pt", "--gen-subset", "nope")
+    done = run(argv)
+    assert done.returncode == 1 and len(errors_of(done)) == 1 and "none.pt" in done.stderr, done.stderr
+    assert "Traceback" in run(argv, FAIRSEQ_SYNTAX_TRACEBACK="1").stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_behind_the_output_is_one_line(toy, trained):
+    generating = fairseq_argv("generate", toy.data, *TASK, "--path", trained, "--max-tokens", 400)
+    ours = [sys.executable, "-m", "fairseq_syntax", "translate", str(trained), "--device", "cpu"]
+    for argv in (generating, [*ours, "--input", str(toy.raw / "test.en.conllu")]):
+        done = run(argv, "exec > /dev/full")
+        assert done.returncode == 1 and len(errors_of(done)) == 1 and "No space left" in done.stderr, done.stderr
+
+
+def test_output_is_utf8_whatever_the_locale(toy, trained, tmp_path):
+    (tmp_path / "text").write_text("größe\n", "utf-8")
+    argv = [sys.executable, "-c", "from fairseq_syntax.runtime.faults import write_utf8; write_utf8(); print('größe')"]
+    assert run(argv, PYTHONIOENCODING="ascii").returncode == 0
+
+
+def training(toy, folder: Path) -> list[str]:
+    options = {**toy_data.MODEL, **toy_data.TRAINING, "--max-epoch": 5000, "--num-workers": 1, "--log-format": "simple"}
+    given = [x for name, value in options.items() for x in (name, value)]
+    return fairseq_argv("train", toy.data, "--save-dir", folder, *given, *toy_data.FLAGS)
+
+
+def test_an_interrupted_training_ends_clean_and_a_second_one_in_its_folder_does_not_begin(toy, tmp_path):
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    pipe = subprocess.PIPE
+    first = subprocess.Popen(training(toy, tmp_path), env=environment, stdout=pipe, stderr=pipe, text=True)
+    try:
+        deadline = time.monotonic() + 200
+        while not (tmp_path / "checkpoint_last.pt").exists() and time.monotonic() < deadline and first.poll() is None:
+            time.sleep(0.2)
+        second = run(training(toy, tmp_path))
+        assert second.returncode == 1 and str(tmp_path) in errors_of(second)[-1] and len(errors_of(second)) == 1
+    finally:
+        first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=100)
+    assert first.returncode == 130 and "Traceback" not in said and "interrupted" in said, said
+
+
+def test_too_few_open_files_do_not_let_a_training_wait_for_ever(toy, tmp_path):
+    done = run(training(toy, tmp_path), "ulimit -n 40")
+    assert done.returncode == 1 and "ulimit" in done.stderr and len(errors_of(done)) == 1, done.stderr
