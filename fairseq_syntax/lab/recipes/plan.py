@@ -518,6 +518,11 @@ class Plan:
         tables = [Table(test, variant) for variant in variants for test in self.tests]
         return tables + [Table(t.test, t.variant, lines) for lines in self.recipe.score.lines for t in tables]
 
+    @property
+    def tokenize(self) -> str:
+        """sacrebleu's tokenizer for the target."""
+        return self.recipe.score.tokenize or tokenizer_of(self.langs[1])
+
     def score_file(self, table: Table) -> Path:
         """The scores of a table, as JSON."""
         return self.folder / "scores" / f"{table}.json"
@@ -540,8 +545,7 @@ class Plan:
             reads += files
             words.append(Free(f"{name}=" + ",".join(str(Out(file)) for file in files)))
         words += ["--metrics", *score.metrics]
-        tokenize = score.tokenize or tokenizer_of(self.langs[1])
-        words += ["--tokenize", tokenize] if tokenize != "13a" else []
+        words += ["--tokenize", self.tokenize] if self.tokenize != "13a" else []
         words += ["--lowercase"] if score.lowercase else []
         if baseline in runs:
             words += ["--baseline", baseline, "--resamples", str(score.resamples), "--trials", str(score.trials)]

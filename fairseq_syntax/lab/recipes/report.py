@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairseq_syntax.lab.recipes.environment import described
 from fairseq_syntax.lab.recipes.plan import MAIN, Plan, Run
 from fairseq_syntax.lab.recipes.plan import Table as Scored
+from fairseq_syntax.lab.recipes.schema import Published
 from fairseq_syntax.lab.recipes.verdict import verdict
 from fairseq_syntax.lab.scoring.logs import Curves
-from fairseq_syntax.lab.scoring.metrics import LOWER_IS_BETTER
+from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
 from fairseq_syntax.lab.scoring.report import tables
 from fairseq_syntax.lab.scoring.shares import by_table, share_table
 from fairseq_syntax.lab.scoring.tables import Table, number
-from fairseq_syntax.runtime.files import atomic_open
+from fairseq_syntax.runtime.files import atomic_open, make_folder
 
 
 @dataclass
@@ -39,17 +42,25 @@ class Results:
 
 
 @dataclass
+class Picture:
+    """A figure, in a file beside the report."""
+
+    path: Path
+    title: str
+
+
+@dataclass
 class Section:
-    """A heading with paragraphs, tables and code (texts that begin with ``$``); ``rest``: it is folded away."""
+    """A heading with paragraphs, tables, code (texts that begin with ``$``) and pictures; ``rest``: folded away."""
 
     title: str
-    blocks: list[str | Table]
+    blocks: Sequence[str | Table | Picture]
     rest: bool = False
 
 
 def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     """Write report.md and report.html into the recipe's folder; their paths."""
-    sections = list(report(plan, results))
+    sections = [*report(plan, results), *pictures(plan, results)]
     pages = plan.folder / "report.md", plan.folder / "report.html"
     with atomic_open(pages[0]) as file:
         file.write(as_markdown(plan, sections))
@@ -84,7 +95,7 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
                 f"Gains with controls: {name}", [*found, *(each for each in by if each is not None)], rest=True
             )
     if recipe.published:
-        yield Section("Published", [published(plan)])
+        yield Section("Published", published(plan, results))
     for table, one in results.reports.items():
         yield Section(f"Tests and signatures: {table}", list(tables(dict(one))), rest=True)
     about = {name: one.about for name, one in recipe.systems.items() if one.about}
@@ -101,13 +112,21 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     variant = recipe.translate.variants.get(scored[0].variant)
     baseline = (variant and variant.baseline) or recipe.baseline
     metric = next(iter(results.reports[scored[0]]["signatures"]))
-    figures = [one for one in recipe.published if scored[0].variant == MAIN and not scored[0].lines]
+    # a paper's figures in another metric stand in a table of their own
+    figures = [one for one in recipe.published if one.metric == metric]
+    figures = figures if scored[0].variant == MAIN and not scored[0].lines else []
     header, several = ["system"], len(recipe.seeds) > 1
     header += ["seeds"] if several else []
     for table in scored:
         header += [f"{metric}, {table.test}", "gain", "significant"]
         header += [one.source for one in figures if one.test == table.test]
     header += [one.source for one in figures if one.test is None]
+    means = (
+        [one for one in recipe.published if one.metric == f"mean {metric} of the tests" and figures]
+        if recipe.score.mean
+        else []
+    )
+    header += ["mean of the tests", *(one.source for one in means)] if recipe.score.mean else []
     rows = []
     names = [name for name in recipe.systems if any(_entry(results.reports[t], name) for t in scored)]
     names += [name for one in figures for name in one.figures if name not in recipe.systems]
@@ -119,6 +138,10 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
             row += _cells(entry, metric, name == baseline)
             row += [number(one.figures.get(name)) for one in figures if one.test == table.test]
         row += [number(one.figures.get(name)) for one in figures if one.test is None]
+        if recipe.score.mean:
+            scores = [entry["mean"][metric] for entry in entries if entry]
+            row.append(number(statistics.fmean(scores) if len(scores) == len(scored) else None))
+            row += [number(one.figures.get(name)) for one in means]
         rows.append(row)
     compared = sum(1 for name in names if name in recipe.systems and name != baseline)
     notes = [f"gain over {baseline}; significant: p < 0.05 in the bootstrap over sentences and seeds"]
@@ -144,6 +167,49 @@ def _cells(entry: Mapping[str, Any] | None, metric: str, is_baseline: bool) -> l
     worse = (tests["difference"] < 0) is not (metric in LOWER_IS_BETTER)
     said = "–" if p is None else "no" if p >= 0.05 else "yes, worse" if worse else "yes"
     return [score, f"{tests['difference']:+.2f}", said]
+
+
+def pictures(plan: Plan, results: Results) -> Iterator[Section]:
+    """Draw and save: BLEU and gains by length, box plots of the sentences' scores."""
+    from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, gain_by_length, save
+
+    folder = plan.folder / "figures"
+    for table, one in results.reports.items():
+        drawn = {}
+        if "by_length" in one:
+            drawn["BLEU by length"] = bleu_by_length(one["by_length"])
+            if one.get("baseline") and len(one["systems"]) > 1:
+                drawn["Gains by length"] = gain_by_length(one["by_length"], one["baseline"])
+        if plan.recipe.score.box and not table.lines and (scores := sentence_scores(plan, table, one)):
+            drawn["Scores of sentences"] = box_plot(scores, next(iter(one["signatures"])))
+        saved = []
+        for title, figure in drawn.items():
+            make_folder(folder)
+            picture = Picture(folder / f"{table}.{title.lower().replace(' ', '-')}.svg", title)
+            save(figure, picture.path)
+            saved.append(picture)
+        if saved:
+            yield Section(f"Figures: {table}", saved)
+
+
+def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Each system's scores [N] of the sentences of a test, mean over its seeds; of systems whose outputs are there."""
+    from fairseq_syntax.lab.scoring.metrics import Scorer
+    from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
+
+    score = plan.recipe.score
+    references = [path for path in plan.references(table.test) if path.exists()]
+    key = next((key for key in score.metrics if key in METRICS), None)
+    if key is None or not references:
+        return {}
+    scorer = Scorer(key, [read_text(path) for path in references], plan.tokenize, score.lowercase)
+    scores = {}
+    for system in report["systems"]:
+        paths = [plan.output(run, table.test, table.variant) for run in plan.runs if run.system == system["name"]]
+        runs = [scorer.sentences(read_translations(path).lines) for path in paths if path.exists()]
+        if runs:
+            scores[system["name"]] = np.mean(runs, axis=0)
+    return scores
 
 
 def unfinished(plan: Plan, results: Results) -> str:
@@ -175,13 +241,33 @@ def values_table(plan: Plan, results: Results) -> Table | None:
     return Table("Values", ["system", *names], rows) if rows else None
 
 
-def published(plan: Plan) -> Table:
-    """Figures of papers, with where they stand and how they were measured."""
-    rows = []
-    for one in plan.recipe.published:
-        for name, figure in one.figures.items():
-            rows.append([name, one.test or "all", one.metric, number(figure), one.source, one.note])
-    return Table("Figures of papers", ["system", "test", "metric", "figure", "where", "how"], rows)
+def published(plan: Plan, results: Results) -> list[Table]:
+    """Figures of papers, a table for each of theirs, with ours of the same metric and test beside them."""
+    found: list[Table] = []
+    for source in dict.fromkeys(one.source for one in plan.recipe.published):
+        some = [one for one in plan.recipe.published if one.source == source]
+        titles = [", ".join(filter(None, [one.metric, one.test])) for one in some]
+        ours = [measured(plan, results, one) for one in some]
+        header = ["system"]
+        for title, scores in zip(titles, ours):
+            header += [title, f"{title}: ours"] if scores else [title]
+        rows = []
+        for name in dict.fromkeys(name for one in some for name in one.figures):
+            row = [name]
+            for one, scores in zip(some, ours):
+                row += [number(one.figures.get(name)), *([number(scores.get(name))] if scores else [])]
+            rows.append(row)
+        notes = [f"{title}: {one.note}" for title, one in zip(titles, some) if one.note]
+        found.append(Table(source, header, rows, notes))
+    return found
+
+
+def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:
+    """Our scores of what a paper's figures measure, by system; of no test alone, those of the recipe's only test."""
+    tests = [one.test] if one.test else plan.tests
+    report = results.reports.get(Scored(tests[0])) if len(tests) == 1 else None
+    scores = {system["name"]: system["mean"].get(one.metric) for system in report["systems"]} if report else {}
+    return {name: score for name, score in scores.items() if score is not None}
 
 
 def seconds_table(plan: Plan, results: Results) -> Table:
@@ -215,7 +301,9 @@ def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
     for section in sections:
         parts.append(f"## {section.title}")
         for block in section.blocks:
-            if isinstance(block, Table):
+            if isinstance(block, Picture):
+                parts.append(f"![{block.title}]({block.path.relative_to(plan.folder).as_posix()})")
+            elif isinstance(block, Table):
                 parts.append(block.render("markdown"))
             else:
                 parts.append(f"```bash\n{block[1:]}\n```" if block.startswith("$") else block)
@@ -258,8 +346,11 @@ def as_html(plan: Plan, sections: Sequence[Section], results: Results) -> str:
     )
 
 
-def _html_block(block: str | Table) -> str:
+def _html_block(block: str | Table | Picture) -> str:
     escape = html.escape
+    if isinstance(block, Picture):
+        text = block.path.read_text(encoding="utf-8")
+        return f"<figure>{text[text.index('<svg') :]}<figcaption>{escape(block.title)}</figcaption></figure>"
     if isinstance(block, str):
         return f"<pre>{escape(block[1:])}</pre>" if block.startswith("$") else f"<p>{escape(block)}</p>"
 

@@ -245,7 +245,7 @@ class Score(Section):
     trials: int = Field(10000, ge=0, description="of the randomization test; 0: none")
     also_against: list[str] = Field([], description="further systems to test the others against")
     beer: str | None = Field(None, description="the BEER program, where you have it")
-    mean: bool = Field(False, description="also the mean of the tests' scores")
+    mean: bool = Field(False, description="also the mean of the tests' scores, in the first metric")
     box: bool = Field(False, description="also a box plot of the scores of sentences, by the first metric")
     by_length: int | None = Field(None, ge=1, description="also BLEU and gains by length, in steps of N tokens")
     by_length_of: Literal["source", "target"] = Field("source", description="whose length")

@@ -1,0 +1,80 @@
+"""A paper's figures beside ours: by metric and test, means over tests, gains by length in numbers and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_syntax.lab.recipes.plan import Plan, Table
+from fairseq_syntax.lab.recipes.report import Results, main_table, pictures, published, write_report
+from fairseq_syntax.lab.recipes.schema import Recipe
+
+GROUPS = ("short", "long")
+
+
+def recipe(**score) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "name": "paper",
+            "corpus": {"source": "zh", "target": "en", "reader": "moses", "data": "x", "tests": {g: g for g in GROUPS}},
+            "systems": {"base": {"arch": "lstm"}, "DLAA": {"arch": "dlaa_lstm"}},
+            "score": {"metrics": ["bleu", "ribes"], **score},
+            "published": [
+                {"source": "P (2019), T2", "test": "short", "figures": {"base": 9.52, "DLAA": 8.96, "other": 7.0}},
+                {"source": "P (2019), T2", "test": "long", "metric": "RIBES", "figures": {"base": 70.0, "DLAA": 71.0}},
+                {"source": "P (2019), T2", "metric": "mean BLEU of the tests", "figures": {"base": 3.98, "DLAA": 4.01}},
+                {"source": "P (2019), T3", "metric": "BEER", "figures": {"DLAA": 0.5}, "note": "a program"},
+            ],
+        }
+    )
+
+
+def scored(base: float, dlaa: float, **more) -> dict:
+    systems = [
+        {"name": name, "runs": [{}], "mean": {"BLEU": score, "RIBES": 10 * score}, "sd": {"BLEU": None, "RIBES": None}}
+        for name, score in (("base", base), ("DLAA", dlaa))
+    ]
+    return {"systems": systems, "signatures": {"BLEU": "s", "RIBES": "s"}, "sentences": 10, "format": 2, **more}
+
+
+@pytest.fixture
+def results() -> Results:
+    return Results({Table("short"): scored(4.0, 5.0), Table("long"): scored(1.0, 2.5)}, {})
+
+
+def test_only_figures_of_the_tables_metric_stand_in_it_and_means_are_of_all_tests(results, tmp_path):
+    plan = Plan(recipe(mean=True), tmp_path / "paper.yaml")
+    table = main_table(plan, results, list(results.reports))
+    places = [n for n, title in enumerate(table.header) if title.startswith("P (2019)")]
+    assert len(places) == 2, "BLEU of the short sentences, and the mean"
+    by_name = {row[0]: row for row in table.rows}
+    assert [by_name["DLAA"][n] for n in places] == ["8.96", "4.01"] and by_name["other"][places[0]] == "7.00"
+    mean = table.header.index("mean of the tests")
+    assert by_name["base"][mean] == "2.50" and by_name["DLAA"][mean] == "3.75" and by_name["other"][mean] == "–"
+    lone = Results({Table("short"): results.reports[Table("short")], Table("long"): scored(1.0, 2.0)}, {})
+    lone.reports[Table("long")]["systems"].pop()
+    rows = {row[0]: row for row in main_table(plan, lone, list(lone.reports)).rows}
+    assert rows["DLAA"][mean] == "–", "no mean of a part of the tests"
+
+
+def test_a_papers_table_has_ours_beside_its_figures(results, tmp_path):
+    first, second = published(Plan(recipe(), tmp_path / "paper.yaml"), results)
+    assert first.title == "P (2019), T2" and second.header == ["system", "BEER"] and second.notes
+    by_name = {row[0]: dict(zip(first.header, row)) for row in first.rows}
+    assert by_name["DLAA"]["BLEU, short"] == "8.96" and by_name["DLAA"]["BLEU, short: ours"] == "5.00"
+    assert by_name["base"]["RIBES, long"] == "70.00" and by_name["base"]["RIBES, long: ours"] == "10.00"
+    assert by_name["other"]["BLEU, short: ours"] == "–"
+
+
+def test_pictures_lie_beside_the_report_and_in_its_page(tmp_path):
+    buckets = [{"over": 0, "to": 10, "sentences": 4, "BLEU": {"base": 1.0, "DLAA": 2.0}}]
+    table = {"of": "source", "width": 10, "buckets": buckets}
+    results = Results({Table("short"): scored(1.0, 2.0, by_length=table, baseline="base")}, {})
+    plan = Plan(recipe(by_length=10), tmp_path / "paper.yaml", tmp_path / "out")
+    (section,) = pictures(plan, results)
+    assert [Path(picture.path).exists() for picture in section.blocks] == [True, True]
+    markdown, page = write_report(plan, results)
+    for picture in section.blocks:
+        assert f"]({picture.path.relative_to(plan.folder).as_posix()})" in markdown.read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8").count("<figure>") == 2
