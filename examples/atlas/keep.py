@@ -1,27 +1,29 @@
 #!/usr/bin/env python3
-"""Keeps what finished runs made: a line of JSON each, one compressed file a grid.
+"""Keeps what runs made that were not started by ``fairseq-syntax run``, as its own are kept: in a recipe's ``kept``.
 
-    python examples/atlas/keep.py runs/atlas/runs/atis --out examples/atlas/kept/atis.jsonl.xz
+    python examples/atlas/keep.py examples/atlas/atis.yaml FOLDER
 
-A run is a folder GRID/SYSTEM/SEED with the files ``command``, ``train.log``, ``done`` (how long it took, and on what)
-and the translations ``test.last.txt`` and ``valid.last.txt``. Kept are the command, the validation curve, the hardware
-and the translations. Runs that are kept already stay.
+A run is FOLDER/SYSTEM/SEED with the files ``command``, ``train.log``, ``done`` (JSON: seconds and cpu)
+and the translations ``TEST.last.txt`` and ``valid.last.txt``. Of the recipe's systems and seeds, those
+that are there are kept: translations, command, validation curve and hardware. The commands must be those
+of the recipe. Runs that ``fairseq-syntax run`` started are kept by ``fairseq-syntax run RECIPE --keep``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fairseq_syntax.lab.recipes.kept import Kept
+from fairseq_syntax.lab.recipes.plan import Plan, Run, located
+from fairseq_syntax.lab.recipes.reading import load
+
 _VALID = re.compile(
-    r"valid on 'valid' subset \| loss (?P<loss>[\d.]+) \| nll_loss (?P<nll>[\d.]+)"
-    r".* num_updates (?P<updates>\d+)"
+    r"valid on 'valid' subset \| loss (?P<loss>[\d.]+) \| nll_loss (?P<nll>[\d.]+).* num_updates (?P<updates>\d+)"
 )
 
 
@@ -32,49 +34,54 @@ def curve(log: str) -> list[tuple[int, float, float]]:
     return sorted(by_updates.values())
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """What is kept of a run."""
+def entry_of(plan: Plan, run: Run, folder: Path, hide: list[str]) -> dict[str, Any]:
+    """What is kept of a run, as ``fairseq-syntax run --keep`` writes it, with the validation set beside.
+
+    Args:
+        hide: texts that are left out of the command, such as folders of a machine
+    """
+
+    def lines(name: str) -> list[str]:
+        return (folder / f"{name}.last.txt").read_text(encoding="utf-8").splitlines()
+
     done = json.loads((folder / "done").read_text(encoding="utf-8"))
-    texts = {
-        path.stem: path.read_text(encoding="utf-8").splitlines()
-        for path in sorted(folder.glob("*.txt"))
-        if path.stem.removesuffix(".last") in ("test", "test1", "valid")
-    }
-    return {
-        "system": folder.parent.name,
-        "seed": int(folder.name),
-        "command": (folder / "command").read_text(encoding="utf-8").strip(),
-        "seconds": done["seconds"],
+    command = (folder / "command").read_text(encoding="utf-8").strip()
+    for text in hide:
+        command = command.replace(text, "")
+    facts = {
+        "seconds": {"train": done["seconds"]},
+        "commands": [command],
+        "values": {},
         "cpu": done["cpu"],
         "curve": curve((folder / "train.log").read_text(encoding="utf-8")),
-        **{name.removesuffix(".last"): lines for name, lines in texts.items()},
+        "valid": lines("valid"),
     }
+    outputs = {str(table): lines(table.test) for table in plan.outputs(run)}
+    return {"kind": "run", "run": str(run), "key": plan.key(run), "outputs": outputs, "facts": facts}
 
 
-def read_kept(path: Path) -> Iterator[dict[str, Any]]:
-    """The runs of a grid; none where the file is not there."""
-    if path.exists():
-        with lzma.open(path, "rt", encoding="utf-8") as file:
-            yield from map(json.loads, file)
+def plan_of(path: Path) -> tuple[Plan, Path]:
+    """A recipe's plan and its file of kept results."""
+    recipe = load(path)
+    plan = Plan(recipe, path)
+    assert recipe.kept is not None, f"{path} has no kept"
+    return plan, located(recipe.kept, plan.base)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("grid", type=Path, metavar="FOLDER", help="with SYSTEM/SEED below it")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl.xz")
-    parser.add_argument("--hide", nargs="*", default=[], metavar="TEXT=TEXT", help="replacements in commands")
+    parser.add_argument("recipe", type=Path, metavar="RECIPE.yaml")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with SYSTEM/SEED below it")
+    parser.add_argument("--hide", nargs="*", default=[], metavar="TEXT", help="left out of the commands")
     args = parser.parse_args()
-    runs = {(run["system"], run["seed"]): run for run in read_kept(args.out)}
-    for done in sorted(args.grid.glob("*/*/done")):
-        run = read_run(done.parent)
-        for pair in args.hide:
-            run["command"] = run["command"].replace(*pair.split("=", 1))
-        runs[run["system"], run["seed"]] = run
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    with lzma.open(args.out, "wt", encoding="utf-8", preset=9) as file:
-        for _, run in sorted(runs.items()):
-            file.write(json.dumps(run, ensure_ascii=False) + "\n")
-    print(f"{args.out}: {len(runs)} runs")
+    plan, path = plan_of(args.recipe)
+    kept = Kept.read(path)
+    for run in plan.runs:
+        folder = args.folder / run.system / str(run.seed)
+        if (folder / "done").exists():
+            kept.runs[str(run)] = entry_of(plan, run, folder, args.hide)
+    kept.write(path)
+    print(f"{path}: {len(kept.runs)} runs")
     return 0
 
 

@@ -22,9 +22,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from keep import read_kept
+from keep import plan_of
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
+from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.shares import measure, measure_by
@@ -44,11 +45,15 @@ TESTS = {"test_2016": "test", "test_2017": "test1"}
 Runs = dict[str, list[list[str]]]
 
 
-def runs_of(path: Path, test: str = "test") -> Runs:
-    """The translations of a test set by each system's seeds."""
+def runs_of(name: str, test: str = "test") -> Runs:
+    """The translations of a test set by each system's seeds, of those that are kept of a recipe as it is now."""
+    plan, path = plan_of(HERE / f"{name}.yaml")
+    kept = Kept.read(path).runs
     runs: Runs = {}
-    for run in read_kept(path):
-        runs.setdefault(run["system"], []).append(run[test])
+    for run in plan.runs:
+        entry = kept.get(str(run))
+        if entry is not None and entry["key"] == plan.key(run):
+            runs.setdefault(run.system, []).append(entry["outputs"][test])
     return runs
 
 
@@ -119,7 +124,7 @@ def parse_quality(runs: Runs, data: Path) -> dict[str, Any]:
     return {"sentences": len(references), "attachment": parses, "rows": rows}
 
 
-def multi30k(data: Path, kept: Path) -> dict[str, Any]:
+def multi30k(data: Path) -> dict[str, Any]:
     """Gains on the two tests after 8,000 updates: as recorded, or with further controls where these have been run."""
     tests = {}
     for line in (MULTI30K / "trained-longer.jsonl").read_text(encoding="utf-8").splitlines():
@@ -127,7 +132,7 @@ def multi30k(data: Path, kept: Path) -> dict[str, Any]:
         if entry["kind"] == "shares":
             tests[entry["test"]] = entry["metrics"]
     for (name, test), references in zip(TESTS.items(), both_references(data / "multi30k")):
-        controls = runs_of(kept / "multi30k-controls.jsonl.xz", test)
+        controls = runs_of("multi30k-controls", test)
         if controls:
             runs = {
                 folder.name: [text_of(path) for path in sorted(folder.glob(f"*/{test}.txt"))]
@@ -137,13 +142,12 @@ def multi30k(data: Path, kept: Path) -> dict[str, Any]:
     return tests
 
 
-def amounts(data: Path, kept: Path) -> dict[str, Any]:
+def amounts(data: Path) -> dict[str, Any]:
     """Gains on the two tests with a part of the training pairs."""
     parts: dict[str, Any] = {}
     for part in ("tenth", "third"):
-        path = kept / f"multi30k-{part}.jsonl.xz"
         for (name, test), references in zip(TESTS.items(), both_references(data / "multi30k")):
-            runs = runs_of(path, test)
+            runs = runs_of(f"multi30k-{part}", test)
             if runs:
                 of_part = parts.setdefault(part, {"seeds": {system: len(each) for system, each in runs.items()}})
                 of_part[name] = gains(runs, references)
@@ -170,23 +174,23 @@ def text_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def results(data: Path, kept: Path) -> Mapping[str, Any]:
+def results(data: Path) -> Mapping[str, Any]:
     """All that the page shows."""
     languages: dict[str, Any] = {}
     for lang in LANGUAGES:
         order = data / f"order.{lang}.json"
         languages[lang] = {"order": json.loads(order.read_text(encoding="utf-8")) if order.exists() else None}
-        runs = runs_of(kept / f"libreoffice-{lang}.jsonl.xz")
+        runs = runs_of("libreoffice" if lang == "de" else f"libreoffice-{lang}")
         if runs:
             references = text_of(data / "text" / lang / f"test.{lang}")
             pages = text_of(data / "pages" / "test.page")
             parses = list(read_conllu(data / lang / "pieces" / "test.en.conllu", n_lines=len(references)))
             languages[lang] |= language(runs, references, pages, parses, TOKENIZERS.get(lang, ("13a",)))
-    atis = runs_of(kept / "atis.jsonl.xz")
+    atis = {**runs_of("atis-parser"), **runs_of("atis")}
     return {
         "languages": languages,
-        "multi30k": multi30k(data, kept),
-        "amounts": amounts(data, kept),
+        "multi30k": multi30k(data),
+        "amounts": amounts(data),
         "parse_quality": parse_quality(atis, data / "atis") if atis else None,
     }
 
@@ -194,10 +198,9 @@ def results(data: Path, kept: Path) -> Mapping[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR")
     parser.add_argument("--out", type=Path, default=HERE / "results.json", metavar="FILE")
     args = parser.parse_args()
-    text = json.dumps(_rounded(results(args.data, args.kept)), indent=1, ensure_ascii=False)
+    text = json.dumps(_rounded(results(args.data)), indent=1, ensure_ascii=False)
     args.out.write_text(text + "\n", encoding="utf-8")
     print(args.out)
     return 0

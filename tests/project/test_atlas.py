@@ -3,18 +3,20 @@
 import copy
 import itertools
 import json
-import lzma
 import random
 import re
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from scipy.stats import kendalltau
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.running import Work
 
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
@@ -59,28 +61,34 @@ def test_crossings_within_sentences_and_of_neighbours():
     assert found == {"crossing": 5 / 6, "neighbours": 3 / 4, "aligned": 5 / 6, "lines": 1}
 
 
-def test_what_is_kept_of_a_run(tmp_path):
-    run = tmp_path / "grid" / "PSH.linear" / "2"
+def test_what_is_kept_of_a_run_is_what_the_recipe_reads(tmp_path, monkeypatch):
+    recipe = yaml.safe_load((ATLAS / "atis-parser.yaml").read_text()) | {"kept": str(tmp_path / "kept.jsonl.gz")}
+    (tmp_path / "atis.yaml").write_text((ATLAS / "atis.yaml").read_text())
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(recipe))
+    run = tmp_path / "runs" / "PSH.parser" / "2"
     run.mkdir(parents=True)
     for name, text in {
-        "command": "fairseq-train x\n",
+        "command": "fairseq-train /a/machine/x\n",
         "done": json.dumps({"seconds": 5, "cpu": "a CPU", "code": 0}),
         "train.log": "x | valid on 'valid' subset | loss 3.5 | nll_loss 2.25 | ppl 4 | num_updates 120 | best 1\n",
         "test.last.txt": "ein Satz\n\n",
         "valid.last.txt": "noch einer\n",
     }.items():
         (run / name).write_text(text)
-    (tmp_path / "grid" / "PSH" / "1").mkdir(parents=True)  # not finished
-    assert keep.read_run(run) == {
-        "system": "PSH.linear",
-        "seed": 2,
-        "command": "fairseq-train x",
-        "seconds": 5,
-        "cpu": "a CPU",
-        "curve": [(120, 3.5, 2.25)],
-        "test": ["ein Satz", ""],
-        "valid": ["noch einer"],
-    }
+    (tmp_path / "runs" / "PSH.parser" / "1").mkdir()  # not finished
+    monkeypatch.setattr(sys, "argv", ["keep.py", str(tmp_path / "other.yaml"), str(tmp_path / "runs"), "--hide", "/a/"])
+    assert keep.main() == 0
+    monkeypatch.setattr(measure, "HERE", tmp_path)
+    assert measure.runs_of("other") == {"PSH.parser": [["ein Satz", ""]]}
+    plan, path = keep.plan_of(tmp_path / "other.yaml")
+    (entry,) = Kept.read(path).runs.values()
+    assert entry["facts"]["curve"] == [[120, 3.5, 2.25]] and entry["facts"]["valid"] == ["noch einer"]
+    assert entry["facts"]["commands"] == ["fairseq-train machine/x"]
+    assert [str(one) for one in Work(plan).kept_runs] == ["PSH.parser/2"]
+    # of another recipe they are not
+    recipe["train"] = {"dropout": 0.5}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(recipe))
+    assert measure.runs_of("other") == {}
 
 
 def test_attachment():
@@ -157,14 +165,6 @@ def test_less_data(results):
     assert "not" in page.amounts_sentence(amounts)
     table = page.amounts_table(amounts, results["multi30k"]).render("text")
     assert "+1.50 (-1.00 to +4.00)" in table and page.NOT_RUN in table
-
-
-def test_runs_of_a_kept_grid(tmp_path):
-    runs = [{"system": name, "seed": seed, "test": [f"{name} {seed}"]} for name in ("a", "b") for seed in (1, 2)]
-    with lzma.open(tmp_path / "kept.jsonl.xz", "wt") as file:
-        file.writelines(json.dumps(run) + "\n" for run in runs)
-    assert measure.runs_of(tmp_path / "kept.jsonl.xz") == {"a": [["a 1"], ["a 2"]], "b": [["b 1"], ["b 2"]]}
-    assert measure.runs_of(tmp_path / "none.jsonl.xz") == {}
 
 
 def test_languages_differ_in_the_language_alone():
