@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.stages import Command, Stage, dependencies, user_dir
-from fairseq_syntax.runtime.console import on_termination, say
+from fairseq_syntax.runtime.console import on_termination, progress, say
 from fairseq_syntax.runtime.files import atomic_open_binary, make_folder
 from fairseq_syntax.runtime.jobs import read_record
 
@@ -249,12 +249,7 @@ class Watch:
             self._thread.join()
 
     def _watch(self) -> None:
-        from tqdm import tqdm
-
-        form = "{desc} {bar:20} {n_fmt}/{total_fmt} {postfix}"
-        with tqdm(
-            total=self.total, desc=self.runner.folder.name, leave=False, dynamic_ncols=True, bar_format=form
-        ) as bar:
+        with progress(total=self.total, unit="stages", of=self.runner.folder.name) as bar:
             while not self._over.wait(self.every):
                 bar.n = self.runner._done
                 bar.set_postfix_str(self.runner.state())
