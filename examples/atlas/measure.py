@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
 """Scores the kept runs of the atlas, with intervals: results.json, from which page.py makes the page.
 
-    python examples/atlas/measure.py --data runs/atlas/data
+    python examples/atlas/measure.py
 
---data holds for each language of the first part ``text/LANG/test.LANG``,
-``LANG/pieces/test.en.conllu``, ``pages/test.page`` and
-``order.LANG.json`` (word_order.py), for ATIS ``atis/text/test.tr`` and ``atis/pieces/PARSE/test.en.conllu``, and for
-Multi30k ``multi30k/text/test.de`` and ``test1.de``.
-Intervals are of 95 %, over sentences and seeds, for the languages over pages and seeds
-(:class:`fairseq_syntax.lab.scoring.significance.Resampled`).
+References, parses and the pages of LibreOffice's help are read from where the recipes put them, so that at least
+``fairseq-syntax run RECIPE --to binarize`` must have been run. Intervals are of 95 %, over sentences and seeds, for the
+languages over pages and seeds (:class:`fairseq_syntax.lab.scoring.significance.Resampled`).
 """
 
 from __future__ import annotations
@@ -24,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from keep import plan_of
 
-from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
+from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.lab.recipes.kept import Kept
+from fairseq_syntax.lab.recipes.plan import Plan, located
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.shares import measure, measure_by
@@ -45,14 +43,24 @@ TESTS = {"test_2016": "test", "test_2017": "test1"}
 Runs = dict[str, list[list[str]]]
 
 
+def plan(name: str) -> Plan:
+    """The plan of a recipe in this folder."""
+    return plan_of(HERE / f"{name}.yaml")[0]
+
+
+def recipe_of(language: str) -> str:
+    """The name of a language's recipe."""
+    return "libreoffice" if language == "de" else f"libreoffice-{language}"
+
+
 def runs_of(name: str, test: str = "test") -> Runs:
     """The translations of a test set by each system's seeds, of those that are kept of a recipe as it is now."""
-    plan, path = plan_of(HERE / f"{name}.yaml")
+    of, path = plan_of(HERE / f"{name}.yaml")
     kept = Kept.read(path).runs
     runs: Runs = {}
-    for run in plan.runs:
+    for run in of.runs:
         entry = kept.get(str(run))
-        if entry is not None and entry["key"] == plan.key(run):
+        if entry is not None and entry["key"] == of.key(run):
             runs.setdefault(run.system, []).append(entry["outputs"][test])
     return runs
 
@@ -71,23 +79,26 @@ def figures(difference: Difference) -> list[float]:
     return [difference.difference, difference.low, difference.high, difference.detectable]
 
 
-def language(
-    runs: Runs,
-    references: Sequence[str],
-    pages: Sequence[str],
-    parses: Sequence[ParsedLine],
-    tokenizers: Sequence[str],
-) -> dict[str, Any]:
-    """Scores of the systems, and what of each gain is syntax, by metric; in BLEU also by properties of the parse."""
+def language(lang: str) -> dict[str, Any]:
+    """Word order, scores, and what of each gain is syntax; in BLEU also by properties of the parse."""
+    of, runs = plan(recipe_of(lang)), runs_of(recipe_of(lang))
+    order = of.folder / "order.json"
+    result: dict[str, Any] = {"order": json.loads(order.read_text(encoding="utf-8")) if order.exists() else None}
+    if not runs:
+        return result
+    references = text_of(of.text("test", lang))
+    parses = list(read_conllu(of.parse("test", "en"), n_lines=len(references)))
+    groups = of.recipe.score.groups
+    pages = None if groups is None else text_of(located(groups.replace("{test}", "test"), of.base))
     metrics: dict[str, Any] = {}
-    for name, scorer in scorers(references, tokenizers).items():
+    for name, scorer in scorers(references, TOKENIZERS.get(lang, ("13a",))).items():
         resampled = Resampled(scorer, runs, DRAWS, groups=pages)
         metrics[name] = {"scores": resampled.score, "signature": scorer.signature}
         metrics[name]["rows"] = measure(resampled, BASELINE, CONTROLS) if BASELINE in runs else []
         if name == "BLEU" and BASELINE in runs:
             properties = [Property.of(text) for text in PROPERTIES]
             metrics[name]["by"] = measure_by(scorer, runs, BASELINE, CONTROLS, parses, properties, groups=pages)
-    return {"seeds": {system: len(each) for system, each in runs.items()}, "metrics": metrics}
+    return {**result, "seeds": {system: len(each) for system, each in runs.items()}, "metrics": metrics}
 
 
 def heads(path: Path, lines: int) -> list[list[int]]:
@@ -101,15 +112,13 @@ def attachment(gold: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) ->
     return 100 * sum(a == b for a, b in pairs) / len(pairs)
 
 
-def parse_quality(runs: Runs, data: Path) -> dict[str, Any]:
+def parse_quality(runs: Runs) -> dict[str, Any]:
     """Each system by the parse that it was trained and tested on, against the plain Transformer and gold trees."""
-    references = text_of(data / "text" / "test.tr")
-    names = {system.partition(".")[2] for system in runs} - {""}
-    gold = heads(data / "pieces" / "gold" / "test.en.conllu", len(references))
-    parses = {
-        name: attachment(gold, heads(data / "pieces" / name / "test.en.conllu", len(references)))
-        for name in sorted(names)
-    }
+    of, references = plan("atis"), text_of(plan("atis").text("test", "tr"))
+    paths = {name: of.parse("test", "en", name) for name in of.recipe.parse.controls}
+    paths["parser"] = plan("atis-parser").parse("test", "en")
+    gold = heads(of.parse("test", "en"), len(references))
+    parses = {name: attachment(gold, heads(path, len(references))) for name, path in paths.items() if path.exists()}
     rows: dict[str, Any] = {}
     for metric, scorer in scorers(references, ("13a",)).items():
         resampled = Resampled(scorer, runs, DRAWS)
@@ -124,14 +133,14 @@ def parse_quality(runs: Runs, data: Path) -> dict[str, Any]:
     return {"sentences": len(references), "attachment": parses, "rows": rows}
 
 
-def multi30k(data: Path) -> dict[str, Any]:
+def multi30k() -> dict[str, Any]:
     """Gains on the two tests after 8,000 updates: as recorded, or with further controls where these have been run."""
     tests = {}
     for line in (MULTI30K / "trained-longer.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if entry["kind"] == "shares":
             tests[entry["test"]] = entry["metrics"]
-    for (name, test), references in zip(TESTS.items(), both_references(data / "multi30k")):
+    for (name, test), references in zip(TESTS.items(), both_references()):
         controls = runs_of("multi30k-controls", test)
         if controls:
             runs = {
@@ -142,11 +151,11 @@ def multi30k(data: Path) -> dict[str, Any]:
     return tests
 
 
-def amounts(data: Path) -> dict[str, Any]:
+def amounts() -> dict[str, Any]:
     """Gains on the two tests with a part of the training pairs."""
     parts: dict[str, Any] = {}
     for part in ("tenth", "third"):
-        for (name, test), references in zip(TESTS.items(), both_references(data / "multi30k")):
+        for (name, test), references in zip(TESTS.items(), both_references()):
             runs = runs_of(f"multi30k-{part}", test)
             if runs:
                 of_part = parts.setdefault(part, {"seeds": {system: len(each) for system, each in runs.items()}})
@@ -163,9 +172,9 @@ def gains(runs: Runs, references: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def both_references(data: Path) -> list[list[str]]:
+def both_references() -> list[list[str]]:
     """The references of Multi30k's two tests; empty where the corpus is not there."""
-    paths = [data / "text" / f"{test}.de" for test in TESTS.values()]
+    paths = [plan("multi30k-controls").text(test, "de") for test in TESTS.values()]
     return [text_of(path) if path.exists() else [] for path in paths]
 
 
@@ -174,33 +183,22 @@ def text_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def results(data: Path) -> Mapping[str, Any]:
+def results() -> Mapping[str, Any]:
     """All that the page shows."""
-    languages: dict[str, Any] = {}
-    for lang in LANGUAGES:
-        order = data / f"order.{lang}.json"
-        languages[lang] = {"order": json.loads(order.read_text(encoding="utf-8")) if order.exists() else None}
-        runs = runs_of("libreoffice" if lang == "de" else f"libreoffice-{lang}")
-        if runs:
-            references = text_of(data / "text" / lang / f"test.{lang}")
-            pages = text_of(data / "pages" / "test.page")
-            parses = list(read_conllu(data / lang / "pieces" / "test.en.conllu", n_lines=len(references)))
-            languages[lang] |= language(runs, references, pages, parses, TOKENIZERS.get(lang, ("13a",)))
     atis = {**runs_of("atis-parser"), **runs_of("atis")}
     return {
-        "languages": languages,
-        "multi30k": multi30k(data),
-        "amounts": amounts(data),
-        "parse_quality": parse_quality(atis, data / "atis") if atis else None,
+        "languages": {lang: language(lang) for lang in LANGUAGES},
+        "multi30k": multi30k(),
+        "amounts": amounts(),
+        "parse_quality": parse_quality(atis) if atis else None,
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--out", type=Path, default=HERE / "results.json", metavar="FILE")
     args = parser.parse_args()
-    text = json.dumps(_rounded(results(args.data)), indent=1, ensure_ascii=False)
+    text = json.dumps(_rounded(results()), indent=1, ensure_ascii=False)
     args.out.write_text(text + "\n", encoding="utf-8")
     print(args.out)
     return 0

@@ -2,7 +2,7 @@
 """How differently another language orders the words of a sentence: the share of crossing word alignments.
 
     pip install eflomal
-    python examples/atlas/word_order.py --parse parsed/train.en.conllu --target pieces/train.tr --lines 9895 --show 20
+    python examples/atlas/word_order.py --data runs/atlas/tr/data --languages en tr --lines 9895 --show 20
 
 Words of the parse are aligned with the pieces of the translation by eflomal (Östling and Tiedemann 2016), in both
 directions; links that both have count. Two links of one source sentence, of different words and different pieces, cross
@@ -101,14 +101,16 @@ def show(parse: ParsedLine, pieces: Sequence[str], links: Sequence[Link]) -> str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parse", type=Path, required=True, metavar="FILE", help="of the source")
-    parser.add_argument("--target", type=Path, required=True, metavar="FILE", help="pieces of the target")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="of a recipe, with parses/ and pieces/")
+    parser.add_argument("--languages", nargs=2, required=True, metavar="CODE", help="source and target")
     parser.add_argument("--lines", type=int, metavar="N", help="measure the first N (default: all)")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="print N pairs with their links")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     args = parser.parse_args()
-    target = [line.split() for line in args.target.read_text(encoding="utf-8").splitlines()]
-    parses = list(read_conllu(args.parse, n_lines=len(target)))
+    ours, theirs = args.languages
+    pieces = (args.data / "pieces" / f"train.{theirs}").read_text(encoding="utf-8")
+    target = [line.split() for line in pieces.splitlines()]
+    parses = list(read_conllu(args.data / "parses" / f"train.{ours}.conllu", n_lines=len(target)))
     links = align([parse.words for parse in parses], target)
     figures = measure(parses[: args.lines], links[: args.lines])
     for number in islice(range(0, len(parses), max(1, len(parses) // max(1, args.show))), args.show):
