@@ -80,7 +80,7 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     if base_path.resolve() in [one.resolve() for one in (*extending, path)]:
         raise SyntaxDataError(f"extends {base_name}, which extends it", path=path)
     base = read(base_path, (*extending, path))
-    for own in ("name", "about", "folder", "kept"):  # where and what another recipe is
+    for own in ("name", "about", "folder", "page", "kept"):  # where and what another recipe is
         base.values.pop(own, None)
     return Document(_merged(base.values, document.values), {**base.places, **document.places})
 

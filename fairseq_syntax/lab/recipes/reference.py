@@ -27,10 +27,10 @@ _HEAD = """\
 
 Made from the schema (`fairseq_syntax/lab/recipes/schema.py`); `fairseq-syntax run --keys` prints it.
 
-Paths are as seen from the recipe's folder; `~` and `$NAME` are filled in. `extends: OTHER.yaml` takes over what another
-recipe of the same folder says, key by key, but for its `name`, `about`, `folder` and `kept`; `systems` and lists are
-replaced as a whole, and `null` takes nothing over. Options of fairseq are written without their dashes: `lr: 0.001`,
-`amp: true`."""
+Paths are as seen from the recipe's folder; `~` and `$NAME` are filled in. Options of fairseq are written without their
+dashes: `lr: 0.001`, `amp: true`. `extends: OTHER.yaml` takes over what another recipe of the same folder says, key by
+key, but for its `name`, `about`, `folder`, `page` and `kept`; `systems` and lists are replaced as a whole, and `null`
+takes nothing over."""
 
 
 def page() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_syntax.lab.recipes.environment import described
-from fairseq_syntax.lab.recipes.plan import MAIN, Plan, Run
+from fairseq_syntax.lab.recipes.plan import MAIN, Plan, Run, located
 from fairseq_syntax.lab.recipes.plan import Table as Scored
 from fairseq_syntax.lab.recipes.schema import Published
 from fairseq_syntax.lab.recipes.verdict import verdict
@@ -62,8 +62,12 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     """Write report.md and report.html into the recipe's folder; their paths."""
     sections = [*report(plan, results), *pictures(plan, results)]
     pages = plan.folder / "report.md", plan.folder / "report.html"
-    with atomic_open(pages[0]) as file:
-        file.write(as_markdown(plan, sections))
+    markdown = as_markdown(plan, sections)
+    own = [located(plan.recipe.page, plan.base)] if plan.recipe.page else []
+    make_folder(plan.folder)
+    for page in (pages[0], *own):
+        with atomic_open(page) as file:
+            file.write(markdown)
     with atomic_open(pages[1]) as file:
         file.write(as_html(plan, sections, results))
     return pages
@@ -112,9 +116,10 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     variant = recipe.translate.variants.get(scored[0].variant)
     baseline = (variant and variant.baseline) or recipe.baseline
     metric = next(iter(results.reports[scored[0]]["signatures"]))
+    lines = scored[0].lines or None
     # a paper's figures in another metric stand in a table of their own
-    figures = [one for one in recipe.published if one.metric == metric]
-    figures = figures if scored[0].variant == MAIN and not scored[0].lines else []
+    figures = [one for one in recipe.published if one.metric == metric and one.lines == lines]
+    figures = figures if scored[0].variant == MAIN else []
     header, several = ["system"], len(recipe.seeds) > 1
     header += ["seeds"] if several else []
     for table in scored:
@@ -146,6 +151,8 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     compared = sum(1 for name in names if name in recipe.systems and name != baseline)
     notes = [f"gain over {baseline}; significant: p < 0.05 in the bootstrap over sentences and seeds"]
     notes[0] += f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
+    if results.reports[scored[0]].get("format", 2) < 2:
+        notes[0] = notes[0].replace("sentences and seeds", "sentences, one-sided, by an earlier version")
     notes += ["± standard deviation over the seeds"] if several else []
     return Table(f"{metric} of {recipe.name}", header, rows, notes)
 

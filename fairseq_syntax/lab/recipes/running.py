@@ -17,6 +17,7 @@ from fairseq_syntax.lab.recipes.runner import Runner, environment
 from fairseq_syntax.lab.recipes.stages import KINDS, Stage, ancestors, dependencies
 from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
+from fairseq_syntax.lab.scoring.report import with_correction
 from fairseq_syntax.runtime.files import atomic_open, fingerprint, make_folder, write_json
 from fairseq_syntax.runtime.jobs import read_record
 
@@ -133,7 +134,7 @@ class Work:
             if stage is not None and stage.is_done():
                 reports[table] = json.loads(self.plan.score_file(table).read_text(encoding="utf-8"))
             elif entry is not None and entry["key"] == self.score_key(table) and self._holds(entry):
-                reports[table] = entry["report"]
+                reports[table] = with_correction(dict(entry["report"]))
         facts = {run: self.facts(run) for run in finished}
         curves = {}
         for run in finished:
@@ -175,7 +176,7 @@ class Work:
                 facts["values"]["perplexity, valid"] = [points[-1][1], 2]
         for name, value in recipe.score.values.items():
             if value.systems is None or run.system in value.systems:
-                path = located(self.plan.filled(value.file, run), self.plan.base)
+                path = Path(self.plan.filled(value.file, run))
                 facts["values"][name] = [number_in(path, value.key), value.digits]
         return facts
 

@@ -241,6 +241,7 @@ class Score(Section):
     )
     lowercase: bool = Field(False, description="compare lower-cased text")
     baseline: str | None = Field(None, description="the system to compare with (default: the first)")
+    also_against: list[str] = Field([], description="further systems to test against")
     resamples: int = Field(1000, ge=0, description="of the bootstrap over sentences and seeds; 0: no test")
     trials: int = Field(10000, ge=0, description="of the randomization test; 0: none")
     also_against: list[str] = Field([], description="further systems to test the others against")
@@ -270,6 +271,7 @@ class Published(Section):
 
     source: str = Field(description="where they stand: paper and table")
     test: Name | None = Field(None, description="the test set; left out: of all")
+    lines: Name | None = Field(None, description="the lines alone that it is of: a name of `score.lines`")
     metric: str = Field("BLEU", description="as the paper calls it")
     figures: dict[str, float] = Field(description="system: figure; a system of the paper that we lack is shown, too")
     note: str = Field("", description="how it was measured, where that differs")
@@ -297,6 +299,7 @@ class Recipe(Section):
     name: Name | None = Field(None, description="of the report (default: the file's)")
     about: str = Field("", description="what it is for: the first lines of the report")
     folder: str | None = Field(None, description="where everything is made (default: runs/NAME beside the recipe)")
+    page: str | None = Field(None, description="the report is written here, too, as Markdown")
     kept: str | None = Field(None, description="results that are kept with the recipe, in one compressed file")
     corpus: Corpus
     parse: Parse = Field(Parse(), description="without it, the text is not parsed")
@@ -340,6 +343,7 @@ class Recipe(Section):
         asked: dict[tuple[str, ...], list[str | None]] = {("score", "baseline"): [score.baseline]}
         asked["score", "also_against"] = list(score.also_against)
         asked[("score", "trees")] = [*score.trees]
+        asked[("score", "also_against")] = [*score.also_against]
         asked |= {("translate", "variants", name): [*(v.systems or []), v.baseline] for name, v in variants.items()}
         asked |= {("commands", c.name): [*(c.systems or [])] for c in self.commands}
         asked |= {("score", "values", name): [*(v.systems or [])] for name, v in score.values.items()}

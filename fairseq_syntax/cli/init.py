@@ -1,0 +1,78 @@
+"""``fairseq-syntax init``: a commented recipe for two text files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_syntax.cli.command import Command
+
+COMMAND = Command(
+    group="start",
+    summary="write a recipe for your own parallel text",
+    description="Write a commented recipe for a corpus: model, training and vocabulary of a size that suits it, the "
+    "parser that is there, and the tokenizer that scores of the target need. A split is a prefix (corpus/train for "
+    "corpus/train.en and corpus/train.ja), two files, or a .tsv file.",
+    example=r"""
+        fairseq-syntax init --train corpus/train --valid corpus/valid --test corpus/test -s en -t ja \
+            --system pascal""",
+    step=1,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options and arguments."""
+    from fairseq_syntax.lab.recipes.start import SYSTEMS
+
+    parser.add_argument("-s", "--source", required=True, metavar="LANG", help="language of the source")
+    parser.add_argument("-t", "--target", required=True, metavar="LANG", help="language of the target")
+    for name, text in (("train", "the training data"), ("valid", "the validation data")):
+        parser.add_argument(f"--{name}", nargs="+", action="extend", required=True, metavar="FILE", help=text)
+    parser.add_argument(
+        "--test",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="[NAME=]FILE",
+        help="test sets: prefixes or .tsv files, or NAME=FILE FILE",
+    )
+    parser.add_argument(
+        "--system",
+        nargs="+",
+        action="extend",
+        choices=SYSTEMS,
+        metavar="NAME",
+        help=f"beside the plain Transformer: {', '.join(SYSTEMS)} (default: pascal)",
+    )
+    parser.add_argument("--models", metavar="DIR", help="the models of the source's parser (default: Stanza's own)")
+    parser.add_argument("--output", default="recipe.yaml", metavar="FILE", help="default: recipe.yaml")
+
+
+def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.lab.recipes.reading import load
+    from fairseq_syntax.lab.recipes.start import first_recipe
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import atomic_open, check_output
+
+    path = Path(args.output)
+    check_output(path)
+    if path.exists():
+        raise SyntaxDataError("is there already", path=path, hint="remove it, or name another --output")
+    tests: dict[str, list[str]] = {}
+    for text in args.test:
+        name, equals, first = text.partition("=")
+        if equals:
+            tests[name] = [first]
+        elif tests and len(args.test) == 2 and len(next(iter(tests.values()))) == 1:
+            next(iter(tests.values())).append(text)
+        else:
+            tests[Path(text).name.removesuffix(".gz").removesuffix(".tsv")] = [text]
+    text = first_recipe(
+        path, args.source, args.target, args.train, args.valid, tests, args.system or ["pascal"], args.models
+    )
+    with atomic_open(path) as file:
+        file.write(text)
+    load(path)
+    finished(path, "the recipe", f"fairseq-syntax run {path}")
+    return 0
