@@ -28,6 +28,7 @@ import terms
 
 from fairseq_syntax.lab.figures.heatmap import arc_levels
 from fairseq_syntax.lab.figures.plot import COLORS, save
+from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.use.pages.fonts import any_script
 
 if TYPE_CHECKING:
@@ -326,17 +327,20 @@ def _of_two_tests(
     return figure
 
 
+def kept(grid: str) -> Kept:
+    """The results that are kept of a grid of examples/multi30k."""
+    return Kept.read(ROOT / f"examples/multi30k/{grid}.jsonl.gz")
+
+
 def gains(grid: str) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Test -> "SYSTEM, PARSE" -> BLEU gained over the Transformer with that parse, and the ends of its interval.
 
-    From the record of a grid, ``trained`` or ``trained-longer``; the parse is the real one or a control.
+    From the results of a grid, ``trained`` or ``trained-longer``; the parse is the real one or a control.
     """
-    lines = (ROOT / f"examples/multi30k/{grid}.jsonl").read_text("utf-8").splitlines()
-    entries = [entry for entry in map(json.loads, lines) if entry["kind"] == "shares"]
     found: dict[str, dict[str, tuple[float, float, float]]] = {}
-    for entry in entries:
-        of_test = found[entry["test"]] = {}
-        for row in entry["metrics"]["BLEU"]:
+    for test, entry in kept(grid).scores.items():
+        of_test = found[test] = {}
+        for row in entry["report"]["shares"]["metrics"]["BLEU"]:
             of_test[f"{row['system']}, the parse"] = tuple(row["gain"])
             for control, twin in row["controls"].items():
                 of_test[f"{row['system']}, {control}"] = tuple(twin["gain"])

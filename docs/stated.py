@@ -75,10 +75,10 @@ def stated() -> dict[str, list[str]]:
     assert all(max(of_test, key=lambda name: of_test[name]) == "sdrnmt2" for of_test in lstms.values())
     lstm = lstms["test_2016"]
     gcn = " and ".join(f"{of_test['gcn'] - of_test['lstm']:.1f}" for of_test in field_lstm.values())
-    ahead = [f"{gain:.2f}" for gain in _gains("PSH", page="VERDICT-LONGER.md")]
-    pascal, ldd = ([f"{gain:.2f}" for gain in _gains(name, page="VERDICT-LONGER.md")] for name in ("PASCAL", "LDD"))
-    random_trees = [cell.split()[0][1:] for cell in _of_verdict("PSH", "gain", "random", "VERDICT-LONGER.md")]
-    least = [least for least, _ in _intervals("PSH", "gain", "random", "VERDICT-LONGER.md")]
+    ahead = [f"{gain:.2f}" for gain in _gains("PSH", page="TRAINED-LONGER.md")]
+    pascal, ldd = ([f"{gain:.2f}" for gain in _gains(name, page="TRAINED-LONGER.md")] for name in ("PASCAL", "LDD"))
+    random_trees = [cell.split()[0][1:] for cell in _of_verdict("PSH", "gain", "random", "TRAINED-LONGER.md")]
+    least = [least for least, _ in _intervals("PSH", "gain", "random", "TRAINED-LONGER.md")]
     assert least[0] < 0 < least[2] and least[1] < 0 < least[3], (
         "docs: random trees give more than chance on 2017, not on 2016"
     )
@@ -86,7 +86,7 @@ def stated() -> dict[str, list[str]]:
         f"it reads nearly every attachment ({exact('PASCAL')} %)",
         f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % right, where PASCAL has "
         f"{exact('PASCAL (0.8)', 0)} %",
-        f"about {min(_uas('CPU.md')) * 100:.0f} % of words have the parser's head on Multi30k",
+        f"about {min(_uas('cpu')) * 100:.0f} % of words have the parser's head on Multi30k",
         f"with labels alone {best('label embeddings (S&H)')} % is the best on the toy corpus, and it has "
         f"{exact('label embeddings (S&H)', 0)} %",
         f"GCN reads {exact('GCN')} % of the toy corpus's attachments",
@@ -130,7 +130,7 @@ def _with_controls(system: str, longer: dict[str, dict[str, float]]) -> list[str
             cells.append("–")
             continue
         text = " / ".join(f"{of_test[name]:.2f}" for of_test in longer.values())
-        gains = _intervals(system, "gain", control, page="VERDICT-LONGER.md")[::2]
+        gains = _intervals(system, "gain", control, page="TRAINED-LONGER.md")[::2]
         cells.append(f"**{text}**" if all(low > 0 for low, _ in gains) else text)
     return cells
 
@@ -229,34 +229,30 @@ def _check_grids(trained: dict[str, dict[str, float]], longer: dict[str, dict[st
     assert in_bleu == [True, False, True, False], "README.md: PASCAL gains in BLEU, not in chrF"
     lengths = [group["differences"]["BLEU"]["PSH"] for group in pictures.by_property("dependency-length", 2016)]
     assert max(lengths, key=lambda one: one["difference"]) is not lengths[-1], "docs/results.md: not where long"
-    runs = re.findall(
-        r"^\| (\S+) \| 1, 2, 3 \| none \|$", (ROOT / "examples/multi30k/VERDICT.md").read_text("utf-8"), re.M
-    )
-    assert set(runs) == set(trained["test_2016"]), "docs/results.md: three seeds of each"
-    records = map(json.loads, (ROOT / "examples/multi30k/trained-longer.jsonl").read_text("utf-8").splitlines())
-    *_, seeds = (record["seeds"] for record in records if "seeds" in record)
-    assert seeds == {name: [1, 2, 3] for name in longer["test_2016"]}, "README.md, docs: seeds after 8,000 updates"
-    longer_gains = _intervals("PSH", page="VERDICT-LONGER.md")
+    for grid, scores in (("trained", trained), ("trained-longer", longer)):
+        runs = {f"{name}/{seed}" for name in scores["test_2016"] for seed in (1, 2, 3)}
+        assert runs == set(pictures.kept(grid).runs), "README.md, docs: three seeds of each"
+    longer_gains = _intervals("PSH", page="TRAINED-LONGER.md")
     assert all(low > 0 for low, _ in longer_gains), "README.md: all four are more than chance"
     may_be_chance = [
         interval
         for system, controls in {"PASCAL": ("", "linear", "random"), "LDD": ("", "random"), "UDD": ("",)}.items()
         for control in controls
-        for interval in _intervals(system, "gain", control, page="VERDICT-LONGER.md")
+        for interval in _intervals(system, "gain", control, page="TRAINED-LONGER.md")
     ]
     may_be_chance += [
         interval
         for system, control in (("PASCAL", "linear"), ("PASCAL", "random"), ("LDD", "random"))
-        for interval in _intervals(system, "syntax", control, page="VERDICT-LONGER.md")
+        for interval in _intervals(system, "syntax", control, page="TRAINED-LONGER.md")
     ]
     assert all(low < 0 < high for low, high in may_be_chance), (
         "README.md, docs: gains of PASCAL, LDD, UDD may be chance"
     )
     not_chance = [
-        low for name in ("CSH+PSH", "sennrich_haddow") for low, _ in _intervals(name, page="VERDICT-LONGER.md")
+        low for name in ("CSH+PSH", "sennrich_haddow") for low, _ in _intervals(name, page="TRAINED-LONGER.md")
     ]
     assert len(not_chance) == 8 and min(not_chance) > 0, "README.md, docs: those of CSH+PSH and S&H are not"
-    above_random = [low for low, _ in _intervals("PSH", "syntax", "random", page="VERDICT-LONGER.md")]
+    above_random = [low for low, _ in _intervals("PSH", "syntax", "random", page="TRAINED-LONGER.md")]
     assert min(above_random) > 0, (
         "README.md, docs: above random trees after 8,000 updates, in both tests and both scores"
     )
@@ -283,7 +279,7 @@ def _bootstrap(name: str) -> list[tuple[str, str]]:
 
 
 def _intervals(
-    system: str, which: str = "gain", control: str = "", page: str = "VERDICT.md"
+    system: str, which: str = "gain", control: str = "", page: str = "TRAINED.md"
 ) -> list[tuple[float, float]]:
     """The intervals of a system's ``gain``, of its gain with a control or of the ``syntax`` above that control.
 
@@ -328,8 +324,8 @@ def _loss(run: str, kind: str) -> float:
 
 def _uas(name: str) -> list[float]:
     """The attachment scores of a table's systems."""
-    text = (ROOT / "examples/multi30k" / name).read_text("utf-8")
-    return [float(x) for x in re.findall(r"^\| \S+ \| – \| (0\.\d+) \|$", text, re.M)]
+    values = (run["facts"]["values"] for run in pictures.kept(name).runs.values())
+    return [one["UAS, test_2016"][0] / 100 for one in values if "UAS, test_2016" in one]
 
 
 def unstated(text: str, pieces: list[str]) -> list[str]:

@@ -65,7 +65,8 @@ def main() -> int:
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {RECORD.relative_to(ROOT)} and {RESULTS.relative_to(ROOT)}: commit both")
     if args.multi30k:
-        subprocess.run([ROOT / "examples" / "multi30k" / "run.sh", "gpu"], cwd=ROOT, check=True)
+        recipe = ROOT / "examples" / "multi30k" / "gpu.yaml"
+        subprocess.run([sys.executable, "-m", "fairseq_syntax", "run", recipe], cwd=ROOT, check=True)
     return int("failed" in failed.values())
 
 

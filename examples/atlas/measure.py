@@ -135,18 +135,14 @@ def parse_quality(runs: Runs) -> dict[str, Any]:
 
 def multi30k() -> dict[str, Any]:
     """Gains on the two tests after 8,000 updates: as recorded, or with further controls where these have been run."""
-    tests = {}
-    for line in (MULTI30K / "trained-longer.jsonl").read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        if entry["kind"] == "shares":
-            tests[entry["test"]] = entry["metrics"]
+    recorded = Kept.read(MULTI30K / "trained-longer.jsonl.gz")
+    tests = {name: one["report"]["shares"]["metrics"] for name, one in recorded.scores.items()}
     for (name, test), references in zip(TESTS.items(), both_references()):
         controls = runs_of("multi30k-controls", test)
         if controls:
-            runs = {
-                folder.name: [text_of(path) for path in sorted(folder.glob(f"*/{test}.txt"))]
-                for folder in sorted((MULTI30K / "trained-longer").iterdir())
-            }
+            runs: Runs = {}
+            for run in recorded.runs.values():
+                runs.setdefault(run["run"].partition("/")[0], []).append(run["outputs"][name])
             tests[name] = gains({**runs, **controls}, references)
     return tests
 

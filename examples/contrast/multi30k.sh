@@ -12,14 +12,14 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 : "${SETS:?the folder with the contrastive sets}"
-models=$root/runs/multi30k/trained work=$root/runs/contrast
+models=$root/runs/multi30k/trained/models work=$root/runs/contrast
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 [ -d "$root/.venv" ] && PATH=$root/.venv/bin:$PATH
 mkdir -p "$work"
 
 if [ $# = 0 ]; then
-  set -- $(cd "$models" && ls -d ./*/1/model/checkpoint_last.pt | sed 's|^\./||; s|/model/.*||' | grep -v '^transformer/')
-  [ ! -e "$models/transformer/1/model/checkpoint_last.pt" ] || set -- transformer/1 "$@"
+  set -- $(cd "$models" && ls -d ./*/1/checkpoint_last.pt | sed 's|^\./||; s#/checkpoint.*##' | grep -v '^transformer/')
+  [ ! -e "$models/transformer/1/checkpoint_last.pt" ] || set -- transformer/1 "$@"
 fi
 sets=() names=(subj_verb_agreement np_agreement clause_omission)
 for name in "${names[@]}"; do
@@ -37,7 +37,7 @@ for kind in real linear random; do
   [ "$kind" = real ] || data=$root/runs/multi30k/controls/$kind
   for cell; do
     case $cell in *.linear/*) of=linear ;; *.random/*) of=random ;; *) of=real ;; esac
-    [ "$of" != "$kind" ] || systems+=("${cell/\//_}=$models/$cell/model/checkpoint_last.pt")
+    [ "$of" != "$kind" ] || systems+=("${cell/\//_}=$models/$cell/checkpoint_last.pt")
   done
   [ "${#systems[@]}" -gt 0 ] || continue
   if printf '%s\n' "${systems[@]}" | grep -qvE '^(transformer|C?SH.*|PSH.*)_'; then

@@ -572,26 +572,6 @@ def test_a_file_that_extends_another_has_no_place_of_its_by_default_or_by_anothe
     assert load(bigger).workdir.name == "bigger", "the default is by the name"
 
 
-MULTI30K = Path(__file__).parents[2] / "examples/multi30k"
-
-
-@pytest.mark.parametrize("path", sorted(MULTI30K.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_grids_of_multi30k_can_be_read(path):
-    found = load(path)
-    assert len(found.systems) > 1
-    assert all(found.cell_tasks(*cell) for cell in found.cells())
-    header = (MULTI30K / "run.sh").read_text("utf-8").partition("\nset -")[0]
-    assert re.search(rf"(?<![\w-]){path.stem}(?![\w-])", header), "run.sh says what each is for"
-
-
-def test_run_sh_says_which_configurations_there_are():
-    command = ["bash", str(MULTI30K / "run.sh"), "trainde"]
-    done = subprocess.run(command, env={**os.environ, "DATA": "x"}, capture_output=True, text=True)
-    assert done.returncode == 2 and not done.stdout
-    names = done.stderr.strip().partition("; there are: ")[2].split(" ")
-    assert sorted(names) == sorted(path.stem for path in MULTI30K.glob("*.yaml"))
-
-
 def test_without_its_baseline_a_test_set_has_scores_and_no_comparison(recipe):
     """With the first system that is finished in its place, every difference would be another one."""
     text = TEMPLATE.replace("  better: {last: f}", "  better: {last: f}\n  best: {last: g}")

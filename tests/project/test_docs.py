@@ -201,7 +201,7 @@ def test_pictures_draw_what_the_tables_say() -> None:
     assert len(rows) == len(re.findall(r"^\S.* % ± ", table, re.M)) and float(rows["PASCAL"]["exact"]) > 95
     scores = pictures.multi30k_scores("CPU.md")
     assert len(scores) == 2 and all(len(of_test) == 13 for of_test in scores.values())
-    for grid, page in (("trained", "VERDICT.md"), ("trained-longer", "VERDICT-LONGER.md")):
+    for grid, page in (("trained", "TRAINED.md"), ("trained-longer", "TRAINED-LONGER.md")):
         gains, verdict = pictures.gains(grid), (ROOT / "examples/multi30k" / page).read_text("utf-8")
         assert list(gains) == ["test_2016", "test_2017"] and "PSH, linear" in gains["test_2017"]
         for of_test in gains.values():

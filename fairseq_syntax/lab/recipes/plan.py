@@ -148,18 +148,19 @@ class Plan:
     def key(self, run: Run) -> str:
         """What the results of a run depend on, as far as the recipe says it: two recipes may share results."""
         recipe, system = self.recipe, self.recipe.systems[run.system]
-        corpus = recipe.corpus.model_dump(exclude={"data", "download", "train", "valid", "tests"})
-        parse = recipe.parse.model_dump(exclude={"controls": {"__all__": {"about"}}})
+        corpus = recipe.corpus.model_dump(
+            exclude={"data", "download", "train", "valid", "tests"}, exclude_defaults=True
+        )
+        parse = recipe.parse.model_dump(exclude={"controls": {"__all__": {"about"}}}, exclude_defaults=True)
         for side in ("source", "target"):
-            if parse[side]:
-                parse[side].pop("models")
-        parse["controls"] = parse["controls"].get(system.parse)
+            parse.get(side, {}).pop("models", None)
+        parse["controls"] = parse.get("controls", {}).get(system.parse)
         commands = [
             [word for word in command.words if isinstance(word, str)]
             for stage in (self.train(run), *self.translations(run))
             for command in stage.commands
         ]
-        return fingerprint(corpus, parse, recipe.pieces.model_dump(), system.parse, commands)
+        return fingerprint(corpus, parse, recipe.pieces.model_dump(exclude_defaults=True), system.parse, commands)
 
     # ------------------------------------------------------------------------------------------------------- data
 

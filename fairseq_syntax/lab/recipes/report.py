@@ -90,18 +90,19 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
         yield Section("Measured beside", [values])
     shares = {str(table): one["shares"] for table, one in results.reports.items() if "shares" in one}
     if shares:
-        words = verdict(plan, shares)
-        yield Section("How much of each gain is syntax", words)
+        words, how = verdict(plan, shares)
+        yield Section("How much of each gain is syntax", list(words))
+        yield Section("How to read these shares", list(how), rest=True)
         for name, one in shares.items():
             found = [share_table(metric, rows, f"{metric}, {name}") for metric, rows in one["metrics"].items() if rows]
             by = [by_table(metric, each) for metric, of in one["by"].items() for each in of]
             yield Section(
-                f"Gains with controls: {name}", [*found, *(each for each in by if each is not None)], rest=True
+                f"{name}: gains with controls", [*found, *(each for each in by if each is not None)], rest=True
             )
     if recipe.published:
         yield Section("Published", published(plan, results))
     for table, one in results.reports.items():
-        yield Section(f"Tests and signatures: {table}", list(tables(dict(one))), rest=True)
+        yield Section(str(table), list(tables(dict(one))), rest=True)
     about = {name: one.about for name, one in recipe.systems.items() if one.about}
     if about:
         yield Section("Systems", [f"{name}: {text}" for name, text in about.items()], rest=True)
@@ -306,6 +307,7 @@ def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
     """The report as Markdown."""
     parts = [f"# {plan.recipe.name}", *([plan.recipe.about] if plan.recipe.about else [])]
     for section in sections:
+        parts += ["<details>", f"<summary>{section.title}</summary>"] if section.rest else []
         parts.append(f"## {section.title}")
         for block in section.blocks:
             if isinstance(block, Picture):
@@ -314,6 +316,7 @@ def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
                 parts.append(block.render("markdown"))
             else:
                 parts.append(f"```bash\n{block[1:]}\n```" if block.startswith("$") else block)
+        parts += ["</details>"] if section.rest else []
     return "\n\n".join(parts) + f"\n\nWritten by `fairseq-syntax run {plan.path.name}`.\n"
 
 

@@ -152,7 +152,7 @@ class Work:
         """What kept scores depend on beside the runs."""
         score = self.plan.recipe.score
         told = {"values", "trees", "perplexity"}
-        return fingerprint(str(table), score.model_dump(exclude=told), self.plan.recipe.baseline)
+        return fingerprint(str(table), score.model_dump(exclude=told, exclude_defaults=True), self.plan.recipe.baseline)
 
     def facts(self, run: Run) -> dict[str, Any]:
         """What is told of a run beside its scores: seconds and commands by kind of stage, and values."""

@@ -241,7 +241,6 @@ class Score(Section):
     )
     lowercase: bool = Field(False, description="compare lower-cased text")
     baseline: str | None = Field(None, description="the system to compare with (default: the first)")
-    also_against: list[str] = Field([], description="further systems to test against")
     resamples: int = Field(1000, ge=0, description="of the bootstrap over sentences and seeds; 0: no test")
     trials: int = Field(10000, ge=0, description="of the randomization test; 0: none")
     also_against: list[str] = Field([], description="further systems to test the others against")
@@ -341,7 +340,6 @@ class Recipe(Section):
             if side is not None and side.files and self.corpus.subset is not None:
                 raise _error("a subset has no parse yet: leave files out", "parse")
         asked: dict[tuple[str, ...], list[str | None]] = {("score", "baseline"): [score.baseline]}
-        asked["score", "also_against"] = list(score.also_against)
         asked[("score", "trees")] = [*score.trees]
         asked[("score", "also_against")] = [*score.also_against]
         asked |= {("translate", "variants", name): [*(v.systems or []), v.baseline] for name, v in variants.items()}

@@ -31,11 +31,14 @@ class Measure(NamedTuple):
         return f"{self.metric} on {self.test}"
 
 
-def verdict(plan: Plan, shares: Mapping[str, Mapping[str, Any]]) -> list:
+def verdict(plan: Plan, shares: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """A paragraph for each system: does it gain, what of the gain does each control keep, is any of it syntax?
 
     Args:
         shares: of each test set, what :func:`.scoring.shares.shares` says
+
+    Returns:
+        the paragraphs, and how they are to be read
     """
     one = next(iter(shares.values()))
     baseline, asked = one["baseline"], one["controls"]
@@ -65,18 +68,18 @@ def verdict(plan: Plan, shares: Mapping[str, Mapping[str, Any]]) -> list:
             lines.append(f"One seed of {enumerated(lone)}: this is said of these runs, and not of others.")
         paragraphs.append(" ".join(lines))
     if not paragraphs:
-        return [f"{baseline} is finished, and no other system is."]
+        return [f"{baseline} is finished, and no other system is."], []
     controls = plan.recipe.parse.controls
     named = "; ".join(f"{name}{f', {controls[name].about}' if controls[name].about else ''}" for name in asked)
-    paragraphs.append(_HOW_TO_READ.format(baseline=baseline, controls=named, draws=one["draws"]))
+    how = [_HOW_TO_READ.format(baseline=baseline, controls=named, draws=one["draws"])]
     own = {Measure(m, test): s for test, e in shares.items() for m, s in e.get("own", {}).items() if s is not None}
     if own:
         said = enumerated(f"{share:.1f} ({where})" for where, share in own.items())
-        paragraphs.append(
+        how.append(
             "How well intervals over seeds hold depends on how much of a seed's score is its own, here as its standard "
             f"deviation over all systems, in those that the sentences give to a seed's score: {said}."
         )
-    return paragraphs
+    return paragraphs, how
 
 
 def _told(figures: Mapping[Measure, Estimate]) -> str:

@@ -1,0 +1,52 @@
+"""Every recipe of the repository is one, without shell but in commands, and its kept results are its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.running import Work
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+RECIPES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if "\nworkdir:" not in path.read_text("utf-8")]
+KEPT = [path for path in RECIPES if path.with_suffix(".jsonl.gz").exists()]
+
+
+def named(path: Path) -> str:
+    return path.relative_to(EXAMPLES).as_posix()
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("path", RECIPES, ids=named)
+def test_every_recipe_is_one_and_has_stages(path):
+    recipe = load(path)
+    assert recipe.name
+    plan = Plan(recipe, path)
+    stages = plan.stages(plan.runs)
+    names = [stage.name for stage in stages]
+    assert len(names) == len(set(names))
+    outputs = [output for stage in stages for output in stage.outputs]
+    assert len(outputs) == len(set(outputs)), "no two stages make one file"
+    assert {stage.kind for stage in stages} >= {"corpus", "filter", "pieces", "binarize", "train", "translate"}
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("path", KEPT, ids=named)
+def test_results_that_are_kept_are_those_of_the_recipe(path, tmp_path):
+    recipe = load(path)
+    work = Work(Plan(recipe, path, tmp_path))
+    assert work.kept_runs and len(work.kept_runs) == len(work.kept.runs)
+    results = work.results()
+    assert {str(table) for table in results.reports} == set(work.kept.scores)
+
+
+@pytest.mark.checkout
+def test_results_of_another_recipe_are_not_taken(tmp_path):
+    path = EXAMPLES / "multi30k" / "cpu.yaml"
+    changed = Work(Plan(load(path, {"train.lr": "0.5"}), path, tmp_path))
+    assert changed.kept.runs and not changed.kept_runs
+    same = load(path, {"threads": "7", "device": "cuda", "name": "other", "systems.pascal.about": "what it is"})
+    assert len(Work(Plan(same, path, tmp_path)).kept_runs) == 13
