@@ -1,4 +1,4 @@
-"""``fairseq-syntax export``: a trained model for stock fairseq or CTranslate2."""
+"""``fairseq-syntax export``: a trained model for stock fairseq, CTranslate2 or transformers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_data
-from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS
+from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS, TO
 
 COMMAND = Command(
     group="use",
-    summary="write a model for stock fairseq or CTranslate2",
+    summary="write a model for stock fairseq, CTranslate2 or transformers",
     description="Write a folder with a model that needs this package no more, its dictionaries and segmentation. "
     "For models that are plain Transformers at inference; label embeddings become source factors of CTranslate2.",
     example=r"""
@@ -24,7 +24,7 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
     parser.add_argument("checkpoint", metavar="CHECKPOINT")
-    parser.add_argument("--to", choices=KINDS, help="what is to run it")
+    parser.add_argument("--to", choices=TO, help="what is to run it")
     parser.add_argument("--output", metavar="DIR", help="the folder to make")
     parser.add_argument(
         "--quantization", choices=QUANTIZATIONS, help="of CTranslate2's weights (default: none, float32)"
@@ -65,6 +65,5 @@ def main(args: argparse.Namespace) -> None:
         source_tag=args.source_tag,
     )
     factors = f", with {' and '.join(exported.factors)} as source factors" if exported.factors else ""
-    finished(
-        args.output, f"a model for {exported.kind}{factors}", f"fairseq-syntax translate {args.output} --input FILE"
-    )
+    then = f"fairseq-syntax translate {args.output} --input FILE" if args.to in KINDS else ""
+    finished(args.output, f"a model for {exported.kind}{factors}", then)

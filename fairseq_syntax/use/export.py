@@ -1,4 +1,4 @@
-"""A trained model on its way to those who translate with it: a folder for stock fairseq or for CTranslate2."""
+"""A trained model for those who translate with it: a folder for stock fairseq, CTranslate2 or transformers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from fairseq import utils
 
+from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.corpus.store.flat import FlatSyntax
 from fairseq_syntax.data.binarize import copy_segmentation
 from fairseq_syntax.data.directory import segmentation_path
@@ -75,14 +76,14 @@ def export(
     """Write a folder with the model, its dictionaries and segmentation, and a README; whole or not at all.
 
     Args:
-        kind: ``fairseq`` or ``ctranslate2``
+        kind: ``fairseq``, ``ctranslate2`` or ``transformers``
         output: the folder, which is made; what is there must be empty
         quantization: of CTranslate2's weights, one of ``exported.QUANTIZATIONS``; None leaves them in float32
         segmentation: a folder with ``segmentation.LANG.json`` (default: the data directory)
         source_tag: put before and after each source sentence by those who translate: for multi-task models
 
     Raises:
-        SyntaxDataError: neither fairseq alone nor CTranslate2 can compute the model; the folder is not empty, or
+        SyntaxDataError: what the kind says cannot compute the model; the folder is not empty, or
             cannot be written; the segmentation that is named is not there, or something beside the model is damaged;
             or the data were parsed otherwise than those of the training
     """
@@ -91,6 +92,8 @@ def export(
         raise SyntaxDataError("is the folder where this command runs", path=output, hint="name a folder below it")
     if quantization is not None and kind != "ctranslate2":
         raise SyntaxDataError("--quantization is for --to ctranslate2")
+    if kind == "transformers" and source_tag:
+        raise SyntaxDataError("--source-tag is for --to fairseq and --to ctranslate2: Marian's tokenizer puts none")
     task = loaded.task
     if source_tag and source_tag not in task.source_dictionary.indices:
         raise SyntaxDataError(
@@ -106,8 +109,9 @@ def export(
         try:
             with as_data_error(output):
                 folder.mkdir()
-                write = write_ctranslate2 if kind == "ctranslate2" else write_fairseq
-                factors = write(loaded, folder, quantization)
+                if kind == "transformers":  # which takes part in it
+                    _set_segmentation(task, segmentation)
+                factors = WRITERS[kind](loaded, folder, quantization)
                 longest = utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())
                 exported = Exported(
                     kind,
@@ -120,8 +124,10 @@ def export(
                     int(longest[0]),
                     int(longest[1]),
                 )
-                segmented = _copy_data(task, folder, segmentation, bool(factors))
-                exported.save(folder)
+                segmented = True
+                if kind != "transformers":  # which has its own names for these
+                    segmented = _copy_data(task, folder, segmentation, bool(factors))
+                    exported.save(folder)
                 (folder / "README.md").write_text(_readme(exported, segmented), encoding="utf-8")
                 folder.rename(output)
         except BaseException:
@@ -311,6 +317,19 @@ def _check_scores(loaded: Loaded, folder: Path, columns: list[str]) -> None:
             )
 
 
+def write_transformers(loaded: Loaded, folder: Path, quantization: str | None = None) -> list[str]:
+    """Write an FSMT model and its tokenizer, as :mod:`.to_transformers` says. It has no factors."""
+    from fairseq_syntax.use import to_transformers
+
+    model, options = plain_model(loaded.model, loaded.options, loaded.task)
+    _check(loaded, model)
+    to_transformers.write(model, options, loaded.task, folder)
+    return []
+
+
+WRITERS = {"fairseq": write_fairseq, "ctranslate2": write_ctranslate2, "transformers": write_transformers}
+
+
 # ------------------------------------------------------------------------------------ what lies beside the model
 
 
@@ -330,6 +349,14 @@ def _copy_data(task: Any, folder: Path, segmentation: str | os.PathLike[str] | N
     return Path(segmentation_path(folder, languages[0])).exists()
 
 
+def _set_segmentation(task: Any, folder: str | os.PathLike[str] | None) -> None:
+    """Let the task cut text by the segmentation of a folder, where one is named."""
+    if folder is not None:
+        task.source_segmenter, task.target_segmenter = (
+            load_segmenter(segmentation_path(folder, lang)) for lang in (task.cfg.source_lang, task.cfg.target_lang)
+        )
+
+
 def _copy(source: str, target: str | os.PathLike[str]) -> None:
     try:
         content = Path(source).read_bytes()
@@ -344,7 +371,13 @@ def _readme(exported: Exported, segmented: bool) -> str:
     tag = f", `{exported.source_tag}` before and after it" if exported.source_tag else ""
     text = "text" if segmented else "pieces"
     lines = [f"A translation model, {source} to {target}, of fairseq-syntax, for {exported.kind}."]
-    if exported.kind == "fairseq":
+    if exported.kind == "transformers":
+        lines += [
+            "`AutoTokenizer.from_pretrained(FOLDER)` and `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)` load it: ",
+            "`model.generate(**tokenizer(sentences, return_tensors='pt', padding=True))`, then "
+            "`tokenizer.batch_decode(…, skip_special_tokens=True)`.",
+        ]
+    elif exported.kind == "fairseq":
         lines += [
             f"`fairseq-syntax translate .` reads and writes {text}, a sentence a line.",
             f"fairseq alone takes pieces by `segmentation.{source}.*` (sentencepiece or subword-nmt){tag}: ",

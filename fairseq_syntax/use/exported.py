@@ -20,7 +20,8 @@ from fairseq_syntax.runtime.manifest import Entry, check_entry, entry_of, sealed
 
 FORMAT_VERSION = 1
 DESCRIPTION = "export.json"
-KINDS = ("fairseq", "ctranslate2")
+KINDS = ("fairseq", "ctranslate2")  # that this package loads again
+TO = (*KINDS, "transformers")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 CHECKPOINT = "model.pt"
 _UNREAD = ("README.md", DESCRIPTION)  # no part of the model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 from fairseq import options
@@ -37,16 +38,25 @@ def conllu(lines: list[str], arcs: bool = True) -> str:
     return "\n".join(rows) + "\n"
 
 
-def make(folder: Path, *, kind: str = "sentencepiece", arcs: bool = True, train: int = 60, valid: int = 12) -> Path:
-    """Write, segment and binarize a corpus; returns the data directory."""
+def make(
+    folder: Path,
+    *,
+    kind: str = "sentencepiece",
+    arcs: bool = True,
+    train: int = 60,
+    valid: int = 12,
+    parsed: bool = True,
+) -> Path:
+    """Write, segment and binarize a corpus, its source a parse or text; returns the data directory."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count, seed in (("train", train, 1), ("valid", valid, 2)):
         lines = sentences(count, seed)
         (folder / f"{split}.en.conllu").write_text(conllu(lines, arcs), encoding="utf-8")
+        (folder / f"{split}.en").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         german = [" ".join(DE[word] for word in line.split()) for line in lines]
         (folder / f"{split}.de").write_text("".join(line + "\n" for line in german), encoding="utf-8")
     seg, size = folder / "seg", {"sentencepiece": "60", "subword_nmt": "60"}[kind]
-    for lang, ending in (("en", "en.conllu"), ("de", "de")):
+    for lang, ending in (("en", "en.conllu" if parsed else "en"), ("de", "de")):
         inputs = [str(folder / f"{split}.{ending}") for split in ("train", "valid")]
         argv = ["segment", "--lang", lang, "--input", *inputs, "--outdir", str(seg), "--train", kind]
         assert command([*argv, "--vocab-size", size]) == 0
@@ -64,5 +74,8 @@ def make(folder: Path, *, kind: str = "sentencepiece", arcs: bool = True, train:
         str(data),
     ]
     parser = options.get_preprocessing_parser()
-    preprocess.main(parser.parse_args(["--task", "syntax_translation", *argv]))
+    preprocess.main(parser.parse_args(["--task", "syntax_translation" if parsed else "translation", *argv]))
+    if not parsed:  # which is fairseq's own task, that does not know of a segmentation
+        for path in seg.glob("segmentation.*"):
+            shutil.copy(path, data)
     return data
