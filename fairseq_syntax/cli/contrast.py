@@ -245,7 +245,7 @@ def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequen
 
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
     from fairseq_syntax.corpus.conllu import read_conllu, text_of
-    from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
+    from fairseq_syntax.corpus.parsed_line import is_parse_of, take_spaces, why_other
     from fairseq_syntax.errors import SyntaxDataError
 
     found: list[ParsedLine] = []
@@ -259,5 +259,6 @@ def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[Pars
                     line=line.file_line,
                     hint=why_other(line, source),
                 )
+            take_spaces(line, source)
             found.append(line)
     return found

@@ -86,7 +86,7 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
             words = True
             sentence.append(raw)
             continue
-        if not raw.strip() and b"\t" not in raw:
+        if b"\t" not in raw and not raw.decode("utf-8", "replace").strip():  # as the reader sees it
             sentence.append(raw)
             if words:
                 yield from place_sentence()

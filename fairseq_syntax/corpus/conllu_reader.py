@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import eq
@@ -13,7 +13,8 @@ from fairseq_syntax.corpus.line_numbers import LineNumbers, natural, shown
 from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, cycle_through, owner
 from fairseq_syntax.errors import SyntaxDataError
 
-COLUMNS = 10
+NAMES = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
+COLUMNS = len(NAMES)
 MASS_TOLERANCE = 1e-3
 LONGEST_KNOWN = 100  # characters of a MISC column that is remembered: few are longer, and a server reads anything
 ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": r"\\", ",": r"\c"}
@@ -100,6 +101,7 @@ class ConlluReader:
                     continue
                 if raw[0] == "#":
                     start = start or (places[0] if places else at)
+                    self.check_column_names(raw, at)
                     number = self.line_numbers.comment(raw, at, number, bool(rows))
                     continue
                 rows.append(raw + "\n")
@@ -115,6 +117,12 @@ class ConlluReader:
         elif number is not None:
             self.fail(f"'# line = {number}' has no sentence", start)
 
+    def check_column_names(self, comment: str, at: int) -> None:
+        """CoNLL-U Plus may have other columns, or in another order: they would be taken for these."""
+        name, equals, columns = comment.removeprefix("#").partition("=")
+        if equals and name.strip() == "global.columns" and columns.split() != NAMES:
+            self.fail(f"columns {shown(columns.strip())}, and {' '.join(NAMES)} are wanted", at)
+
     def columns(self, row: str, at: int) -> list[str]:
         """The columns of one row."""
         row = row.rstrip("\r\n")
@@ -124,6 +132,16 @@ class ConlluReader:
         if "" in columns:
             self.fail(f"an empty column where ten are due, split by tabs: {shown(row)}", at)
         return columns
+
+    def check_values(self, columns: Sequence[str], at: int) -> None:
+        """What no column may be, though it is not empty: a word of white space, a label with some around it."""
+        if not columns[1].strip():
+            self.fail(
+                f"a word of white space only: {shown(columns[1])}", at, "leave it out, and its space between words"
+            )
+        for name, value in (("UPOS", columns[3]), ("DEPREL", columns[7])):
+            if value != value.strip():
+                self.fail(f"white space around the {name} {shown(value)}", at)
 
     def add_sentence(self, line: ParsedLine, rows: list[str], places: list[int]) -> None:
         offset = len(line.words)
@@ -135,6 +153,7 @@ class ConlluReader:
         words: list[tuple[int, list[str]]] = []
         for row, at in zip(rows, places):
             columns = self.columns(row, at)
+            self.check_values(columns, at)
             if columns[0] == str(len(words) + 1):
                 words.append((at, columns))
             elif (match := _RANGE.match(columns[0])) and len(columns[0]) < 20:
@@ -174,13 +193,17 @@ class ConlluReader:
             if span is not None and index == span[1]:
                 span = next(within)
         if has_arcs:
-            line.arcs = arcs if line.arcs is None else line.arcs + arcs
+            line.arcs = [] if line.arcs is None else line.arcs
+            line.arcs += arcs
         line.sentences.append((offset, offset + len(words)))
 
     def add_words(self, line: ParsedLine, table: list[list[str]], places: list[int], offset: int) -> None:
         """A sentence in which every token is a word: what :meth:`add_sentence` does, a column at a time."""
         _, forms, _, upos, xpos, _, heads, deprels, _, miscs = table
         n_words = len(forms)
+        if not all(map(str.strip, forms)) or any(label != label.strip() for label in {*upos, *deprels}):
+            for row, place in zip(zip(*table), places):
+                self.check_values(list(row), place)
         self.add_heads(line, heads, places, offset)
         line.words += forms
         line.upos += upos
@@ -206,7 +229,8 @@ class ConlluReader:
                     has_arcs = self.add_arcs(arcs, misc, index, offset, n_words, at) or has_arcs
                 line.tokens.append(self.token(form, misc, at, index, index, index))
         if has_arcs:
-            line.arcs = arcs if line.arcs is None else line.arcs + arcs
+            line.arcs = [] if line.arcs is None else line.arcs
+            line.arcs += arcs
         line.sentences.append((offset, offset + n_words))
 
     def add_heads(self, line: ParsedLine, texts: list[str], places: list[int], offset: int) -> None:

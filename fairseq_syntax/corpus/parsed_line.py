@@ -193,11 +193,37 @@ def is_parse_of(line: ParsedLine, text: str) -> bool:
     return "".join(text_of(line).split()) == "".join(text.split())
 
 
+def take_spaces(line: ParsedLine, text: str) -> None:
+    """Lets the tokens of a parse have the spaces of the text that it is of (:func:`is_parse_of`).
+
+    A parse may not know of them: not all parsers write ``SpaceAfter=No``.
+    """
+    at = 0
+    for token in line.tokens:
+        for _ in "".join(token.form.split()):
+            while text[at].isspace():
+                at += 1
+            at += 1
+        token.space_after = at == len(text) or text[at].isspace()
+
+
+# As the Penn Treebank and Moses write them, and as HTML does.
+_BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+
+
+def _without_escapes(text: str) -> str:
+    for escape, character in {**_BRACKETS, "``": '"', "''": '"'}.items():
+        text = text.replace(escape, character)
+    return html.unescape(text)
+
+
 def why_other(line: ParsedLine, *texts: str) -> str:
     """What to do about a parse that is of none of some texts, for the hint of an error."""
     said = unicodedata.normalize("NFC", "".join(text_of(line).split()))
     if any(unicodedata.normalize("NFC", "".join(text.split())) == said for text in texts):
         return "they differ in Unicode normalization (NFC or NFD): normalize one of them"
+    if any(_without_escapes("".join(text.split())) == _without_escapes(said) for text in texts):
+        return "they differ in escapes, such as -LRB- or &amp;: write one as the other"
     return "the parse is of another text, or lines were lost: parse the text again"
 
 
@@ -220,4 +246,5 @@ def append(line: ParsedLine, other: ParsedLine) -> None:
         )
     line.sentences.extend((start + offset, end + offset) for start, end in other.sentences)
     if other.arcs is not None:
-        line.arcs = (line.arcs or []) + [(dep + offset, head + offset, label, p) for dep, head, label, p in other.arcs]
+        line.arcs = [] if line.arcs is None else line.arcs
+        line.arcs += [(dep + offset, head + offset, label, p) for dep, head, label, p in other.arcs]

@@ -332,6 +332,12 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
             )
     else:
         kind = SubwordNmtSegmenter.kind if _looks_like_codes(raw) else SentencePieceSegmenter.kind
+        if kind == SubwordNmtSegmenter.kind and b"</w>" not in raw:
+            raise SyntaxDataError(
+                "no merge ends a word (</w>), so these are not byte-pair codes of subword-nmt",
+                path=path,
+                hint="a vocabulary, a dictionary and the merges of other tools look like them",
+            )
     try:
         return SEGMENTERS[kind](model, {k: v for k, v in about.items() if k not in ("format", "kind", "fingerprint")})
     except SyntaxDataError as error:

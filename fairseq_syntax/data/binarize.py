@@ -142,6 +142,15 @@ def _pair(
                 if unsplit
                 else f"is {parse} the parse of this text?",
             )
+        longest = max(line.tokens, key=lambda token: token.pieces or 1, default=None)
+        if longest is not None and (longest.pieces or 1) > layout.WORD_LIMITS["pieces"]:
+            raise SyntaxDataError(
+                f"the word {longest.form[:40]!r}… has {longest.pieces} pieces; a store holds "
+                f"{layout.WORD_LIMITS['pieces']} of a word",
+                path=parse,
+                line=line.file_line,
+                hint="is it a word? fairseq-syntax filter leaves such lines out",
+            )
         own: list[list[str]] | None
         if segmenter is not None and line.tokens:
             own = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
@@ -249,7 +258,12 @@ class _StorePart:
         gc.disable()  # a part makes millions of objects and no cycles
         try:
             for _, line in _pair(texts, part, self.tokens, self.parse, self.segmenter):
-                sentence = to_stored(line, labels)
+                try:
+                    sentence = to_stored(line, labels)
+                except SyntaxDataError as error:
+                    raise SyntaxDataError(
+                        error.message, path=self.parse, line=line.file_line, hint=error.hint
+                    ) from None
                 if not line.words:
                     sentence.arcs = [] if self.with_arcs else None
                 elif self.with_arcs != (sentence.arcs is not None):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairseq_syntax.corpus.store.schema import WORD_LIMITS
 from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open
@@ -57,6 +58,11 @@ class LabelInventory:
         if self.frozen:
             self.unknown[f"{column}={label}"] += 1
             return 0
+        if len(self.labels[column]) > WORD_LIMITS[column]:
+            raise SyntaxDataError(
+                f"{column} {label!r} is one too many: a store holds {WORD_LIMITS[column]} different ones",
+                hint="are these labels, or something else in their column?",
+            )
         self.labels[column].append(label)
         self._ids[column][label] = len(self.labels[column]) - 1
         return self._ids[column][label]

@@ -80,11 +80,14 @@ def check_text(args: Namespace) -> None:
     for prefixes in given:
         for prefix in prefixes.split(","):
             lines = {}
+            align = f"{prefix}.{args.align_suffix}" if getattr(args, "align_suffix", None) else ""
             for lang in [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]:
                 path = f"{prefix}.{lang}"
                 lines[path] = sum(1 for _ in read_lines(path))
                 if not lines[path]:
                     raise SyntaxDataError("the file is empty", path=path)
+            if os.path.exists(align) and (n := sum(1 for _ in read_lines(align))) != (due := max(lines.values())):
+                raise SyntaxDataError(f"has {n} lines of links, and the text {due}", path=align)
             if len(set(lines.values())) > 1:
                 (source, n), (target, m) = lines.items()
                 raise SyntaxDataError(

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fairseq_syntax.corpus.conllu import read_conllu, text_of, write_conllu
-from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
+from fairseq_syntax.corpus.parsed_line import is_parse_of, take_spaces, why_other
 from fairseq_syntax.corpus.title import parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import progress
@@ -22,7 +22,7 @@ from fairseq_syntax.runtime.jobs import Step
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1  # to be raised where the same parse is written otherwise
+VERSION = 2  # to be raised where the same parse is written otherwise
 
 
 def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: bool = False) -> int:
@@ -33,7 +33,8 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: b
     Args:
         parse: a CoNLL-U file, with ``# line = N`` comments or one sentence per line of the text
         output: the file to write
-        text: the text it is the parse of; line by line, the words must be its characters, spaces aside
+        text: the text it is the parse of; line by line, the words must be its characters, spaces aside, which are
+            taken from it
         overwrite: replace what is there and was not made from the same
 
     Returns:
@@ -81,6 +82,8 @@ def _write(parse: Path, output: Path, text: Path | None, n_lines: int, step: Ste
                     line=line.file_line,
                     hint=why_other(line, expected),
                 )
+            if expected is not None:
+                take_spaces(line, expected)
             if not line.words and line.line_number == 0:
                 file.write("\n")  # keeps the title apart from nothing at all
             write_conllu(file, line)

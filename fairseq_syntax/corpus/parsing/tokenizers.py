@@ -91,7 +91,7 @@ _WORD = (
 _TOKEN = re.compile(
     rf"""
       (?:https?://|www\.)\S*[^\s.,;:!?'"()<>\[\]{{}}]         # a web address, without the punctuation behind it
-    | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                            # a mail address
+    | [\w.+-]{{1,64}}@[\w-]+(?:\.[\w-]+)+                            # a mail address
     | (?:[^\W\d_]\.){{2,}}                                    # initials: U.S., e.g.
     | (?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|No|Inc|Co|Ltd|Corp|bzw|usw|ca|Nr|Mme|M|Sra|Sr)\.(?=\s*\S)
     | [+-]?\d+(?:[.,:]\d+)*(?:{_WORD}+)?(?:[-'’]{_WORD}+)*    # a number, a time, 15-year

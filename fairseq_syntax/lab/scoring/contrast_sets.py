@@ -216,8 +216,9 @@ def _distance(value: Any) -> int | None:
 def _checked(contrast_set: ContrastSet, where: Any) -> ContrastSet:
     if not contrast_set.items:
         raise SyntaxDataError(f"the set {contrast_set.name} has no pairs", **where(-1) | {"line": None})
+    used = {contrast_set.rows[row][0] for item in contrast_set.items for row in (item.correct, *item.incorrect)}
     for number, source in enumerate(contrast_set.sources):
-        if not source.strip():
+        if number in used and not source.strip():
             raise SyntaxDataError(f"source {number + 1} is empty", **where(number))
     return contrast_set
 

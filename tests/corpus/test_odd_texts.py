@@ -1,0 +1,108 @@
+"""Texts and parses of other tools: what they mean is taken, and what would be taken for something else is told."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import toy_data
+
+from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.corpus.conllu_parts import conllu_parts
+from fairseq_syntax.corpus.parsing.conllu_file import pass_on
+from fairseq_syntax.corpus.segmentation import load_segmenter
+from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.contrast_sets import ContrastSet, Item, _checked
+
+
+def rows(*words: str, label: str = "dep", upos: str = "NOUN") -> str:
+    """A sentence in which each word depends on the one before it, without a word on spaces."""
+    return "".join(f"{i + 1}\t{w}\t_\t{upos}\t_\t_\t{i}\t{label if i else 'root'}\t_\t_\n" for i, w in enumerate(words))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_parse_that_knows_of_no_spaces_has_those_of_its_text(tmp_path):
+    """Its pieces are then those of raw text."""
+    text = write(tmp_path / "text", "I don't.\n«10 000 €»\n")
+    parse = write(tmp_path / "in.conllu", rows("I", "do", "n't", ".") + "\n" + rows("«", "10 000", "€", "»") + "\n")
+    pass_on(parse, tmp_path / "out.conllu", text=text)
+    found = [[token.space_after for token in line.tokens] for line in read_conllu(tmp_path / "out.conllu")]
+    assert found == [[True, False, False, True], [False, True, False, True]]
+
+
+def test_escapes_are_named(tmp_path):
+    text = write(tmp_path / "text", "a (b) &c\n")
+    parse = write(tmp_path / "in.conllu", rows("a", "-LRB-", "b", "-RRB-", "&amp;", "c") + "\n")
+    with pytest.raises(SyntaxDataError) as error:
+        pass_on(parse, tmp_path / "out.conllu", text=text)
+    assert "-LRB-" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        (rows("a", "\u00a0", "b"), 2),
+        (rows("a", "b", "\u3000"), 3),
+        (rows("a", "b", label=" punct"), 2),
+        (rows("a", upos="NOUN "), 1),
+        ("# global.columns = ID FORM UPOS XPOS LEMMA FEATS HEAD DEPREL DEPS MISC\n" + rows("a"), 1),
+    ],
+)
+def test_what_is_in_the_wrong_place_has_its_row(tmp_path, text, line):
+    path = write(tmp_path / "in.conllu", text + "\n")
+    with pytest.raises(SyntaxDataError) as error:
+        list(read_conllu(path))
+    assert error.value.line == line and error.value.path == str(path)
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u3000 ", " ", ""])
+def test_a_blank_line_is_the_same_to_all_readers(tmp_path, blank):
+    path = write(tmp_path / "in.conllu", f"{rows('a', 'b')}{blank}\n{rows('c')}{blank}\n")
+    assert [line.words for line in read_conllu(path)] == [["a", "b"], ["c"]]
+    assert sum(part.end - part.start for part in conllu_parts(path, 1)) == 2
+
+
+def test_the_standard_columns_may_be_named(tmp_path):
+    names = "# global.columns = ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC\n"
+    assert [line.words for line in read_conllu(write(tmp_path / "in.conllu", names + rows("a") + "\n"))] == [["a"]]
+
+
+@pytest.mark.parametrize("content", ["the 120\nof 80\n", "#version: 0.2\nĠ t\nĠ a\n", "a b\nab c\n"])
+def test_a_vocabulary_is_not_taken_for_byte_pair_codes(tmp_path, content):
+    with pytest.raises(SyntaxDataError):
+        load_segmenter(write(tmp_path / "codes", content))
+
+
+def test_a_label_too_many_is_named():
+    labels = LabelInventory()
+    for number in range(63):
+        labels.id("upos", f"T{number}")
+    with pytest.raises(SyntaxDataError, match="T63"):
+        labels.id("upos", "T63")
+
+
+def test_links_of_fewer_lines_than_the_text_are_told_before_the_work(toy, tmp_path):
+    shutil.copytree(toy.segmented, tmp_path / "segmented")
+    write(tmp_path / "segmented/train.align", "0-0\n" * 59)
+    options = toy_data.preprocess_options(tmp_path / "segmented", tmp_path / "data")
+    with pytest.raises(SyntaxDataError) as error:
+        toy_data.fairseq("preprocess", *options, "--align-suffix", "align")
+    assert str(error.value.path).endswith("train.align")
+
+
+def test_a_source_that_no_pair_uses_may_be_empty():
+    contrast = ContrastSet("a", ["text", ""])
+    contrast.row(0, "right")
+    contrast.row(0, "wrong")
+    contrast.items = [Item(0, (1,), "a")]
+    assert _checked(contrast, lambda number: {"path": "a", "line": number})
+    contrast.row(1, "right")
+    contrast.items.append(Item(2, (1,), "a"))
+    with pytest.raises(SyntaxDataError):
+        _checked(contrast, lambda number: {"path": "a", "line": number})
