@@ -126,17 +126,20 @@ def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
     Probabilities are written with four significant digits.
 
     Raises:
-        SyntaxDataError: a word or label that cannot stand in a column (empty, or with a tab or line break in it)
+        SyntaxDataError: a word or label that cannot stand in a column: empty, with a tab or line break in it, a word
+            of white space only, a label with white space around it
     """
-    for value in (*line.words, *line.deprels, *line.upos, *line.xpos, *(token.form for token in line.tokens)):
-        if not value or "\t" in value or "\n" in value:
-            raise SyntaxDataError(f"{value!r} cannot stand in a column of CoNLL-U", line=line.line_number + 1)
+    words, labels = {*line.words, *(token.form for token in line.tokens)}, {*line.deprels, *line.upos}
+    wrong = [value for value in (*words, *labels, *line.xpos) if not value or "\t" in value or "\n" in value]
+    wrong += [word for word in words if not word.strip()] + [label for label in labels if label != label.strip()]
+    if wrong:
+        raise SyntaxDataError(f"{wrong[0]!r} cannot stand in a column of CoNLL-U", line=line.line_number + 1)
     arcs: dict[int, list[str]] = {}
     if line.arcs == [] and line.words:
         arcs[0] = []  # says that there are distributions, all of it below the threshold
+    start_of = [start for start, end in line.sentences for _ in range(start, end)] or [0] * len(line.words)
     for dependent, head, label, p in line.arcs or ():
-        start = next(start for start, end in line.sentences if start <= dependent < end) if line.sentences else 0
-        head_id = 0 if head == dependent else head - start + 1
+        head_id = 0 if head == dependent else head - start_of[dependent] + 1
         arcs.setdefault(dependent, []).append(f"{head_id}:{escape(label)}:{p:.4g}")
     rows: list[str] = []
     tokens = iter(line.tokens)

@@ -337,6 +337,8 @@ def test_damaged_files_raise_nothing_else(data):
 
 
 column = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\n"), min_size=1, max_size=6)
+form_column = column.filter(str.strip)
+label_column = column.map(str.strip).filter(bool)
 
 
 @st.composite
@@ -350,11 +352,12 @@ def parsed_lines(draw, line_number: int = 0) -> ParsedLine:
             heads[word] = start + (word if place == 0 else order[draw(st.integers(0, place - 1))])
         line.heads += heads
         for name in ("words", "deprels", "upos", "xpos"):
-            getattr(line, name).extend(draw(st.lists(column, min_size=n, max_size=n)))
+            of_column = {"words": form_column, "xpos": column}.get(name, label_column)
+            getattr(line, name).extend(draw(st.lists(of_column, min_size=n, max_size=n)))
         index = start
         while index < start + n:
             last = draw(st.integers(index, min(index + 2, start + n - 1)))
-            form = line.words[index] if last == index and draw(st.booleans()) else draw(column)
+            form = line.words[index] if last == index and draw(st.booleans()) else draw(form_column)
             pieces = draw(st.one_of(st.none(), st.integers(1, 99)))
             line.tokens.append(Token(form, draw(st.booleans()), index, last, owner(index, last, line.heads), pieces))
             index = last + 1

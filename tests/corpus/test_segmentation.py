@@ -302,7 +302,7 @@ def test_unfit_models_are_errors(segmenters, tmp_path):
     assert "not a sentencepiece model" in error_of("a.model", b"\xff\xfe garbage")
     assert "not a description" in error_of("a.json", b"{]")
     assert "not a description" in error_of("b.json", b'{"kind": "sentencepiece"}')
-    assert "two symbols a line" in error_of("codes", b"#version: 0.2\na b\nc\n")
+    assert "two symbols a line" in error_of("codes", b"#version: 0.2\na b</w>\nc\n")
     whole_suffix = foreign_sentencepiece(treat_whitespace_as_suffix=True)
     assert "end of words" in error_of("suffix.model", whole_suffix)
     path = segmenters["unigram"].save(tmp_path / "segmentation.en")
