@@ -17,6 +17,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.smoke import smoke
 
 ATLAS = Path(__file__).resolve().parents[2] / "examples" / "atlas"
 sys.path.insert(0, str(ATLAS))
@@ -192,3 +193,8 @@ def test_the_rows_of_parse_quality_are_those_of_the_recipes():
 def test_the_bootstrap_draws_pages(capsys):
     assert command(["run", str(ATLAS / "libreoffice-tr.yaml"), "--dry-run"]) == 0
     assert "pages/test.page" in capsys.readouterr().out
+
+
+def test_a_smoke_test_needs_no_trees_of_all_sentences():
+    recipe = smoke(load(ATLAS / "atis.yaml"))
+    assert recipe.parse.source.files is None and recipe.corpus.subset is not None

@@ -15,10 +15,14 @@ _LEFT_OUT = ("fp16", "bf16", "amp", "memory-efficient-fp16", "max-epoch", "updat
 def smoke(recipe: Recipe) -> Recipe:
     """The recipe for a smoke test: every stage and every system, with one seed."""
     corpus = recipe.corpus.model_copy(
-        update={"first": FIRST, "words": {}, "download": False, "filter": _filter(recipe.corpus.filter)}
+        update={
+            "first": FIRST,
+            "words": {},
+            "download": False,
+            "filter": _filter(recipe.corpus.filter),
+            "subset": Subset(pairs=PAIRS),
+        }
     )
-    if not any(side is not None and side.files for side in (recipe.parse.source, recipe.parse.target)):
-        corpus = corpus.model_copy(update={"subset": Subset(pairs=PAIRS)})
     parse = recipe.parse.model_copy(update={side: _side(getattr(recipe.parse, side)) for side in ("source", "target")})
     systems = {
         name: system.model_copy(
@@ -62,10 +66,10 @@ def _filter(one: Filter) -> Filter:
 
 
 def _side(side: ParseSide | None) -> ParseSide | None:
-    """A parse by a parser that needs no model; one that exists stays."""
-    if side is None or side.files:
+    """A parse by a parser that needs no model, also in place of one that exists: that is of all sentences."""
+    if side is None:
         return side
-    changes = {"parser": "fairseq_syntax.corpus.parsing.chain", "models": None, "structured": False}
+    changes = {"parser": "fairseq_syntax.corpus.parsing.chain", "models": None, "structured": False, "files": None}
     return side.model_copy(update={**changes, "tokenizer": "spaces" if side.tokenizer == "spaces" else "basic"})
 
 
