@@ -457,31 +457,33 @@ def main() -> int:
     one.add_argument("--data", type=Path, default=toy_run / "bin", metavar="BIN", help="default: %(default)s")
     one.add_argument("--plain", type=Path, default=toy_run / "plain_Transformer/1/checkpoint_last.pt", metavar="FILE")
     one.add_argument("--pascal", type=Path, default=toy_run / "PASCAL/1/checkpoint_last.pt", metavar="FILE")
-    one.add_argument("--out", type=Path, default=ROOT / "docs/point.svg", metavar="FILE", help="default: %(default)s")
+    one.add_argument(
+        "--output", type=Path, default=ROOT / "docs/point.svg", metavar="FILE", help="default: %(default)s"
+    )
     trained = kinds.add_parser("attention", help="PASCAL's trained attention")
     trained.add_argument("--data", type=Path, default=toy_run / "bin", metavar="BIN")
     trained.add_argument("--pascal", type=Path, default=toy_run / "PASCAL/1/checkpoint_last.pt", metavar="FILE")
     trained.add_argument("--sentence", type=int, default=124, metavar="N", help="of the test set (default: 124)")
-    trained.add_argument("--out", type=Path, default=ROOT / "docs/pascal-attention.svg", metavar="FILE")
+    trained.add_argument("--output", type=Path, default=ROOT / "docs/pascal-attention.svg", metavar="FILE")
     keep = kinds.add_parser("keep-curves", help="what the site needs of fairseq-train's logs")
     keep.add_argument("logs", nargs="+", metavar="NAME=LOG")
-    keep.add_argument("--out", type=Path, default=CURVES, metavar="FILE", help="default: %(default)s")
+    keep.add_argument("--output", type=Path, default=CURVES, metavar="FILE", help="default: %(default)s")
     drawn = kinds.add_parser("figures", help="the pictures of measured results, in docs/figures")
-    drawn.add_argument("--out", type=Path, default=ROOT / "docs/figures", metavar="DIR", help="default: %(default)s")
+    drawn.add_argument("--output", type=Path, default=ROOT / "docs/figures", metavar="DIR", help="default: %(default)s")
     args = parser.parse_args()
     if args.kind == "attention":
-        attention(args.data, args.pascal, args.sentence, args.out)
+        attention(args.data, args.pascal, args.sentence, args.output)
         return 0
     if args.kind == "keep-curves":
-        keep_curves(args.logs, args.out)
+        keep_curves(args.logs, args.output)
         return 0
     if args.kind == "figures":
-        figures(args.out)
+        figures(args.output)
         return 0
     readings = read_models(args.data, {"plain Transformer": args.plain, "PASCAL": args.pascal})
     for reading in readings:
         print(reading.gloss, *reading.translations.items(), sep="\n  ")
-    save(point(readings), args.out)
+    save(point(readings), args.output)
     return 0
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """IWSLT: TED talks, in the layout of the evaluation campaigns of 2014 to 2017.
 
-    python preprocess/iwslt.py --data DIR --out runs/iwslt14.de-en --source-lang de --target-lang en [--download]
-    python preprocess/iwslt.py --data DIR --out runs/iwslt17.en-de --valid dev2010 --test tst2010
+    python preprocess/iwslt.py --data DIR --output runs/iwslt14.de-en --source-lang de --target-lang en [--download]
+    python preprocess/iwslt.py --data DIR --output runs/iwslt17.en-de --valid dev2010 --test tst2010
 
 --data holds, anywhere below it, train.tags.de-en.de with its other side, and IWSLT14.TED.dev2010.de-en.de.xml and so
 on. --download fetches the German-English corpus of 2014; those of the other years have to be fetched by hand. By

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Multi30k, task 1: 29,000 image captions, English and German (or French).
 
-    python preprocess/multi30k.py --data DIR --out runs/multi30k [--download]
+    python preprocess/multi30k.py --data DIR --output runs/multi30k [--download]
 
 --data holds train.en, val.en, test_2016_flickr.en, test_2017_flickr.en and the other language's, plain or .gz. The
 tests are test (2016) and test1 (2017). The corpus is for non-commercial research.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """News Commentary 11, or all of WMT 2016, English and German, as in the paper on PASCAL.
 
-    python preprocess/nc11_wmt16.py --data DIR --out runs/nc11.en-de --joint [--download]
-    python preprocess/nc11_wmt16.py --data DIR --out runs/wmt16.en-de --corpora wmt16 --vocab-size 32000 --joint
+    python preprocess/nc11_wmt16.py --data DIR --output runs/nc11.en-de --joint [--download]
+    python preprocess/nc11_wmt16.py --data DIR --output runs/wmt16.en-de --corpora wmt16 --vocab-size 32000 --joint
 
 --data holds, anywhere below it, news-commentary-v11.de-en.de with its other side (for WMT 2016 also europarl-v7.de-en
 and commoncrawl.de-en), and newstest2015 and newstest2016 as .sgm or plain text. Pairs of more than 80 tokens are left

@@ -40,7 +40,7 @@ def arguments(description: str | None, **defaults) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="where the corpus lies")
     parser.add_argument("--download", action="store_true", help="fetch into --data what is not there")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="bin/ in it is for fairseq-train")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="bin/ in it is for fairseq-train")
     parser.add_argument("--source-lang", default="en", metavar="CODE", help="default: %(default)s")
     parser.add_argument("--target-lang", default="de", metavar="CODE", help="default: %(default)s")
     filters = parser.add_argument_group("filter, of the training data")
@@ -80,14 +80,14 @@ def run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits]) 
 
 def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits]) -> None:
     langs = (args.source_lang, args.target_lang)
-    if args.out.resolve().is_relative_to(args.data.resolve()):
+    if args.output.resolve().is_relative_to(args.data.resolve()):
         raise SyntaxDataError(
-            "lies in --data, where its files would be looked for", path=args.out, hint="another --out"
+            "lies in --data, where its files would be looked for", path=args.output, hint="another --output"
         )
-    names = write_text(args.out / "text", take(args), langs)
-    text = {(name, lang): args.out / "text" / f"{name}.{lang}" for name in names for lang in langs}
+    names = write_text(args.output / "text", take(args), langs)
+    text = {(name, lang): args.output / "text" / f"{name}.{lang}" for name in names for lang in langs}
 
-    kept = {(name, lang): args.out / "filtered" / f"{name}.{lang}" for name in names[:1] for lang in langs}
+    kept = {(name, lang): args.output / "filtered" / f"{name}.{lang}" for name in names[:1] for lang in langs}
     options = ["--max-length", args.max_length] if args.max_length else []
     options += ["--max-ratio", args.max_ratio] if args.max_ratio else []
     options += ["--languages", *langs] if args.identify_languages else []
@@ -109,12 +109,12 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
         options += ["--distributions"] if args.distributions and lang == langs[0] else []
         options += ["--split-sentences"] if args.split_sentences else []
         for name in names:
-            parse = args.out / "parsed" / f"{name}.{lang}.conllu"
+            parse = args.output / "parsed" / f"{name}.{lang}.conllu"
             command = [*verb("parse"), "--input", text[name, lang], "--output", parse, *options, "--overwrite"]
             run_command(command)
             words[name, lang] = parse
 
-    pieces = args.out / "pieces"
+    pieces = args.output / "pieces"
     train = ["--train", args.segmentation, "--vocab-size", args.vocab_size]
     train += ["--train-lines", args.train_lines] if args.train_lines else []
     for lang in langs:
@@ -122,24 +122,24 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
         model = train + (["--train-on", *(words[names[0], each] for each in langs)] if args.joint else [])
         if args.joint and lang == langs[1]:
             model = ["--model", pieces / f"segmentation.{langs[0]}.json"]
-        run_command([*verb("segment"), "--lang", lang, *model, "--input", *files, "--outdir", pieces])
+        run_command([*verb("segment"), "--lang", lang, *model, "--input", *files, "--output", pieces])
 
     tests = [pieces / name for name in names[2:]]
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--user-dir", user_dir(), "--task", "syntax_translation"]
-    command += ["-s", langs[0], "-t", langs[1], "--destdir", args.out / "bin", "--workers", args.workers]
+    command += ["-s", langs[0], "-t", langs[1], "--destdir", args.output / "bin", "--workers", args.workers]
     command += ["--trainpref", pieces / names[0], "--validpref", pieces / names[1]]
     command += ["--testpref", ",".join(map(str, tests))] if tests else []
     command += ["--joined-dictionary"] if args.joint else []
     # fairseq-preprocess takes no dictionary of another text; where it was made here, it may go.
     made_from = fingerprint("dictionaries", args.joint, [file_sha256(pieces / f"{names[0]}.{lang}") for lang in langs])
-    record = args.out / ".dictionaries"
+    record = args.output / ".dictionaries"
     if not record.exists() or record.read_text("utf-8") != made_from:
         for lang in langs:
-            (args.out / "bin" / f"dict.{lang}.txt").unlink(missing_ok=True)
+            (args.output / "bin" / f"dict.{lang}.txt").unlink(missing_ok=True)
         with atomic_open(record) as file:
             file.write(made_from)
     run_command(command)
-    print(f"binarized for fairseq-train in {args.out / 'bin'}")
+    print(f"binarized for fairseq-train in {args.output / 'bin'}")
 
 
 def write_text(directory: Path, splits: Splits, langs: tuple[str, str]) -> list[str]:

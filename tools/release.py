@@ -81,7 +81,7 @@ def try_out(artefact: Path, work: Path, make: list[str], tests: list[str], demo:
     if environment.resolve() not in Path(run(command, "user-dir", cwd=work).strip()).resolve().parents:
         sys.exit(f"release: {artefact.name} is not what was imported")
     if demo:
-        run(command, "demo", "--out", work / "demo", cwd=work)
+        run(command, "demo", "--output", work / "demo", cwd=work)
     # The tests, and what they read, but not the package: it must be the installed one.
     copy = work / "checkout"
     copy.mkdir()

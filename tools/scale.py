@@ -84,16 +84,19 @@ def steps(folder: Path, workers: int) -> Iterator[tuple[str, list[str]]]:
     for name, lang, ending in (("segment, a parse", "en", ".conllu"), ("segment, a text", "de", "")):
         files = [str(folder / f"{split}.{lang}{ending}") for split in ("kept", "valid")]
         command = [*ours, "segment", "--lang", lang, "--train", "sentencepiece", "--vocab-size", "4000"]
-        command += ["--train-lines", "20000", "--input", *files, "--outdir", pieces, "--workers", str(workers)]
+        command += ["--train-lines", "20000", "--input", *files, "--output", pieces, "--workers", str(workers)]
         yield name, command
     common = ["-s", "en", "-t", "de", "--trainpref", f"{pieces}/kept", "--validpref", f"{pieces}/valid"]
-    common += ["--destdir", str(folder / "bin"), "--workers", str(workers)]
+    common += ["--workers", str(workers)]
     user_dir = str(ROOT / "fairseq_syntax")
     preprocess = [sys.executable, "-m", "fairseq_cli.preprocess", "--user-dir", user_dir]
-    yield "fairseq-preprocess, with binarize", [*preprocess, "--task", "syntax_translation", *common]
-    yield "binarize", [*ours, "binarize", *common, "--only-source"]
+    yield (
+        "fairseq-preprocess, with binarize",
+        [*preprocess, "--task", "syntax_translation", *common, "--destdir", str(folder / "bin")],
+    )
+    yield "binarize", [*ours, "binarize", *common, "--output", str(folder / "bin"), "--only-source"]
     yield "inspect --check", [*ours, "inspect", "--check", str(folder / "bin")]
-    doubled = ["--src", "en", "--tgt", "de", "--train", f"{pieces}/kept", "--outdir", str(folder / "multitask")]
+    doubled = ["-s", "en", "-t", "de", "--train", f"{pieces}/kept", "--output", str(folder / "multitask")]
     yield "multitask", [*ours, "multitask", *doubled, "--workers", str(workers)]
     yield "loader, to its 200th batch", [sys.executable, "-c", LOADER, str(folder / "bin")]
 

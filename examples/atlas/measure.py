@@ -192,11 +192,11 @@ def results() -> Mapping[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=HERE / "results.json", metavar="FILE")
+    parser.add_argument("--output", type=Path, default=HERE / "results.json", metavar="FILE")
     args = parser.parse_args()
     text = json.dumps(_rounded(results()), indent=1, ensure_ascii=False)
-    args.out.write_text(text + "\n", encoding="utf-8")
-    print(args.out)
+    args.output.write_text(text + "\n", encoding="utf-8")
+    print(args.output)
     return 0
 
 

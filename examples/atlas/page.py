@@ -434,14 +434,14 @@ def page(results: Mapping[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE / "results.json", metavar="FILE")
-    parser.add_argument("--out", type=Path, default=DOCS, metavar="DIR", help="default: docs/")
+    parser.add_argument("--output", type=Path, default=DOCS, metavar="DIR", help="default: docs/")
     args = parser.parse_args()
     results = json.loads(args.results.read_text(encoding="utf-8"))
-    (args.out / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
-    save(draw_languages(results["languages"]), args.out / "figures" / "atlas-languages.svg")
+    (args.output / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
+    save(draw_languages(results["languages"]), args.output / "figures" / "atlas-languages.svg")
     if results["parse_quality"]:
-        save(draw_quality(results["parse_quality"]), args.out / "figures" / "atlas-parse-quality.svg")
-    print(args.out / "what-syntax-gives.md")
+        save(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
+    print(args.output / "what-syntax-gives.md")
     return 0
 
 

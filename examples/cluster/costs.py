@@ -1,6 +1,6 @@
 """What a corpus of 10^7, 10^8 or 10^9 sentences costs in core-hours, from rates that this program measures.
 
-    python examples/cluster/costs.py --out examples/cluster/COSTS.md
+    python examples/cluster/costs.py --output examples/cluster/COSTS.md
 
 All rates are of the CPU time of one process with one thread; that of the parser is the last one of
 ``bench/results.jsonl``.
@@ -73,17 +73,17 @@ def rates(lines: int, words: int) -> dict[str, float]:
         for start, end in plan.parts:
             plan.files.commit((start, end), b"{}\n" + b"\n\n".join(rows[start:end]))
         timed("merge", lambda: merge(plan))
-        segment = ["segment", "--lang", "en", "--input", str(folder / "train.en.conllu"), "--outdir"]
+        segment = ["segment", "--lang", "en", "--input", str(folder / "train.en.conllu"), "--output"]
         model = ["--train", "sentencepiece", "--vocab-size", "8000", "--train-lines", "5000"]
         assert command([*segment, str(folder / "trained"), *model]) == 0
         model = ["--model", str(folder / "trained" / "segmentation.en.json")]
         timed("segment", lambda: command([*segment, str(folder / "seg"), *model]))
         options = ["-s", "en", "-t", "de", "--trainpref", str(folder / "seg" / "train"), "--only-source"]
-        options += ["--destdir", str(folder / "bin")]
-        stock = [sys.executable, "-m", "fairseq_cli.preprocess", *options]
+        data = str(folder / "bin")
+        stock = [sys.executable, "-m", "fairseq_cli.preprocess", *options, "--destdir", data]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         subprocess.run([*stock, "--task", "translation"], check=True, env=environment, capture_output=True)
-        timed("binarize", lambda: command(["binarize", *options]))
+        timed("binarize", lambda: command(["binarize", *options, "--output", data]))
     return found
 
 
@@ -92,15 +92,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=20_000, metavar="N", help="measured on (default: 20000)")
     parser.add_argument("--words", type=int, default=25, metavar="N", help="of a sentence (default: 25)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the Markdown file to write")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the Markdown file to write")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with open(ROOT / "bench" / "results.jsonl", encoding="utf-8") as file:
         parsing = [entry for entry in map(json.loads, file) if entry["name"] == "parse/stanza"][-1]
     text = page(rates(args.lines, args.words), parsing, args.lines, args.words)
     print(text)
-    if args.out:
-        args.out.write_text(text, encoding="utf-8")
+    if args.output:
+        args.output.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -50,7 +50,7 @@ for kind in real linear random; do
       parses+=("$work/$name.$kind.conllu")
     done
   fi
-  python -m fairseq_syntax contrast --set "${sets[@]}" ${parses:+--conllu "${parses[@]}"} --model "${systems[@]}" \
+  python -m fairseq_syntax contrast "${systems[@]}" --set "${sets[@]}" ${parses:+--conllu "${parses[@]}"} \
     --data "$data" --device cpu --write-scores "$work/scores" > "$work/$kind.txt"
 done
 scores=()

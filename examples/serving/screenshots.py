@@ -61,10 +61,10 @@ def main() -> int:
             try:
                 browser.open(args.url + "#" + urllib.parse.quote(args.sentence))
                 wait(browser)
-                whole_page(browser, args.out / f"{name}.png", width)
+                whole_page(browser, args.output / f"{name}.png", width)
                 browser.run(f"attach({PHRASE}, {HEAD})")
                 wait(browser)
-                whole_page(browser, args.out / f"{name}-changed.png", width)
+                whole_page(browser, args.output / f"{name}-changed.png", width)
                 if browser.errors:
                     print("\n".join(browser.errors), file=sys.stderr)
                     return 1

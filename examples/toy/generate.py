@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes a toy corpus whose translation depends on the parse, and says how well it can be translated without.
 
-    python examples/toy/generate.py --out corpus
-    python examples/toy/generate.py --out corpus --mode lexical
-    python examples/toy/generate.py --out corpus --mode homograph
-    python examples/toy/generate.py --out corpus --parser-accuracy 0.8 --lexical 0.5
+    python examples/toy/generate.py --output corpus
+    python examples/toy/generate.py --output corpus --mode lexical
+    python examples/toy/generate.py --output corpus --mode homograph
+    python examples/toy/generate.py --output corpus --parser-accuracy 0.8 --lexical 0.5
 
 For each split NAME (train, valid, test): ``NAME.src.conllu`` (the parse), ``NAME.src`` and ``NAME.tgt`` (plain text),
 ``NAME.align``, the links between the words of both (``0-0 1p2``; p: possible, not sure), and ``NAME.open``, with the
@@ -153,7 +153,7 @@ def _share(text: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--mode", choices=tuple(LEXICAL), default="attachment")
     parser.add_argument("--train", type=int, default=12000, metavar="N", help="lines (default: %(default)s)")
     parser.add_argument("--valid", type=int, default=500, metavar="N", help="default: %(default)s")
@@ -168,7 +168,7 @@ def main() -> int:
     if args.lexical is not None and args.mode == "homograph":
         parser.error("--lexical does not go with --mode homograph")
     info = generate(
-        args.out,
+        args.output,
         mode=args.mode,
         train=args.train,
         valid=args.valid,
@@ -179,7 +179,8 @@ def main() -> int:
         target_parse=args.target_parse,
     )
     print(
-        f"{args.out}: {info['ambiguous']} of {args.test} test lines are ambiguous; best possible exact match on them:"
+        f"{args.output}: {info['ambiguous']} of {args.test} test lines are ambiguous; best possible exact match on "
+        "them:"
     )
     target_tags = "text and the target's tags" if args.mode == "homograph" else "text and true parse"
     names = {

@@ -137,7 +137,7 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
     logs = root / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     corpus, pieces = root / "corpus", root / "pieces"
-    generate = [sys.executable, HERE / "generate.py", "--out", corpus, "--seed", seed, *CORPORA[original]]
+    generate = [sys.executable, HERE / "generate.py", "--output", corpus, "--seed", seed, *CORPORA[original]]
     runner.run(generate, logs / "generate.log")
     if control:
         for split in SPLITS:
@@ -150,7 +150,7 @@ def prepare(runner: Runner, name: str, seed: int) -> Path:
         files = [corpus / f"{split}.{lang}{'.conllu' if parsed else ''}" for split in SPLITS]
         train = ["--train", "sentencepiece", "--model-type", "bpe", "--vocab-size", str(size)]
         segment = [*tool("fairseq-syntax"), "segment", "--lang", lang, *train, "--input", *map(str, files)]
-        segment += ["--outdir", str(pieces)]
+        segment += ["--output", str(pieces)]
         runner.run(segment, logs / f"segment.{lang}.log")
     prefixes = [part for split in SPLITS for part in (f"--{split}pref", str(pieces / split))]
     binarize = [*tool("fairseq-preprocess"), "--user-dir", user_dir(), "--task", "syntax_translation"]
@@ -244,7 +244,7 @@ def attachment_score(runner: Runner, out: Path, corpus: Path) -> float:
     from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
 
     gold, predicted = corpus / "test.src.conllu", out / "tree.conllu"
-    options = ["--path", out / "checkpoint_last.pt", "--input", gold, "--output", predicted]
+    options = [out / "checkpoint_last.pt", "--input", gold, "--output", predicted]
     runner.run([*tool("fairseq-syntax"), "tree", *options], out / "tree.log")
     return 100 * evaluate(*(collect_words(read_conllu(path), str(path)) for path in (gold, predicted)))["UAS"].f1
 
@@ -301,8 +301,8 @@ def described(args: argparse.Namespace) -> str:
     metric.corpus_score(["a"], [["a"]])
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "fairseq-fixed", "sacrebleu"))
     return (
-        f"corpora of seed {args.seed}; {args.threads} thread a system, {args.jobs} at a time, {os.cpu_count()} CPUs, "
-        f"no GPU; {versions}; BLEU {metric.get_signature()}"
+        f"corpora of seed {args.seed}; {args.threads} thread a system, {args.workers} at a time, {os.cpu_count()} CPUs"
+        f", no GPU; {versions}; BLEU {metric.get_signature()}"
     )
 
 
@@ -313,7 +313,7 @@ def next_command(out: Path, systems: list[System], seed: int) -> str:
     models = [
         shlex.quote(f"{name}={out / corpus / folder / str(seed)}/checkpoint_last.pt") for name, folder in names.items()
     ]
-    return f"fairseq-syntax show {out / corpus / 'bin'} --model {' '.join(models)} --split test --out page.html"
+    return f"fairseq-syntax show {' '.join(models)} --data {out / corpus / 'bin'} --split test --output page.html"
 
 
 def main() -> int:
@@ -324,8 +324,8 @@ def main() -> int:
     which.add_argument(
         "--only", nargs="+", action="extend", choices=names, metavar="NAME", help=f"of: {', '.join(names)}"
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/toy"), metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="systems trained at once (default: 2)")
+    parser.add_argument("--output", type=Path, default=Path("runs/toy"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="systems trained at once (default: 2)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each of them (default: 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the corpora, and of training (default: 1)")
     parser.add_argument(
@@ -341,17 +341,17 @@ def main() -> int:
     args = parser.parse_args()
     args.seeds = list(dict.fromkeys(args.seeds or [args.seed]))
     systems = SYSTEMS if args.all else [s for s in SYSTEMS if s.name in args.only] if args.only else DEMO
-    runner = Runner(args.out, args.threads)
+    runner = Runner(args.output, args.threads)
     try:
         kept, run = (Table(args.table), described(args)) if args.table else (None, "")
-        args.out.mkdir(parents=True, exist_ok=True)
+        args.output.mkdir(parents=True, exist_ok=True)
         # Another run of this folder is waited for; what it made is not made again.
-        folder = locked(args.out / "results.json")
-        with folder, on_termination(runner.stop), ThreadPoolExecutor(args.jobs) as pool:
+        folder = locked(args.output / "results.json")
+        with folder, on_termination(runner.stop), ThreadPoolExecutor(args.workers) as pool:
             corpora = list(dict.fromkeys(system.corpus for system in systems))
             runner.say(f"making the corpus: {', '.join(corpora)}")
             roots = dict(zip(corpora, pool.map(lambda name: prepare(runner, name, args.seed), corpora)))
-            runner.say(f"training {len(systems)} systems, {args.jobs} at a time, on {args.threads} thread each")
+            runner.say(f"training {len(systems)} systems, {args.workers} at a time, on {args.threads} thread each")
             cells = [(system, seed) for seed in args.seeds for system in systems]
 
             def result(cell: tuple[System, int]) -> dict:
@@ -371,12 +371,12 @@ def main() -> int:
     except (StepError, SyntaxDataError) as error:
         print(error, file=sys.stderr)
         return 1
-    (args.out / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    (args.output / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print("\nExact match on the ambiguous test sentences, and the best that is possible with what a system knows:\n")
     print(table(rows))
-    print(f"\n{args.out / 'results.json'}: the rows of this table")
+    print(f"\n{args.output / 'results.json'}: the rows of this table")
     if not args.table:  # whose results may be kept without the models
-        print(f"next: {next_command(args.out, systems, args.seeds[0])}")
+        print(f"next: {next_command(args.output, systems, args.seeds[0])}")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_translator, read_sentences, translator_options
+from fairseq_syntax.cli.options import add_model, add_translator, read_sentences, translator_options
 
 COMMAND = Command(
     group="use",
@@ -23,7 +23,7 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a model")
+    add_model(parser)
     parser.add_argument("--input", required=True, metavar="FILE", help="the sentences: text, or a .conllu file")
     parser.add_argument("--translations", required=True, metavar="FILE", help="a line for each sentence")
     parser.add_argument(
@@ -54,6 +54,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, check_output, read_lines
+    from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.use.exported import CHECKPOINT, Exported
     from fairseq_syntax.use.translator import Translator
 
@@ -69,7 +70,8 @@ def main(args: argparse.Namespace) -> None:
     options = translator_options(args)
     if args.choose:
         options["alignment_heads"] = None  # all are tried, whichever was chosen before
-    translator = Translator.load(args.checkpoint, **options)
+    checkpoints = files_of(args.model)
+    translator = Translator.load(checkpoints, **options)
     translator.check_parses(args.input)
     if args.choose:
         ranked = translator.rank_heads(sentences, translations, gold)
@@ -79,13 +81,14 @@ def main(args: argparse.Namespace) -> None:
         best = ranked[0]
         if best.score <= 0:
             print("no head aligns these pairs better than chance: give more of them", file=sys.stderr)
-        exported = os.path.isdir(args.checkpoint)
-        checkpoint = os.path.join(args.checkpoint, CHECKPOINT) if exported else args.checkpoint
-        description = Exported.load(args.checkpoint) if exported else None
+        (model,) = checkpoints
+        exported = os.path.isdir(model)
+        checkpoint = os.path.join(model, CHECKPOINT) if exported else model
+        description = Exported.load(model) if exported else None
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
         if description is not None:
-            description.save(args.checkpoint)  # which says what its files are
-        finished(path, str(best.head), f"fairseq-syntax translate {args.checkpoint} --input FILE --alignments FILE")
+            description.save(model)  # which says what its files are
+        finished(path, str(best.head), f"fairseq-syntax translate {model} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)
     with nullcontext(sys.stdout) if args.output == "-" else atomic_open(args.output) as file:

@@ -7,7 +7,7 @@ import logging
 import sys
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import add_languages, positive
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 COMMAND = Command(
@@ -15,7 +15,7 @@ COMMAND = Command(
     summary="binarize the syntax beside an existing token dataset",
     example=r"""
         fairseq-syntax binarize -s en -t de --trainpref pieces/train --validpref pieces/valid --testpref pieces/test \
-            --destdir bin""",
+            --output bin""",
     needs_fairseq=True,
     step=5,
 )
@@ -23,9 +23,10 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("--destdir", required=True, metavar="DIR", help="the token dataset, with its dictionaries")
-    parser.add_argument("-s", "--source-lang", required=True, metavar="SRC")
-    parser.add_argument("-t", "--target-lang", required=True, metavar="TGT")
+    parser.add_argument(
+        "--output", dest="destdir", required=True, metavar="DIR", help="the token dataset, with its dictionaries"
+    )
+    add_languages(parser)
     for split in ("train", "valid", "test"):
         parser.add_argument(
             f"--{split}pref",

@@ -91,7 +91,10 @@ def main(args: argparse.Namespace) -> int:
     print(_text(report))
     if args.output is not None:
         finished(
-            args.output, "the report", f"fairseq-syntax plot reliability {args.output} --out FILE.svg", file=sys.stderr
+            args.output,
+            "the report",
+            f"fairseq-syntax plot reliability {args.output} --output FILE.svg",
+            file=sys.stderr,
         )
     if args.picture is not None:
         finished(args.picture, "the reliability diagram", file=sys.stderr)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, given, positive
+from fairseq_syntax.cli.options import add_data, add_device, add_models, add_source_parser, given, positive
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
@@ -28,7 +28,7 @@ COMMAND = Command(
     description="Score right and wrong translations of contrastive sets by forced decoding, and compare how often "
     "systems find the right one more probable. Intervals and tests take the items of one source together.",
     example=r"""
-        fairseq-syntax contrast --set lingeval97.de.json --model plain=plain.pt PASCAL=pascal.pt \
+        fairseq-syntax contrast plain=plain.pt PASCAL=pascal.pt --set lingeval97.de.json \
             --conllu lingeval97.en.conllu""",
     needs_fairseq=True,
     step=2,
@@ -46,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="FILE.json (LingEval97, ContraPro), FILE.tsv (source, correct, incorrect, category, distance), or "
         "SOURCE,CORRECT,INCORRECT (DistilLingEval); all may be .gz",
     )
-    parser.add_argument(
-        "--model", nargs="+", action="extend", metavar="[NAME=]CHECKPOINT[:…]", help="systems; several: an ensemble"
-    )
+    add_models(parser, required=False)
     parser.add_argument(
         "--scores",
         nargs="+",
@@ -95,24 +93,25 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.scoring.contrast_sets import files_of, joined, read_set
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, check_apart, check_output, make_folder
+    from fairseq_syntax.runtime.named_files import model_name, systems_by_name
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    systems = [_named(text) for text in args.model or ()] + [_named(text) for text in args.scores or ()]
-    names = [name for name, _ in systems]
-    if not systems:
-        raise SyntaxDataError("nothing to compare", hint="give --model CHECKPOINT or --scores NAME=FILE")
-    for name in names:
-        if names.count(name) > 1:
-            raise SyntaxDataError(f"two systems are called {name}", hint="name them: --model A=FILE B=FILE")
+    models = systems_by_name(args.model, model_name)
+    ready = {name: path for name, (path,) in systems_by_name(args.scores or (), single=True).items()}
+    names = [*models, *ready]
+    if not names:
+        raise SyntaxDataError("nothing to compare", hint="give MODEL or --scores NAME=FILE")
+    if both := models.keys() & ready.keys():
+        raise SyntaxDataError(f"two systems are called {min(both)}", hint="name them: NAME=FILE")
     if args.baseline is not None and args.baseline not in names:
         raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
     if args.conllu and len(args.conllu) != len(args.set):
         raise SyntaxDataError(f"{len(args.conllu)} parses of {len(args.set)} sets", hint="one --conllu for each --set")
     if not args.model and (unused := given(args, _OF_MODELS)):
-        raise SyntaxDataError(f"{unused} without --model: nothing is scored here", hint="drop it")
+        raise SyntaxDataError(f"{unused} without a MODEL: nothing is scored here", hint="drop it")
     if args.lower_is_better and not args.scores:
         raise SyntaxDataError("--lower-is-better without --scores: a model's scores are no costs", hint="drop it")
-    inputs = [path for _, path in systems[len(args.model or ()) :]] + list(args.conllu or ())
+    inputs = [*ready.values(), *(args.conllu or ())]
     inputs += [path for text in args.set for path in files_of(text)[1]]
     check_output(args.json, *inputs)
     targets: dict[str, str] = {}
@@ -130,13 +129,14 @@ def main(args: argparse.Namespace) -> int:
                 raise SyntaxDataError(f"the scores of {name} and of another system would be one file", path=path)
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
-    own, ready = systems[: len(args.model or ())], systems[len(args.model or ()) :]
     # before models score for hours
-    of_files = [(name, _read_scores(path, len(contrast.rows), negate=args.lower_is_better)) for name, path in ready]
+    of_files = [
+        (name, _read_scores(path, len(contrast.rows), negate=args.lower_is_better)) for name, path in ready.items()
+    ]
     if args.write_scores:
         make_folder(args.write_scores)
     scores: dict[str, list[float]] = {}
-    for name, values in chain(_force(args, contrast, sets, dict(own)) if own else (), of_files):
+    for name, values in chain(_force(args, contrast, sets, models) if models else (), of_files):
         scores[name] = values
         if args.write_scores:  # at once: what fails after it does not cost them
             with atomic_open(targets[name]) as file:
@@ -163,13 +163,6 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _named(text: str) -> tuple[str, str]:
-    import os
-
-    name, equals, path = text.partition("=")
-    return (name, path) if equals and not os.path.exists(text) else (text, text)
-
-
 def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
     import math
 
@@ -191,7 +184,7 @@ def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
 
 
 def _force(
-    args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, str]
+    args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, list[str]]
 ) -> Iterator[tuple[str, list[float]]]:
     """Each model's name and its scores of the rows, as soon as it has them; all are loaded before the first scores."""
     from fairseq_syntax.errors import SyntaxDataError
@@ -204,8 +197,8 @@ def _force(
     options = {"parser_name": args.parser, "parser_lang": args.lang, "parser_dir": args.model_dir}
     options["device"] = args.device
     decoders = {
-        name: ForcedDecoder(Translator.load(path.split(":"), args.data, **options), max_tokens=args.max_tokens)
-        for name, path in models.items()
+        name: ForcedDecoder(Translator.load(paths, args.data, **options), max_tokens=args.max_tokens)
+        for name, paths in models.items()
     }
     for name, decoder in decoders.items():
         for parse in args.conllu or ():

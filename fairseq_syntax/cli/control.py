@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
             print(f"arcs drawn that no other could replace in a tree: {report.not_replaced}", file=sys.stderr)
     then = then_segment(args.output, how="--model segmentation.LANG.json")
     if segmented:
-        then = "fairseq-syntax binarize --destdir DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces
+        then = "fairseq-syntax binarize --output DIR -s SOURCE -t TARGET --trainpref PREFIX …"  # beside its pieces
     what = f"{report.lines} lines, {report.sentences} sentences, {', '.join(control.for_title())}"
     finished(args.output, what, then)
     return 0

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_batches, add_data, positive
+from fairseq_syntax.cli.options import add_batches, add_beam, add_data, add_model, positive
 
 COMMAND = Command(
     group="research",
@@ -14,7 +14,7 @@ COMMAND = Command(
     description="Translate with a LaSyn model: each source by its most likely tag sequence, then by random valid "
     "sequences at given edit distances from it. A sequence is valid if the training data has each pair of "
     "neighbours that is new in it. Writes translations.tsv, diversity.json, diversity.md and diversity.png.",
-    example="fairseq-syntax diversify lasyn/checkpoint_best.pt --sentences 100 --distances 0 2 4 --out diversity",
+    example="fairseq-syntax diversify lasyn/checkpoint_best.pt --sentences 100 --distances 0 2 4 --output diversity",
     needs_fairseq=True,
     step=4,
 )
@@ -22,7 +22,7 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("checkpoint", nargs="+", metavar="CHECKPOINT", help="a LaSyn model, or several for an ensemble")
+    add_model(parser)
     add_data(parser)
     parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")
     parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="random ones of it (default: 100)")
@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples", type=positive, default=10, metavar="N", help="sequences per distance (default: 10)"
     )
-    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="default: 5")
+    add_beam(parser)
     add_batches(parser, 64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
-    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--output", required=True, metavar="DIR")
 
 
 def main(args: argparse.Namespace) -> None:
@@ -55,6 +55,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, make_folder
+    from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.systems.lasyn.model import check_tags, is_latent
     from fairseq_syntax.systems.lasyn.search import tag_string
     from fairseq_syntax.use.loading import load_models
@@ -66,10 +67,10 @@ def main(args: argparse.Namespace) -> None:
         raise SyntaxDataError("--distances are 0 or more")
     # all that can be wrong is found before hours of translating
     Scorer("bleu", [[""]], args.tokenize)
-    make_folder(args.out)
-    models, _, task = load_models(args.checkpoint, args.data, device=args.device)
+    make_folder(args.output)
+    models, _, task = load_models(files_of(args.model), args.data, device=args.device)
     if not all(map(is_latent, models)):
-        raise SyntaxDataError("this is not a LaSyn model", path=args.checkpoint[0], hint="--decoder-syntax lasyn")
+        raise SyntaxDataError("this is not a LaSyn model", path=files_of(args.model)[0], hint="--decoder-syntax lasyn")
     check_tags(models[0].decoder, task)
     task.load_dataset(args.split)
     dataset = task.dataset(args.split)
@@ -86,7 +87,7 @@ def main(args: argparse.Namespace) -> None:
     bigrams = training_bigrams(task, models[0].decoder.tags)
     diversifier = Diversifier(models, task, dataset, bigrams, args.beam, args.batch_size)
     variations = diversifier.vary(sentences, distances, args.samples, rng)
-    with atomic_open(os.path.join(args.out, "translations.tsv")) as file:
+    with atomic_open(os.path.join(args.output, "translations.tsv")) as file:
         file.write("line\tdistance\ttags\ttranslation\n")
         lines = [
             f"{v.sentence + 1}\t{v.distance}\t{tag_string(v.tags, diversifier.names)}\t{v.text}\n"
@@ -94,11 +95,11 @@ def main(args: argparse.Namespace) -> None:
         ]
         file.writelines(dict.fromkeys(lines))
     rows = measure(variations, {i: diversifier.reference(i) for i in sentences}, args.tokenize)
-    with atomic_open(os.path.join(args.out, "diversity.json")) as file:
+    with atomic_open(os.path.join(args.output, "diversity.json")) as file:
         json.dump(rows, file, indent=1)
         file.write("\n")
-    with atomic_open(os.path.join(args.out, "diversity.md")) as file:
+    with atomic_open(os.path.join(args.output, "diversity.md")) as file:
         file.write(table(rows, args.samples).render("markdown") + "\n")
-    save(diversity_curves(rows), os.path.join(args.out, "diversity.png"))
+    save(diversity_curves(rows), os.path.join(args.output, "diversity.png"))
     print(table(rows, args.samples).render())
-    finished(args.out, "translations.tsv, diversity.json, diversity.md and diversity.png")
+    finished(args.output, "translations.tsv, diversity.json, diversity.md and diversity.png")

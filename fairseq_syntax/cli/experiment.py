@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.options import positive
 from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
 
@@ -26,7 +27,7 @@ COMMAND = Command(
     summary="run a grid of systems and seeds",
     description="Run what is not done yet of an experiment, score it, and write the table from the results file. "
     "--keys describes the keys of the YAML file.",
-    example="fairseq-syntax experiment experiment.yaml --jobs 2",
+    example="fairseq-syntax experiment experiment.yaml --workers 2",
     step=2,
 )
 
@@ -38,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", nargs="+", action="extend", metavar="SYSTEM[/SEED]", help="run these systems or cells alone"
     )
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells to run at the same time (default: 1)")
+    parser.add_argument(
+        "--workers", type=positive, default=1, metavar="N", help="cells to run at the same time (default: 1)"
+    )
     add_ray_options(parser, gpus=True)
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="other values for its vars"
@@ -87,9 +90,9 @@ def main(args: argparse.Namespace) -> int:
     failed: list[str] = []
     problems: list[SyntaxDataError] = []
     if not args.table:
-        with chosen_workers(args, count=args.jobs) as workers:
+        with chosen_workers(args, count=args.workers) as workers:
             grid.cluster = workers if isinstance(workers, RayWorkers) else None
-            failed = grid.run(args.only, args.jobs)
+            failed = grid.run(args.only, args.workers)
         complete = [cell for cell in experiment.cells() if grid.is_complete(*cell)]
         problems = collect(experiment, complete)
     entries = read(experiment.record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_data
+from fairseq_syntax.cli.options import add_data, add_model
 from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS, TO
 
 COMMAND = Command(
@@ -23,7 +23,7 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT")
+    add_model(parser, several=False)
     parser.add_argument("--to", choices=TO, help="what is to run it")
     parser.add_argument("--output", metavar="DIR", help="the folder to make")
     parser.add_argument(
@@ -52,9 +52,9 @@ def main(args: argparse.Namespace) -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     if not args.distil and not (args.to and args.output):
         raise SyntaxDataError("--to and --output are needed, or --distil")
-    loaded = export.load(args.checkpoint, args.data)
+    loaded = export.load(args.model, args.data)
     if args.distil:
-        print(export.recipe(args.checkpoint, loaded))
+        print(export.recipe(args.model, loaded))
         return
     exported = export.export(
         loaded,

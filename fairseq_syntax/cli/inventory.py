@@ -11,11 +11,11 @@ from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 COMMAND = Command(
     group="data",
     summary="make one dictionary and label inventory for several data directories",
-    description="Make OUTDIR/dict.LANG.txt and, where the texts have parses, OUTDIR/labels.LANG.json from several "
+    description="Make OUTPUT/dict.LANG.txt and, where the texts have parses, OUTPUT/labels.LANG.json from several "
     "segmented texts: those that one data directory of all of them would have. With --srcdict, --tgtdict, "
     "--source-labels and --target-labels, fairseq-preprocess makes a directory of each text, on any machine, and "
     "fairseq-train takes them as DIR0:DIR1:….",
-    example="fairseq-syntax inventory --lang en --input pieces/0/train.en pieces/1/train.en --outdir common",
+    example="fairseq-syntax inventory --lang en --input pieces/0/train.en pieces/1/train.en --output common",
     needs_fairseq=True,
     step=4,
 )
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the pieces of the training texts, in their order; FILE.conllu is the parse",
     )
-    parser.add_argument("--outdir", required=True, metavar="DIR", help="made if need be")
+    parser.add_argument("--output", required=True, metavar="DIR", help="made if need be")
     parser.add_argument(
         "--joined",
         nargs="+",
@@ -66,11 +66,11 @@ def main(args: argparse.Namespace) -> int:
     check_rereadable("it is read several times", *texts, *parses)
     options = {"threshold": args.threshold, "nwords": args.nwords, "padding_factor": args.padding_factor}
     with chosen_workers(args, count=args.workers) as workers:
-        path = os.path.join(args.outdir, f"dict.{args.lang}.txt")
+        path = os.path.join(args.output, f"dict.{args.lang}.txt")
         step = Step.of("dictionary", [path], texts, **options)
         finished(path, f"{make_dictionary(step, texts, workers=workers, **options)} symbols")
         if parses:
-            path = labels_path(args.outdir, args.lang)
+            path = labels_path(args.output, args.lang)
             counts = label_inventory(parses, path, workers=workers)
             finished(path, ", ".join(f"{count} of {column}" for column, count in counts.items()))
     return 0

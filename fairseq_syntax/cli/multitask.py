@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import add_languages, positive
 
 COMMAND = Command(
     group="research",
@@ -15,16 +15,15 @@ COMMAND = Command(
     "with a tag at both ends that says what is wanted, once with its translation and once with its linearised "
     "parse, shuffled together. Reads PREFIX.SRC, PREFIX.SRC.conllu and PREFIX.TGT from `fairseq-syntax segment`.",
     example=r"""
-        fairseq-syntax multitask --src en --tgt de --train pieces/train --translate-only pieces/valid pieces/test \
-            --outdir multitask""",
+        fairseq-syntax multitask -s en -t de --train pieces/train --translate-only pieces/valid pieces/test \
+            --output multitask""",
     step=3,
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("--src", required=True, metavar="LANG", help="language of the source, which is parsed")
-    parser.add_argument("--tgt", required=True, metavar="LANG", help="language of the target")
+    add_languages(parser)
     parser.add_argument(
         "--train", nargs="*", action="extend", default=[], metavar="PREFIX", help="corpora to double and shuffle"
     )
@@ -36,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PREFIX",
         help="corpora to tag for translation (valid, test)",
     )
-    parser.add_argument("--outdir", required=True, metavar="DIR", help="made if need be; must not hold the input")
+    parser.add_argument("--output", required=True, metavar="DIR", help="made if need be; must not hold the input")
     parser.add_argument("--form", choices=("brackets", "relations"), default="brackets", help="default: %(default)s")
     parser.add_argument(
         "--words", action="store_true", help="the words' own pieces within the brackets, not their UPOS"
@@ -63,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError("--words needs --form brackets")
     if args.tags[0] == args.tags[1] or any(len(tag.split()) != 1 for tag in args.tags):
         raise SyntaxDataError(f"--tags {' '.join(args.tags)}: two different tags without spaces are wanted")
-    outdir = Path(args.outdir)
+    outdir = Path(args.output)
     make_folder(outdir)
     names = [Path(prefix).name for prefix in [*args.train, *args.translate_only]]
     if len(set(names)) < len(names):
@@ -71,12 +70,15 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError("two inputs would be written to these files", path=twice, hint="rename one of them")
     for prefix in [*args.train, *args.translate_only]:
         if Path(prefix).parent.resolve() == outdir.resolve():
-            raise SyntaxDataError("the output would overwrite the input", path=prefix, hint="give another --outdir")
-        for lang in (args.src, args.tgt):
-            check_apart(outdir / f"{Path(prefix).name}.{lang}", *(f"{prefix}.{lang}" for lang in (args.src, args.tgt)))
-    then = f"fairseq-preprocess -s {args.src} -t {args.tgt} --trainpref {outdir}/TRAIN --destdir BIN"
+            raise SyntaxDataError("the output would overwrite the input", path=prefix, hint="give another --output")
+        for lang in (args.source_lang, args.target_lang):
+            check_apart(
+                outdir / f"{Path(prefix).name}.{lang}",
+                *(f"{prefix}.{lang}" for lang in (args.source_lang, args.target_lang)),
+            )
+    then = f"fairseq-preprocess -s {args.source_lang} -t {args.target_lang} --trainpref {outdir}/TRAIN --destdir BIN"
     for prefix, doubled in [(p, True) for p in args.train] + [(p, False) for p in args.translate_only]:
-        doubling = Doubling(prefix, args.src, args.tgt, tuple(args.tags), args.form, args.words)
+        doubling = Doubling(prefix, args.source_lang, args.target_lang, tuple(args.tags), args.form, args.words)
         out = str(outdir / Path(prefix).name)
         if doubled:
             print(write_doubled(doubling, out, seed=args.seed, workers=args.workers))

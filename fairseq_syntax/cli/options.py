@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fairseq_syntax.use import BEAM
+
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
 
@@ -43,6 +45,39 @@ def add_data(parser: Any, of: str = "the model was") -> None:
     parser.add_argument("--data", metavar="DIR", help=f"the binarized data (default: what {of} trained on)")
 
 
+def add_model(parser: Any, *, several: bool = True) -> None:
+    """Add the argument ``MODEL``: a checkpoint, or an ensemble, which :func:`.named_files.files_of` takes apart."""
+    members = "[,MODEL…]" if several else ""
+    more = "; several, with commas, are an ensemble" if several else ""
+    parser.add_argument("model", metavar=f"MODEL{members}", help=f"checkpoint or exported folder{more}")
+
+
+def add_models(parser: Any, more: str = "", *, required: bool = True, several: bool = True) -> None:
+    """Add the arguments ``MODEL …``, which :func:`.named_files.systems_by_name` takes apart.
+
+    Args:
+        more: ends the help
+        required: whether there must be one
+        several: whether each may be an ensemble
+    """
+    members = "[,MODEL…]" if several else ""
+    help = "checkpoints or exported folders, called as their folders if not otherwise"
+    help += "; several, with commas, are one ensemble" if several else ""
+    parser.add_argument(
+        "model",
+        nargs="+" if required else "*",
+        action="extend",
+        metavar=f"[NAME=]MODEL{members}",
+        help=f"{help}; {more}" if more else help,
+    )
+
+
+def add_languages(parser: Any) -> None:
+    """Add ``-s`` and ``-t``, as fairseq-preprocess has them."""
+    for side in ("source", "target"):
+        parser.add_argument(f"-{side[0]}", f"--{side}-lang", required=True, metavar="LANG", help=f"the {side} language")
+
+
 def add_file_language(parser: Any) -> None:
     """Add the ``--lang`` of files whose names end with it."""
     parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
@@ -70,6 +105,20 @@ def add_device(parser: Any) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
 
 
+def add_beam(parser: Any) -> None:
+    """Add ``--beam``."""
+    parser.add_argument(
+        "--beam", type=positive, default=BEAM, metavar="N", help="hypotheses kept in the search (default: %(default)s)"
+    )
+
+
+def add_search(parser: Any) -> None:
+    """Add the options of a search: ``--beam``, ``--lenpen`` and ``--max-len-b``."""
+    add_beam(parser)
+    parser.add_argument("--lenpen", type=float, default=1.0, metavar="P", help="length penalty (default: 1)")
+    parser.add_argument("--max-len-b", type=positive, default=200, metavar="N", help="most pieces (default: 200)")
+
+
 def add_translator(parser: Any) -> None:
     """Add what :func:`translator_options` reads."""
     add_data(parser)
@@ -93,7 +142,7 @@ def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "
     """The command that cuts a parse into pieces, for a command's last line; empty where its name is not .conllu."""
     from fairseq_syntax.corpus.conllu import is_conllu
 
-    command = f"fairseq-syntax segment --lang {lang} --input {os.fspath(parse)} --outdir DIR {how}"
+    command = f"fairseq-syntax segment --lang {lang} --input {os.fspath(parse)} --output DIR {how}"
     return command if is_conllu(parse) else ""
 
 

@@ -196,17 +196,9 @@ def _read(args):
 
 def _of_names(args: argparse.Namespace, texts: list[str]) -> list[tuple[str, str]]:
     """Files by their names, of which no two may be alike."""
-    from fairseq_syntax.lab.scoring.report import check_names
     from fairseq_syntax.runtime.files import check_output
+    from fairseq_syntax.runtime.named_files import systems_by_name
 
-    named = [_named(text) for text in texts]
-    check_names([name for name, _ in named], "NAME=FILE")
+    named = [(name, path) for name, (path,) in systems_by_name(texts, single=True).items()]
     check_output(args.output, *(path for _, path in named))
     return named
-
-
-def _named(text: str) -> tuple[str, str]:
-    import os
-
-    name, equals, path = text.partition("=")
-    return (name, path) if equals and not os.path.exists(text) else (text, text)

@@ -15,11 +15,11 @@ COMMAND = Command(
     group="data",
     summary="split the words of a parse, or text, into subword pieces",
     description="Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, trained here "
-    "or given. From NAME.LANG.conllu come OUTDIR/NAME.LANG, the pieces with spaces between, and "
-    "OUTDIR/NAME.LANG.conllu, the same parse with the number of pieces of every token. From plain text "
+    "or given. From NAME.LANG.conllu come OUTPUT/NAME.LANG, the pieces with spaces between, and "
+    "OUTPUT/NAME.LANG.conllu, the same parse with the number of pieces of every token. From plain text "
     "comes the former. Files that were made from the same input by the same model are left as they are.",
     example=r"""
-        fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --outdir pieces \
+        fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --output pieces \
             --train sentencepiece --vocab-size 8000""",
     step=3,
 )
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input", nargs="+", action="extend", required=True, metavar="FILE", help=".conllu or plain text; either .gz"
     )
-    parser.add_argument("--outdir", required=True, metavar="DIR", help="made if need be; must not hold the input")
+    parser.add_argument("--output", required=True, metavar="DIR", help="made if need be; must not hold the input")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--model",
@@ -80,12 +80,12 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"{unused} with --train words: nothing is trained", hint="drop it")
     if not args.train_lines and (unused := given(args, {"seed": 1})):
         raise SyntaxDataError(f"{unused} without --train-lines: nothing is drawn", hint="drop it")
-    outdir = Path(args.outdir)
+    outdir = Path(args.output)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
     inputs = {Path(path).resolve() for path in args.input}
     names = [path.resolve() for paths in outputs for path in paths]
     if clash := inputs & set(names):
-        raise SyntaxDataError("the output would overwrite this input", path=min(clash), hint="give another --outdir")
+        raise SyntaxDataError("the output would overwrite this input", path=min(clash), hint="give another --output")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SyntaxDataError("two inputs would be written to this file", path=twice, hint="rename one of them")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_data, add_device, add_source_parser, positive
+from fairseq_syntax.cli.options import add_data, add_device, add_models, add_source_parser, positive
 
 COMMAND = Command(
     group="use",
@@ -20,9 +20,7 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument(
-        "model", nargs="+", metavar="[NAME=]MODEL", help="checkpoints or exported folders; the first is the default"
-    )
+    add_models(parser, "the first is the default")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, metavar="N", help="0 for any that is free (default: 8000)")
     parser.add_argument(
@@ -94,6 +92,7 @@ def main(args: argparse.Namespace) -> None:
     import logging
 
     from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.runtime.named_files import model_name, systems_by_name
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
@@ -111,7 +110,7 @@ def main(args: argparse.Namespace) -> None:
         raise SyntaxDataError("--parse-timeout is for --missing-parse neutral")
     hosts = allowed_hosts(args.host, args.allowed_host)
     models = load_models(
-        _named(args.model),
+        systems_by_name(args.model, model_name),
         data=args.data,
         device=args.device,
         batch_size=args.batch_size,
@@ -128,26 +127,3 @@ def main(args: argparse.Namespace) -> None:
     service = Service(models, source, capacity=args.queue, batch_size=args.batch_size)
     app = create_app(service, timeout=args.timeout, max_bytes=args.max_bytes, hosts=hosts)
     serve(app, args.host, args.port, grace=args.grace)
-
-
-def _named(given: list[str]) -> dict[str, str]:
-    """Paths by name: ``NAME=PATH``, or a path, which is called as its directory where that is enough.
-
-    Raises:
-        SyntaxDataError: two models have one name
-    """
-    import os
-    from pathlib import Path
-
-    from fairseq_syntax.errors import SyntaxDataError
-
-    found: dict[str, str] = {}
-    for text in given:
-        name, equals, path = text.partition("=")
-        if not equals or os.path.exists(text):
-            whole = Path(text).resolve()
-            name, path = (whole.parent.name if whole.suffix == ".pt" else whole.name) or whole.stem, text
-        if name in found:
-            raise SyntaxDataError(f"two models are called {name!r}", hint="name them: NAME=MODEL")
-        found[name] = path
-    return found

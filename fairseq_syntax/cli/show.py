@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import add_beam, add_models
 
 COMMAND = Command(
     group="evaluate",
@@ -13,8 +13,8 @@ COMMAND = Command(
     description="Translate sentences with one model or several, and show parse, texts, scores and attention: as "
     "one self-contained HTML page to step through, or (.png, .svg, .pdf) one sentence's heat maps.",
     example=r"""
-        fairseq-syntax show bin --model plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --split test \
-            --sentences 1-20 --out page.html""",
+        fairseq-syntax show plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --data bin --split test \
+            --sentences 1-20 --output page.html""",
     needs_fairseq=True,
     step=4,
 )
@@ -22,11 +22,9 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("data", metavar="BIN", help="the binarized data")
-    parser.add_argument(
-        "--model", nargs="+", action="extend", required=True, metavar="[NAME=]CHECKPOINT", help="trained models"
-    )
-    parser.add_argument("--out", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
+    add_models(parser, several=False)
+    parser.add_argument("--data", required=True, metavar="DIR", help="the binarized data")
+    parser.add_argument("--output", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
     parser.add_argument("--split", default="valid", metavar="NAME", help="of the data (default: valid)")
     parser.add_argument(
         "--sentences",
@@ -40,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sys", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="translations of the whole split"
     )
     parser.add_argument("--gold", metavar="FILE", help="gold parse of the split, CoNLL-U")
-    parser.add_argument("--beam", type=positive, default=5, metavar="N", help="of the search (default: 5)")
+    add_beam(parser)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     picture = parser.add_argument_group("pictures")
     picture.add_argument(
@@ -73,24 +71,26 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.figures.sentences import collect
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, check_output
+    from fairseq_syntax.runtime.named_files import model_name, systems_by_name
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    page_wanted = args.out.lower().endswith((".html", ".htm"))
-    if not page_wanted and not args.out.lower().endswith(FORMATS):
-        raise SyntaxDataError("cannot be written in this form", path=args.out, hint=".html, .png, .svg or .pdf")
+    page_wanted = args.output.lower().endswith((".html", ".htm"))
+    if not page_wanted and not args.output.lower().endswith(FORMATS):
+        raise SyntaxDataError("cannot be written in this form", path=args.output, hint=".html, .png, .svg or .pdf")
     given = [f"--{name}" for name in ("layers", "heads", "kind", "tree") if getattr(args, name) is not None]
     if page_wanted and given:
         hint = "a page shows all of them"
-        raise SyntaxDataError(f"a page does not take {', '.join(given)}", path=args.out, hint=hint)
+        raise SyntaxDataError(f"a page does not take {', '.join(given)}", path=args.output, hint=hint)
     numbers = [n for part in args.sentences for n in part] if args.sentences else list(range(1, 11))
     if not page_wanted:
         numbers = numbers[:1]
     elif not args.sentences:
         numbers = _at_most(args.data, args.split, numbers)
-    models, files = dict(map(_named, args.model)), dict(map(_named, args.sys))
-    if len({*models, *files}) < len(args.model) + len(args.sys):
-        raise SyntaxDataError("two systems have one name", hint="name them: NAME=FILE")
-    check_output(args.out, args.gold, *models.values(), *files.values())
+    models = {name: path for name, (path,) in systems_by_name(args.model, model_name, single=True).items()}
+    files = {name: path for name, (path,) in systems_by_name(args.sys, single=True).items()}
+    if both := models.keys() & files.keys():
+        raise SyntaxDataError(f"two systems are called {min(both)}", hint="name them: NAME=FILE")
+    check_output(args.output, args.gold, *models.values(), *files.values())
     gold = list(read_conllu(args.gold)) if args.gold else None
     exhibits, src, tgt = collect(
         args.data, args.split, numbers, models, files=files, gold=gold, beam=args.beam, tokenize=args.tokenize
@@ -98,9 +98,9 @@ def main(args: argparse.Namespace) -> int:
     if page_wanted:
         from fairseq_syntax.use.pages.page import page
 
-        with atomic_open(args.out) as file:
+        with atomic_open(args.output) as file:
             file.write(page(exhibits, src, tgt, f"{args.split}: {src} → {tgt}"))
-        finished(args.out, f"{len(exhibits)} sentences", "open it in a browser")
+        finished(args.output, f"{len(exhibits)} sentences", "open it in a browser")
         return 0
     from fairseq_syntax.lab.figures.heatmap import heat_maps
 
@@ -111,8 +111,8 @@ def main(args: argparse.Namespace) -> int:
         "tree": args.tree,
         "src": src,
     }
-    save(heat_maps(exhibits[0], next(iter(models)), **options), args.out)
-    finished(args.out, f"sentence {exhibits[0].number}")
+    save(heat_maps(exhibits[0], next(iter(models)), **options), args.output)
+    finished(args.output, f"sentence {exhibits[0].number}")
     return 0
 
 
@@ -125,10 +125,3 @@ def _at_most(data: str, split: str, numbers: list[int]) -> list[int]:
     found = [path.removesuffix(".idx") for path in glob(f"{data}/{split}.*.idx")]
     dataset = data_utils.load_indexed_dataset(found[0], None) if found else None
     return numbers if dataset is None else numbers[: len(dataset)]
-
-
-def _named(text: str) -> tuple[str, str]:
-    import os
-
-    name, equals, path = text.partition("=")
-    return (name, path) if equals and not os.path.exists(text) else (text, text)

@@ -6,7 +6,14 @@ import argparse
 import sys
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_translator, is_stream, positive, read_sentences, translator_options
+from fairseq_syntax.cli.options import (
+    add_model,
+    add_search,
+    add_translator,
+    is_stream,
+    read_sentences,
+    translator_options,
+)
 
 COMMAND = Command(
     group="use",
@@ -21,9 +28,7 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument(
-        "checkpoint", nargs="+", metavar="CHECKPOINT", help="a model, or several for an ensemble; or an exported folder"
-    )
+    add_model(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="text, or a .conllu file (default: text on stdin)")
     parser.add_argument("--output", default="-", metavar="FILE", help="default: stdout")
     parser.add_argument(
@@ -39,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="error",
         help="text that cannot be parsed: stop, or translate it without a parse (default: error)",
     )
-    parser.add_argument("--beam", type=positive, default=4, metavar="N", help="default: 4")
-    parser.add_argument("--lenpen", type=float, default=1.0, metavar="P", help="length penalty (default: 1)")
-    parser.add_argument("--max-len-b", type=positive, default=200, metavar="N", help="most pieces (default: 200)")
+    add_search(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -54,6 +57,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.runtime.console import finished, progress
     from fairseq_syntax.runtime.files import atomic_open, check_output
+    from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.use.base import cut_short
     from fairseq_syntax.use.translator import Translator
 
@@ -61,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     check_output(args.output, args.input)
     check_output(args.alignments, args.input, args.output)
     translator = Translator.load(
-        args.checkpoint,
+        files_of(args.model),
         missing_parse=args.missing_parse,
         beam=args.beam,
         lenpen=args.lenpen,

@@ -8,7 +8,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_device, given, is_stream, positive, probability, read_sentences
+from fairseq_syntax.cli.options import (
+    add_data,
+    add_device,
+    add_model,
+    given,
+    is_stream,
+    positive,
+    probability,
+    read_sentences,
+)
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
@@ -19,7 +28,7 @@ COMMAND = Command(
     description="Write CoNLL-U with the heads that a trained model's parent head predicts (supervised_heads or "
     "lisa in its encoder), repaired to trees.  Input is raw text, or CoNLL-U whose tokens are taken and whose "
     "heads are not looked at.  MISC has each head's probability, as Arcs=HEAD:dep:P.",
-    example="fairseq-syntax tree --path checkpoints/checkpoint_best.pt --input test.en --output trees.conllu",
+    example="fairseq-syntax tree checkpoints/checkpoint_best.pt --input test.en --output trees.conllu",
     needs_fairseq=True,
     step=5,
 )
@@ -27,8 +36,8 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("--path", required=True, metavar="FILE", help="checkpoint of the model")
-    parser.add_argument("--data", metavar="DIR", help="binarized data, if no longer where they were in training")
+    add_model(parser, several=False)
+    add_data(parser)
     parser.add_argument(
         "--input", default="-", metavar="FILE", help="text or .conllu, either .gz (default: stdin, text)"
     )
@@ -81,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
             raise SyntaxDataError(f"{unused} with CoNLL-U, whose tokens are taken", path=args.input, hint="drop it")
     if not args.distributions and (unused := given(args, {"min_prob": 0.01})):
         raise SyntaxDataError(f"{unused} without --distributions: nothing would be written of it", hint="give both")
-    model, task = load_model(args.path, args.data, args.device)
+    model, task = load_model(args.model, args.data, args.device)
     options = ParserOptions(
         lang=args.lang or task.cfg.source_lang,
         tokenizer=args.tokenizer,

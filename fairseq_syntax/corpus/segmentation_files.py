@@ -128,7 +128,7 @@ def _leave_none_behind(prefix: Path, remade: Collection[Path], segmenter: Segmen
             raise SyntaxDataError(
                 f"would be replaced, and {name} beside it is cut by it",
                 path=about,
-                hint=f"cut more files by it with --model {about}, give all files at once, or another --outdir "
+                hint=f"cut more files by it with --model {about}, give all files at once, or another --output "
                 "(--overwrite replaces it)",
             )
 
@@ -219,7 +219,7 @@ def _parse_of_before(step: Step) -> Path | None:
     raise SyntaxDataError(
         f"would be taken for the parse of {pieces.name}, and is not of its pieces",
         path=parse,
-        hint="give it to --input, move it away, or give another --outdir",
+        hint="give it to --input, move it away, or give another --output",
     )
 
 

@@ -15,6 +15,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.recorded_attention import recorded
 from fairseq_syntax.inference.search_control import OnStep, SearchControl
 from fairseq_syntax.inference.spelling import text_of_tokens
+from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.loading import load_models
 
 
@@ -28,7 +29,7 @@ class Reader:
     """
 
     def __init__(
-        self, model: nn.Module, task: Any, beam: int = 5, max_len_b: int = 200, max_len_a: float = 0.0
+        self, model: nn.Module, task: Any, beam: int = BEAM, max_len_b: int = 200, max_len_a: float = 0.0
     ) -> None:
         model.eval()  # whose result is None for a model that has been prepared for inference already
         self.model, self.task = model, task
@@ -84,7 +85,7 @@ class Reader:
             return None
 
 
-def load_reader(path: str, data: str, beam: int = 5) -> Reader:
+def load_reader(path: str, data: str, beam: int = BEAM) -> Reader:
     """A reader of a checkpoint.
 
     Raises:

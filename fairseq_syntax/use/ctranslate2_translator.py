@@ -19,6 +19,7 @@ from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, a
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.runtime.devices import check_device
+from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.alignment_choice import Ranked
 from fairseq_syntax.use.base import BaseTranslator, Translation, check_search, too_long
 from fairseq_syntax.use.exported import Exported, factored, setup_task
@@ -118,7 +119,7 @@ class CTranslate2Translator(BaseTranslator):
     def _set_search(self, generation: dict[str, Any]) -> None:
         check_search(generation, _SEARCH, "CTranslate2", self.batch_size)
         self.nbest = generation.setdefault("nbest", 1)
-        generation["beam"] = max(generation.get("beam", 4), self.nbest)
+        generation["beam"] = max(generation.get("beam", BEAM), self.nbest)
         self._generation, self._search = generation, search_options(generation)
 
     @property

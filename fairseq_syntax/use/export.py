@@ -411,8 +411,8 @@ def recipe(path: str | os.PathLike[str], loaded: Loaded) -> str:
 mkdir -p distilled
 fairseq-syntax translate {os.path.abspath(path)} --data {data} --input train.{source}.conllu \\
     --output distilled/train.{target}
-{segment(source)} --input train.{source}.conllu valid.{source}.conllu --outdir distilled/pieces
-{segment(target)} --input distilled/train.{target} valid.{target} --outdir distilled/pieces
+{segment(source)} --input train.{source}.conllu valid.{source}.conllu --output distilled/pieces
+{segment(target)} --input distilled/train.{target} valid.{target} --output distilled/pieces
 fairseq-preprocess -s {source} -t {target} --trainpref distilled/pieces/train --validpref distilled/pieces/valid \\
     --srcdict {data}/dict.{source}.txt --tgtdict {data}/dict.{target}.txt --destdir distilled/bin
 # With the sizes, the optimizer and the schedule of this model, and none of its options for syntax:

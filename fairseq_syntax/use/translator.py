@@ -33,6 +33,7 @@ from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_
 from fairseq_syntax.inference.search_control import OnStep, SearchControl
 from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
 from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.alignment_choice import Pair, Ranked, candidates, choose
 from fairseq_syntax.use.base import BaseTranslator, Translation, check_search, too_long
 from fairseq_syntax.use.loading import load_models, no_checkpoint
@@ -86,7 +87,7 @@ class Translator(BaseTranslator):
         self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
         self.batch_size = batch_size
         self.nbest = generation.setdefault("nbest", 1)
-        generation["beam"] = max(generation.get("beam", 4), self.nbest)
+        generation["beam"] = max(generation.get("beam", BEAM), self.nbest)
         self._input = InteractiveInput(task, parser, source_tag)
         options = Namespace(**generation)
         for model in self.models:

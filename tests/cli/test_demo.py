@@ -22,10 +22,10 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return subprocess.CompletedProcess(words, 3)
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert command(["demo", "--only", "PASCAL", "DLAA", "--out", "here", "--seeds", "1", "2"]) == 3
+    assert command(["demo", "--only", "PASCAL", "DLAA", "--output", "here", "--seeds", "1", "2"]) == 3
     (words,) = calls
     assert words[0] == sys.executable and Path(words[1]) == demo.toy_folder() / "run.py"
-    assert words[2:] == ["--out", "here", "--jobs", "2", "--only", "PASCAL", "DLAA", "--seeds", "1", "2"]
+    assert words[2:] == ["--output", "here", "--workers", "2", "--only", "PASCAL", "DLAA", "--seeds", "1", "2"]
 
 
 def test_a_package_without_the_programs_says_so(

@@ -109,7 +109,7 @@ def test_a_chain_deeper_than_the_interpreters_stack():
 def run(tmp_path, *options):
     parser = argparse.ArgumentParser()
     multitask.add_arguments(parser)
-    common = ["--src", "en", "--tgt", "de", "--outdir", str(tmp_path / "out")]
+    common = ["-s", "en", "-t", "de", "--output", str(tmp_path / "out")]
     return multitask.main(parser.parse_args([*common, *options]))
 
 

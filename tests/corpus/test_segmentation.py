@@ -368,7 +368,7 @@ def test_words_are_one_piece_each_but_where_they_read_as_special_symbols(segment
 def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
     (tmp_path / "dev.en.conllu").write_text('# parsed_with = {"parser": "stanza"}\n' + CONLLU, encoding="utf-8")
     out = tmp_path / "seg"
-    options = ["--train", kind, "--train-on", corpus, "--vocab-size", 90, "--lang", "en", "--outdir", out]
+    options = ["--train", kind, "--train-on", corpus, "--vocab-size", 90, "--lang", "en", "--output", out]
     run_segment(*options, "--input", tmp_path / "dev.en.conllu", corpus)
     segmenter = load_segmenter(out / "segmentation.en.json")
     assert segmenter.about["language"] == "en"
@@ -402,7 +402,7 @@ def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
     assert segmenter.decode((out / "dev.en").read_text(encoding="utf-8").split("\n")[2]) == "man"
 
     # A model of another run, for another language.
-    run_segment("--lang", "de", "--model", out / "segmentation.en.json", "--input", corpus, "--outdir", tmp_path / "b")
+    run_segment("--lang", "de", "--model", out / "segmentation.en.json", "--input", corpus, "--output", tmp_path / "b")
     assert load_segmenter(tmp_path / "b" / "segmentation.de.json").fingerprint == segmenter.fingerprint
     assert (tmp_path / "b" / "train.en.de").exists()
 
@@ -410,20 +410,20 @@ def test_segment_command_on_parses(tmp_path, corpus, kind, capsys):
 def test_segment_command_refuses(tmp_path, corpus):
     options = ["--lang", "en", "--train", "sentencepiece", "--vocab-size", 60]
     with pytest.raises(SyntaxDataError, match="overwrite this input"):
-        run_segment(*options, "--input", corpus, "--outdir", corpus.parent)
+        run_segment(*options, "--input", corpus, "--output", corpus.parent)
     with pytest.raises(SyntaxDataError, match="two inputs"):
-        run_segment(*options, "--input", corpus, tmp_path / "train.en.conllu", "--outdir", tmp_path / "out")
+        run_segment(*options, "--input", corpus, tmp_path / "train.en.conllu", "--output", tmp_path / "out")
     (tmp_path / "latin.en").write_bytes(b"a man\ncaf\xe9\n")
     with pytest.raises(SyntaxDataError, match=r"latin\.en:2: not UTF-8: byte 4 of the line is 0xe9"):
-        run_segment(*options, "--input", tmp_path / "latin.en", "--train-on", corpus, "--outdir", tmp_path / "out")
+        run_segment(*options, "--input", tmp_path / "latin.en", "--train-on", corpus, "--output", tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir() if "segmentation" not in path.name] == []
     with pytest.raises(SyntaxDataError, match="cannot be read"):
-        run_segment(*options, "--input", tmp_path / "none.en", "--outdir", tmp_path / "out")
+        run_segment(*options, "--input", tmp_path / "none.en", "--output", tmp_path / "out")
     space = "1\t\xa0\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
     (tmp_path / "space.en.conllu").write_text("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n" + space, encoding="utf-8")
     with pytest.raises(SyntaxDataError, match=r"space\.en\.conllu:3: "):
         run_segment(
-            *options, "--input", tmp_path / "space.en.conllu", "--train-on", corpus, "--outdir", tmp_path / "out"
+            *options, "--input", tmp_path / "space.en.conllu", "--train-on", corpus, "--output", tmp_path / "out"
         )
 
 
@@ -431,7 +431,7 @@ def test_an_empty_text_is_refused(tmp_path, corpus):
     (tmp_path / "empty.en").write_text("")
     options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--train-on", corpus]
     with pytest.raises(SyntaxDataError, match=r"empty\.en: is empty"):
-        run_segment(*options, "--input", tmp_path / "empty.en", "--outdir", tmp_path / "out")
+        run_segment(*options, "--input", tmp_path / "empty.en", "--output", tmp_path / "out")
     assert not (tmp_path / "out/empty.en").exists()
 
 
@@ -440,7 +440,7 @@ def test_a_pipe_is_not_segmented(tmp_path, corpus, option):
     pipe, out = tmp_path / "pipe", tmp_path / "out"
     os.mkfifo(pipe)
     given = {"--input": corpus, "--train-on": corpus} | {option: pipe}
-    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--outdir", out]
+    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--output", out]
     with pytest.raises(SyntaxDataError, match="pipe: is no file"):
         run_segment(*options, *(text for pair in given.items() for text in pair))
     assert not [path for path in out.iterdir() if "pipe" in path.name]
@@ -454,7 +454,7 @@ def test_a_parse_of_another_name_is_not_taken_for_text(tmp_path, corpus, head, o
     rows = "1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n2\tm\t_\tX\t_\t_\t1\tdep\t_\t_\n\n"
     (tmp_path / "parse").write_text(head + rows, encoding="utf-8")
     given = {"--input": corpus, "--train-on": corpus} | {option: tmp_path / "parse"}
-    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--outdir", tmp_path / "out"]
+    options = ["--lang", "en", "--train", "subword_nmt", "--vocab-size", "60", "--output", tmp_path / "out"]
     with pytest.raises(SyntaxDataError, match=r"parse: looks like CoNLL-U, .*\(name it \*\.conllu\)"):
         run_segment(*options, *(text for pair in given.items() for text in pair))
     for text in ("# a heading\n1\tone\n", "1. one\n", "\n#1\n"):
@@ -477,7 +477,7 @@ def test_a_parse_of_another_name_is_not_taken_for_text(tmp_path, corpus, head, o
 )
 def test_options_of_training_that_do_nothing(tmp_path, corpus, options, message):
     with pytest.raises(SyntaxDataError, match=message):
-        run_segment("--lang", "en", "--input", corpus, "--outdir", tmp_path / "out", *options)
+        run_segment("--lang", "en", "--input", corpus, "--output", tmp_path / "out", *options)
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_options_of_training_that_do_nothing(tmp_path, corpus, options, message)
 )
 def test_numbers_that_no_training_has(tmp_path, corpus, option, capsys):
     with pytest.raises(SystemExit):
-        run_segment("--lang", "en", "--input", corpus, "--outdir", tmp_path, "--train", "sentencepiece", *option)
+        run_segment("--lang", "en", "--input", corpus, "--output", tmp_path, "--train", "sentencepiece", *option)
     assert f"{option[0]}: must be" in capsys.readouterr().err
 
 
@@ -494,7 +494,7 @@ def test_segment_command_says_what_a_model_loses(tmp_path, capsys):
     (tmp_path / "own.model").write_bytes(foreign_sentencepiece(normalization_rule_name="nmt_nfkc"))
     (tmp_path / "test.en").write_text("a ﬁne man\n", encoding="utf-8")
     run_segment(
-        "--lang", "en", "--model", tmp_path / "own.model", "--input", tmp_path / "test.en", "--outdir", tmp_path / "o"
+        "--lang", "en", "--model", tmp_path / "own.model", "--input", tmp_path / "test.en", "--output", tmp_path / "o"
     )
     assert "'ﬁne' -> 'fine'" in capsys.readouterr().out
 
@@ -515,30 +515,30 @@ def test_raw_text_is_cut_as_the_parse_that_the_data_were_cut_from(tmp_path, kind
     lines = list(read_conllu(parse))
     raw.write_text("".join(f"{text_of(line)}\n" for line in lines), encoding="utf-8")
     train = ["--train", kind, "--vocab-size", "40"]
-    run_segment("--lang", "de", *train, "--input", parse, "--outdir", tmp_path / "out")
+    run_segment("--lang", "de", *train, "--input", parse, "--output", tmp_path / "out")
     segmenter = load_segmenter(tmp_path / "out/segmentation.de.json")
     pieces = (tmp_path / "out/train.de").read_text(encoding="utf-8").splitlines()
     assert [" ".join(segmenter.encode_text(text)) for text in raw.read_text(encoding="utf-8").splitlines()] == pieces
     assert segmenter.encode_text("") == [] and segmenter.decode(segmenter.encode_text("a.b  c!?")) == "a.b c!?"
     # So is more text of that language; another language's is what its own data are.
     model = ["--model", tmp_path / "out/segmentation.de.json"]
-    run_segment("--lang", "de", *model, "--input", raw, "--outdir", tmp_path / "more")
+    run_segment("--lang", "de", *model, "--input", raw, "--output", tmp_path / "more")
     assert (tmp_path / "more/text.de").read_text(encoding="utf-8").splitlines() == pieces
-    run_segment("--lang", "en", *model, "--input", raw, "--outdir", tmp_path / "joint")
+    run_segment("--lang", "en", *model, "--input", raw, "--output", tmp_path / "joint")
     assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "text"
     # A text is cut again where the model's words are from elsewhere now.
     assert (kind == "sentencepiece") == ((tmp_path / "joint/text.de.en").read_text("utf-8").splitlines() == pieces)
-    run_segment("--lang", "en", *model, "--input", parse, raw, "--outdir", tmp_path / "joint")
+    run_segment("--lang", "en", *model, "--input", parse, raw, "--output", tmp_path / "joint")
     assert (tmp_path / "joint/text.de.en").read_text(encoding="utf-8").splitlines() == pieces
     assert load_segmenter(tmp_path / "joint/segmentation.en.json").cut_from == "parse"
     # So it is with a model that a parse is given to train on.
-    run_segment("--lang", "de", *train, "--train-on", parse, "--input", raw, "--outdir", tmp_path / "on")
+    run_segment("--lang", "de", *train, "--train-on", parse, "--input", raw, "--output", tmp_path / "on")
     assert load_segmenter(tmp_path / "on/segmentation.de.json").cut_from == "parse"
     assert (tmp_path / "on/text.de").read_text(encoding="utf-8").splitlines() == pieces
     # Data of an earlier version do not say: their model is written again, the same but for that.
     about = tmp_path / "out/segmentation.de.json"
     about.write_text(about.read_text().replace(' "cut_from": "parse",\n', ""))
-    run_segment("--lang", "de", *train, "--input", parse, "--outdir", tmp_path / "out")
+    run_segment("--lang", "de", *train, "--input", parse, "--output", tmp_path / "out")
     assert load_segmenter(about).cut_from == "parse" and load_segmenter(about).fingerprint == segmenter.fingerprint
 
 
@@ -546,20 +546,20 @@ def test_pieces_are_not_left_without_the_model_that_they_are_cut_by(corpus, tmp_
     """A second run for other files would train another model, or have raw text cut otherwise, and nobody would know."""
     out, other = tmp_path / "out", tmp_path / "other.txt"
     other.write_text("xyz zyx yyy\n" * 20, encoding="utf-8")
-    train = ["--train", "subword_nmt", "--vocab-size", "90", "--outdir", out, "--lang", "en"]
+    train = ["--train", "subword_nmt", "--vocab-size", "90", "--output", out, "--lang", "en"]
     run_segment(*train, "--input", corpus)
     about, first = out / "segmentation.en.json", load_segmenter(out / "segmentation.en.json")
     refused = rf"segmentation.en.json: would be replaced, and {corpus.name} beside it is cut by it"
     with pytest.raises(SyntaxDataError, match=refused):
         run_segment(*train, "--input", other)
     run_segment(*train, "--input", other, "--train-on", corpus)  # the same model
-    run_segment("--model", about, "--outdir", out, "--lang", "en", "--input", other)
+    run_segment("--model", about, "--output", out, "--lang", "en", "--input", other)
     parse = tmp_path / "p.conllu"
     parse.write_text("1\txyz\t_\tX\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
-    run_segment("--model", about, "--outdir", tmp_path / "given", "--lang", "en", "--input", parse)
+    run_segment("--model", about, "--output", tmp_path / "given", "--lang", "en", "--input", parse)
     model = ["--model", out / first.about.get("model", "segmentation.en.model")]
     with pytest.raises(SyntaxDataError, match=r"would be replaced, and p.en beside it"):  # as if from text
-        run_segment(*model, "--outdir", tmp_path / "given", "--lang", "en", "--input", other)
+        run_segment(*model, "--output", tmp_path / "given", "--lang", "en", "--input", other)
     assert load_segmenter(about).fingerprint == first.fingerprint
     both = [corpus, other]
     run_segment(*train, "--vocab-size", "80", "--train-on", corpus, "--input", *both)
@@ -580,7 +580,7 @@ def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, mon
     """Files of before stand where the new ones were to come; and the same model may cut a text otherwise."""
     out, valid = tmp_path / "out", tmp_path / "valid.en"
     valid.write_text("the girl (who saw) it, and\n" * 3, encoding="utf-8")
-    train = ["--train", "subword_nmt", "--outdir", out, "--lang", "en", "--train-on", corpus]
+    train = ["--train", "subword_nmt", "--output", out, "--lang", "en", "--train-on", corpus]
     run_segment(*train, "--vocab-size", "90", "--input", corpus, valid)
     args = argparse.Namespace(trainpref=f"{out}/train", validpref=f"{out}/valid", testpref=None)
     args.source_lang, args.target_lang, args.only_source = "en", "xx", True
@@ -613,7 +613,7 @@ def test_a_parse_that_was_not_written_here_is_not_removed(corpus, tmp_path):
     out.mkdir()
     parse = out / f"{corpus.name}.conllu"
     parse.write_text("hours of work", encoding="utf-8")
-    train = ["--train", "subword_nmt", "--vocab-size", "90", "--lang", "en", "--outdir", out, "--train-on", corpus]
+    train = ["--train", "subword_nmt", "--vocab-size", "90", "--lang", "en", "--output", out, "--train-on", corpus]
     with pytest.raises(SyntaxDataError, match=rf"{parse.name}: would be taken for the parse of {corpus.name}, "):
         run_segment(*train, "--input", corpus)
     assert parse.read_text("utf-8") == "hours of work" and not (out / f"{corpus.name}").exists()

@@ -36,7 +36,7 @@ def preprocess(segmented: Path, data: Path, *more) -> str:
 
 
 def binarize_options(segmented: Path, data: Path) -> list:
-    options = ["binarize", "--destdir", data, "-s", "en", "-t", "de"]
+    options = ["binarize", "--output", data, "-s", "en", "-t", "de"]
     return options + [x for split in SPLITS for x in (f"--{split}pref", segmented / split)]
 
 

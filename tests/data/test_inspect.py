@@ -299,7 +299,7 @@ def test_damaged_tokens_and_dictionaries_are_problems(data, tmp_path, capsys, na
     assert ("all 60 sentences are right" in printed.out) == ("dict" not in name)
     if "dict" not in name:
         texts = str(data.parent / "seg" / "valid")
-        assert command(["binarize", "-s", "en", "-t", "de", "--validpref", texts, "--destdir", str(folder)]) == 1
+        assert command(["binarize", "-s", "en", "-t", "de", "--validpref", texts, "--output", str(folder)]) == 1
         assert message in capsys.readouterr().err
 
 

@@ -37,7 +37,7 @@ def segmented(tmp_path_factory) -> Path:
     for lang, ending in (("en", "en.conllu"), ("de", "de")):
         model = ["--train", "subword_nmt", "--vocab-size", "60"]
         for name in ("both", "0", "1"):
-            argv = ["--lang", lang, "--input", f"{folder}/{name}/train.{ending}", "--outdir", f"{folder}/seg/{name}"]
+            argv = ["--lang", lang, "--input", f"{folder}/{name}/train.{ending}", "--output", f"{folder}/seg/{name}"]
             assert main(["segment", *argv, *model]) == 0
             model = ["--model", f"{folder}/seg/both/segmentation.{lang}.json"]
     return folder / "seg"
@@ -46,7 +46,7 @@ def segmented(tmp_path_factory) -> Path:
 def inventory(segmented: Path, out: Path, *names: str) -> None:
     for lang in LANGS:
         texts = [f"{segmented}/{name}/train.{lang}" for name in names]
-        assert main(["inventory", "--lang", lang, "--outdir", str(out), "--input", *texts]) == 0
+        assert main(["inventory", "--lang", lang, "--output", str(out), "--input", *texts]) == 0
 
 
 def binarize(segmented: Path, out: Path, *more: object) -> None:
@@ -71,7 +71,7 @@ def test_the_inventory_is_that_of_one_directory_of_all_texts(segmented, tmp_path
     inventory(segmented, tmp_path / "common", "0", "1")  # nothing is to be done
     other = tmp_path / "text.en"
     other.write_text("a\n")
-    argv = ["inventory", "--lang", "en", "--outdir", str(tmp_path / "c"), "--input", str(other)]
+    argv = ["inventory", "--lang", "en", "--output", str(tmp_path / "c"), "--input", str(other)]
     assert main([*argv, f"{segmented}/0/train.en"]) == 1
     assert "text.en.conllu: no such file, but other texts have a parse" in capsys.readouterr().err
     assert main([*argv, "--joined", f"{segmented}/0/train.de"]) == 0
@@ -80,7 +80,7 @@ def test_the_inventory_is_that_of_one_directory_of_all_texts(segmented, tmp_path
 
 def test_a_dictionary_is_made_in_parts_of_the_texts_one_after_the_other(segmented, tmp_path, monkeypatch):
     texts = [f"{segmented}/{name}/train.de" for name in ("0", "1")]
-    command = ["inventory", "--lang", "de", "--outdir", str(tmp_path / "out"), "--input", *texts, "--workers"]
+    command = ["inventory", "--lang", "de", "--output", str(tmp_path / "out"), "--input", *texts, "--workers"]
     monkeypatch.setattr(tokens, "PART_LINES", 5)
     commit, made = Parts.commit, []
 
@@ -106,7 +106,7 @@ def test_a_dictionary_of_texts_that_are_not_as_they_should_be(tmp_path, capsys):
     (tmp_path / "a.en").write_bytes(b"a b")
     (tmp_path / "b.en").write_bytes("\ufeffb c\n".encode())
     texts = [str(tmp_path / "a.en"), str(tmp_path / "b.en")]
-    command = ["inventory", "--lang", "en", "--outdir", str(tmp_path), "--padding-factor", "1", "--input", *texts]
+    command = ["inventory", "--lang", "en", "--output", str(tmp_path), "--padding-factor", "1", "--input", *texts]
     assert main(command) == 0
     assert (tmp_path / "dict.en.txt").read_text("utf-8") == "b 2\na 1\nc 1\n"
     (tmp_path / "b.en").write_bytes(b"b\nc \xff\n")
@@ -119,7 +119,7 @@ def test_a_dictionary_of_a_pipe_is_refused(tmp_path, capsys, option):
     """It would be empty, and noted as done."""
     (tmp_path / "a.en").write_text("a b\n", encoding="utf-8")
     os.mkfifo(tmp_path / "pipe.en")
-    command = ["inventory", "--lang", "en", "--outdir", str(tmp_path / "out"), "--input", str(tmp_path / "a.en")]
+    command = ["inventory", "--lang", "en", "--output", str(tmp_path / "out"), "--input", str(tmp_path / "a.en")]
     assert main([*command, option, str(tmp_path / "pipe.en")]) == 1
     assert "pipe.en: is no file: it is read several times" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

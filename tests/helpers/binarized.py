@@ -58,7 +58,7 @@ def make(
     seg, size = folder / "seg", {"sentencepiece": "60", "subword_nmt": "60"}[kind]
     for lang, ending in (("en", "en.conllu" if parsed else "en"), ("de", "de")):
         inputs = [str(folder / f"{split}.{ending}") for split in ("train", "valid")]
-        argv = ["segment", "--lang", lang, "--input", *inputs, "--outdir", str(seg), "--train", kind]
+        argv = ["segment", "--lang", lang, "--input", *inputs, "--output", str(seg), "--train", kind]
         assert command([*argv, "--vocab-size", size]) == 0
     data = folder / "bin"
     argv = [

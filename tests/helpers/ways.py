@@ -113,7 +113,7 @@ def make(directory: Path) -> Bench:
                 for line in parses:
                     write_conllu(file, line)
         inputs = [raw / f"{split}.{lang}.conllu" for split in sizes]
-        options = ["--lang", lang, "--input", *inputs, "--outdir", segmented, "--train", "sentencepiece"]
+        options = ["--lang", lang, "--input", *inputs, "--output", segmented, "--train", "sentencepiece"]
         if syntax_command("segment", *options, "--vocab-size", 40):
             raise RuntimeError("segment failed")
     for split in sizes:
@@ -643,7 +643,7 @@ def main() -> int:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--table", type=Path, metavar="FILE")
     parser.add_argument("--outcomes", type=Path, metavar="FILE", default=Path("runs/ways.jsonl"))
-    parser.add_argument("--jobs", type=int, default=2, help="rows at a time (default: 2)")
+    parser.add_argument("--workers", type=int, default=2, help="rows at a time (default: 2)")
     parser.add_argument("--table-only", action="store_true", help="run nothing: the ways that were run in all rows")
     parser.add_argument("--again", action="store_true", help="forget the outcomes of earlier runs")
     args = parser.parse_args()
@@ -656,9 +656,9 @@ def main() -> int:
         missing = [way for way in args.ways if any(cells[row, way] is None for row in args.rows)]
         args.ways = [way for way in args.ways if way not in missing]
         return write({cell: o for cell, o in cells.items() if o is not None}, args, missing)
-    shares = [args.rows[i :: args.jobs] for i in range(args.jobs)]
-    with ProcessPoolExecutor(args.jobs) as pool:
-        parts = pool.map(_run_rows, shares, [args.ways] * args.jobs, [args.outcomes] * args.jobs)
+    shares = [args.rows[i :: args.workers] for i in range(args.workers)]
+    with ProcessPoolExecutor(args.workers) as pool:
+        parts = pool.map(_run_rows, shares, [args.ways] * args.workers, [args.outcomes] * args.workers)
     return write({cell: outcome for part in parts for cell, outcome in part.items()}, args, [])
 
 

@@ -362,8 +362,8 @@ def test_scores_from_elsewhere(tmp_path, capsys):
     models = ["--conllu", "x", "--parser", "x", "--data", "x", "--max-tokens", "7", "--score", "mean"]
     for more, names in ((models, "--data, --conllu, --parser, --score, --max-tokens"), (["--lang", "de"], "--lang")):
         assert command([*argv, *more]) == 1
-        assert f"{names} without --model" in capsys.readouterr().err
-    assert command(["contrast", "--set", path, "--model", "a.pt", "--lower-is-better"]) == 1
+        assert f"{names} without a MODEL" in capsys.readouterr().err
+    assert command(["contrast", "a.pt", "--set", path, "--lower-is-better"]) == 1
     assert "--lower-is-better without --scores" in capsys.readouterr().err
 
 
@@ -375,7 +375,7 @@ def test_scores_are_written_as_soon_as_a_model_has_them(tmp_path, capsys, monkey
         raise SyntaxDataError("b has no parse")
 
     monkeypatch.setattr(contrast_command, "_force", only_the_first)
-    argv = ["contrast", "--set", path, "--model", "a=a.pt", "b=b.pt", "--write-scores", f"{tmp_path}/out"]
+    argv = ["contrast", "a=a.pt", "b=b.pt", "--set", path, "--write-scores", f"{tmp_path}/out"]
     assert command([*argv, "--scores", f"c={write(tmp_path / 'few', '1')}"]) == 1
     assert "1 scores, but" in capsys.readouterr().err
     assert not (tmp_path / "out").exists(), "ready scores are read before models score"

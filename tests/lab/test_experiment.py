@@ -127,7 +127,7 @@ def test_a_step_that_fails_stops_its_cell_only(recipe, capsys):
     recipe.write_text(
         TEMPLATE.replace("echo {system}/{seed}/train >> ran.txt", "test {system} != base; echo {system} >> ran.txt")
     )
-    assert command.main(_parse(recipe, "--jobs", "2")) == 1
+    assert command.main(_parse(recipe, "--workers", "2")) == 1
     assert sorted(_ran(recipe)) == sorted(["prepared", "better", "better", "better/1/translate", "better/2/translate"])
     printed = capsys.readouterr().out
     assert "failed: base/1, base/2" in printed and "exit code 1" in printed
@@ -483,7 +483,7 @@ def test_the_demonstration_runs(tmp_path):
     copy = tmp_path / "examples/experiment.yaml"
     copy.parent.mkdir()
     copy.write_text(demo.read_text())
-    assert command.main(_parse(copy, "--jobs", "2")) == 0
+    assert command.main(_parse(copy, "--workers", "2")) == 0
     last = [json.loads(line) for line in (tmp_path / "runs/demo/results.jsonl").read_text().splitlines()][-1]
     scores = {system["name"]: system["mean"]["BLEU"] for system in last["report"]["systems"]}
     assert scores["careful"] > scores["careless"] + 10

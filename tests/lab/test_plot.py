@@ -77,7 +77,7 @@ def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path, capsys):
     row = "1\tw\t_\tN\t_\t_\t0\troot\t_\t_\n\n"
     (tmp_path / "p.conllu").write_text(row * 3)
     argv = ["plot", "by", "--ref", tmp_path / "ref", "--sys", tmp_path / "sys", "--conllu", tmp_path / "p.conllu"]
-    argv += ["--by", "upos=N", "--resamples", 10, "--out", tmp_path / "by.png"]
+    argv += ["--by", "upos=N", "--resamples", 10, "--output", tmp_path / "by.png"]
     assert command(list(map(str, argv))) == 0
     assert Image.open(tmp_path / "by.png").size[0] > 100
     (tmp_path / "src").write_text("w\n" * 3)
@@ -90,7 +90,7 @@ def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path, capsys):
 @pytest.mark.parametrize("step", ["0", "-5"])
 def test_intervals_of_no_width_are_wrong_usage(tmp_path, capsys, step):
     with pytest.raises(SystemExit):
-        command(["plot", "length", "--ref", "r", "--sys", "s", "--step", step, "--out", str(tmp_path / "x.png")])
+        command(["plot", "length", "--ref", "r", "--sys", "s", "--step", step, "--output", str(tmp_path / "x.png")])
     assert "must be 1 or more" in capsys.readouterr().err
 
 
@@ -112,7 +112,7 @@ def test_a_number_of_updates_that_is_none_is_passed_over(tmp_path, updates):
 @pytest.mark.parametrize("curves", [[], {}, {"a": []}, {"a": [[0.5, 0.5, 0]]}, {"a": [[0.5, 0.5]]}, {"a": None}])
 def test_what_is_no_report_of_calibrate_is_named(tmp_path, capsys, curves):
     (tmp_path / "r.json").write_text(json.dumps({"curves": curves}))
-    assert command(["plot", "reliability", f"{tmp_path}/r.json", "--out", f"{tmp_path}/r.svg"]) == 1
+    assert command(["plot", "reliability", f"{tmp_path}/r.json", "--output", f"{tmp_path}/r.svg"]) == 1
     assert "r.json: not a report of calibrate" in capsys.readouterr().err
 
 
@@ -218,7 +218,7 @@ def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(
         plot.gain_by_length(table, "nosuch")
 
     out = tmp_path / "gain.png"
-    assert command(list(map(str, ["plot", "length", *argv, "--baseline", "base", "--out", out]))) == 0
+    assert command(list(map(str, ["plot", "length", *argv, "--baseline", "base", "--output", out]))) == 0
     assert Image.open(out).size[1] > 300
     capsys.readouterr()
     score = ["score", *argv, "--metrics", "bleu", "--by-length", "10", "--resamples", "0", "--trials", "0"]
@@ -265,16 +265,17 @@ def test_no_figure_leaves_out_a_system_of_the_same_name_or_replaces_what_it_is_d
         ["curves", f"s={one}", f"s={two}"],
         ["reliability", "s=1", "s=2"],
     ):
-        assert command(["plot", *figure, "--out", f"{tmp_path}/x.svg"]) == 1
+        assert command(["plot", *figure, "--output", f"{tmp_path}/x.svg"]) == 1
         assert "two systems are called s" in capsys.readouterr().err
     for figure in (["box", "--ref", one, "--sys", two], ["box", "--ref", two, "--sys", one], ["curves", one]):
-        assert command(["plot", *figure, "--out", one]) == 1
+        assert command(["plot", *figure, "--output", one]) == 1
         assert "the output would overwrite this input" in capsys.readouterr().err
     assert (
-        command(["plot", "box", "--ref", one, "--sys", two, "--tokenize", "klingon", "--out", f"{tmp_path}/x.svg"]) == 1
+        command(["plot", "box", "--ref", one, "--sys", two, "--tokenize", "klingon", "--output", f"{tmp_path}/x.svg"])
+        == 1
     )
     assert "sacrebleu has no tokenizer klingon" in capsys.readouterr().err
-    assert command(["plot", "curves", two, "--out", f"{tmp_path}/x.jpg"]) == 1
+    assert command(["plot", "curves", two, "--output", f"{tmp_path}/x.jpg"]) == 1
     assert "cannot draw a .jpg" in capsys.readouterr().err
     assert (tmp_path / "a.svg").read_text() == SIMPLE_LOG and not (tmp_path / "x.svg").exists()
 
@@ -285,15 +286,17 @@ def test_the_commands_draw(tmp_path):
     (tmp_path / "ref.gz").write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode()))
     (tmp_path / "sys").write_text("".join(line[::-1] + "\n" for line in lines))
     (tmp_path / "log").write_text(SIMPLE_LOG)
-    files = ["--ref", f"{tmp_path}/ref.gz", "--sys", f"x={tmp_path}/sys", "--out"]
+    files = ["--ref", f"{tmp_path}/ref.gz", "--sys", f"x={tmp_path}/sys", "--output"]
     assert command(["plot", "box", *files, f"{tmp_path}/box.svg"]) == 0
     assert command(["plot", "length", *files, f"{tmp_path}/length.png", "--src", f"{tmp_path}/sys"]) == 0
-    assert command(["plot", "curves", f"{tmp_path}/log", "--metrics", "loss", "ppl", "--out", f"{tmp_path}/c.pdf"]) == 0
+    assert (
+        command(["plot", "curves", f"{tmp_path}/log", "--metrics", "loss", "ppl", "--output", f"{tmp_path}/c.pdf"]) == 0
+    )
     assert all((tmp_path / name).stat().st_size > 2000 for name in ("box.svg", "length.png", "c.pdf"))
     (tmp_path / "short").write_text("one\n")
     assert command(["plot", "length", *files, f"{tmp_path}/x.png", "--src", f"{tmp_path}/short"]) == 1
     (tmp_path / "calibration.json").write_text(json.dumps({"curves": {"heads": [[0.5, 0.5, 3]]}}))
-    argv = ["plot", "reliability", f"x={tmp_path}/calibration.json", "--out", f"{tmp_path}/r.png"]
+    argv = ["plot", "reliability", f"x={tmp_path}/calibration.json", "--output", f"{tmp_path}/r.png"]
     assert command(argv) == 0 and (tmp_path / "r.png").exists()
     (tmp_path / "calibration.json").write_text("{}")
     assert command(argv) == 1

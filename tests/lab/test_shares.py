@@ -431,7 +431,7 @@ def test_a_folder_cannot_be_kept_and_the_other_cells_go_on(recipe, capsys):
         .replace('outputs: ["{dir}/test.txt"]', 'outputs: ["{dir}/test.txt", "{dir}/model"]')
         .replace("echo {system}", "[ {seed} = 2 ] && echo x > {dir}/model || mkdir {dir}/model; echo {system}")
     )
-    assert run(recipe, "--only", "base", "--jobs", "2") == 1
+    assert run(recipe, "--only", "base", "--workers", "2") == 1
     said = capsys.readouterr().out
     assert "base/1: FAILED to keep its files: " in said and "base/1/model: keep.files: not a file" in said
     assert "failed: base/1\n" in said and sorted(ran(recipe)) == ["base/1", "base/2"]

@@ -212,19 +212,19 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
 @pytest.mark.slow
 def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     data, models = trained
-    argv = ["show", str(data), "--model", *(f"{name}={models[name]}" for name in ("PASCAL", "LSTM")), "--beam", "1"]
-    assert command([*argv, "--out", f"{tmp_path}/page.html", "--sentences", "2-4", "7"]) == 0
+    argv = ["show", *(f"{name}={models[name]}" for name in ("PASCAL", "LSTM")), "--data", str(data), "--beam", "1"]
+    assert command([*argv, "--output", f"{tmp_path}/page.html", "--sentences", "2-4", "7"]) == 0
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count('"number":') == 4 and "valid: en → de" in text
-    assert command([*argv, "--out", f"{tmp_path}/one.png", "--layers", "0", "--heads", "0", "1"]) == 0
+    assert command([*argv, "--output", f"{tmp_path}/one.png", "--layers", "0", "--heads", "0", "1"]) == 0
     assert np.asarray(Image.open(tmp_path / "one.png").convert("L")).std() > 5
-    assert command([*argv, "--out", f"{tmp_path}/one.svg", "--kind", "cross", "--sentences", "5"]) == 0
-    assert command([*argv, "--out", f"{tmp_path}/one.gif"]) == 1
-    assert command([*argv, "--out", f"{tmp_path}/one.html", "--layers", "0", "--kind", "cross"]) == 1
+    assert command([*argv, "--output", f"{tmp_path}/one.svg", "--kind", "cross", "--sentences", "5"]) == 0
+    assert command([*argv, "--output", f"{tmp_path}/one.gif"]) == 1
+    assert command([*argv, "--output", f"{tmp_path}/one.html", "--layers", "0", "--kind", "cross"]) == 1
     assert "a page does not take --layers, --kind" in capsys.readouterr().err
-    assert command([*argv, "--out", f"{tmp_path}/one.png", "--layers", "7"]) == 1
+    assert command([*argv, "--output", f"{tmp_path}/one.png", "--layers", "7"]) == 1
     assert "no layer 7: there are 2" in capsys.readouterr().err
-    assert command([*argv, "--out", f"{tmp_path}/no.html", "--split", "nope"]) == 1
+    assert command([*argv, "--output", f"{tmp_path}/no.html", "--split", "nope"]) == 1
     assert "there is no split nope" in capsys.readouterr().err
 
 

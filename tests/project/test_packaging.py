@@ -96,7 +96,7 @@ def test_the_wheel_works_from_anywhere(wheel, tmp_path):
 
     assert run("-m", "fairseq_syntax", "--version").split() == ["fairseq-syntax", fairseq_syntax.__version__]
     # the demo's programs, and the package that they import, are those of the wheel
-    corpus = ["--out", tmp_path / "corpus", "--train", 5, "--valid", 5, "--test", 5]
+    corpus = ["--output", tmp_path / "corpus", "--train", 5, "--valid", 5, "--test", 5]
     run(target / "fairseq_syntax/toy/generate.py", *corpus)
     assert len((tmp_path / "corpus/test.src").read_text("utf-8").splitlines()) == 5
     assert "--table" in run(target / "fairseq_syntax/toy/run.py", "--help")

@@ -608,7 +608,7 @@ def test_several_directories(toy, tmp_path):
     toy_data.write_raw(raw, {"train": lines})
     for lang, suffix in (("en", ".en.conllu"), ("de", ".de")):
         model = toy.segmented / f"segmentation.{lang}.json"
-        options = ["--lang", lang, "--input", raw / f"train{suffix}", "--outdir", segmented, "--model", model]
+        options = ["--lang", lang, "--input", raw / f"train{suffix}", "--output", segmented, "--model", model]
         assert toy_data.syntax_command("segment", *options) == 0
     options = [*TASK, "-s", "en", "-t", "de", "--trainpref", segmented / "train", "--workers", 1]
     options += ["--srcdict", toy.data / "dict.en.txt", "--tgtdict", toy.data / "dict.de.txt"]

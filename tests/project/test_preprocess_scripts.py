@@ -134,7 +134,7 @@ def test_multi30k(tmp_path, in_process, monkeypatch, capsys):
         ending = ".gz" if split in ("train", "val") else ""
         write(data / f"{split}.en{ending}", "".join(f"{line}\n" for line in lines(ENGLISH, count)))
         write(data / f"{split}.de{ending}", "".join(f"{line}\n" for line in lines(GERMAN, count)))
-    options = ("--data", data, "--out", out, "--vocab-size", 60)
+    options = ("--data", data, "--output", out, "--vocab-size", 60)
     assert run_script(multi30k, monkeypatch, *options) == 0
     check_data(out, ("en", "de"), {"train": 60, "valid": 6, "test": 5, "test1": 4})
     assert len(in_process) == 8 and "fairseq-syntax parse" in capsys.readouterr().out
@@ -175,7 +175,7 @@ def test_what_is_done_is_known_by_content(tmp_path, in_process, monkeypatch, cap
         write(data / f"{split}.de", "".join(f"{line}\n" for line in lines(GERMAN, 20)))
 
     def run(out=out, size=60, *more):
-        options = ("--data", data, "--out", out, "--model-dir", model.parent, "--joint", "--vocab-size", size)
+        options = ("--data", data, "--output", out, "--model-dir", model.parent, "--joint", "--vocab-size", size)
         return run_script(multi30k, monkeypatch, *options, *more)
 
     def third_head(out=out):
@@ -212,7 +212,7 @@ def test_joint_pieces_and_a_parsed_target(tmp_path, in_process, monkeypatch):
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
         write(data / f"{split}.en", "".join(f"{line}\n" for line in lines(ENGLISH, 20)))
         write(data / f"{split}.de", "".join(f"{line}\n" for line in lines(GERMAN, 20)))
-    options = ("--data", data, "--out", out, "--vocab-size", 80, "--joint", "--parse-target")
+    options = ("--data", data, "--output", out, "--vocab-size", 80, "--joint", "--parse-target")
     assert run_script(multi30k, monkeypatch, *options, "--segmentation", "subword_nmt") == 0
     check_data(out, ("en", "de"), {"train": 20})
     assert len(SyntaxStore(store_path(out / "bin", "valid", "en", "de", "de"))) == 20
@@ -232,7 +232,7 @@ def test_iwslt(tmp_path, in_process, monkeypatch):
         write(data / "de-en" / f"IWSLT14.TED.{name}.de-en.de.xml", segments(GERMAN, 5))
         write(data / "de-en" / f"IWSLT14.TED.{name}.de-en.en.xml", segments(ENGLISH, 5))
     options = ("--data", data, "--source-lang", "de", "--target-lang", "en", "--vocab-size", 60)
-    assert run_script(iwslt, monkeypatch, *options, "--out", out, "--test", "tst2010", "tst2011") == 0
+    assert run_script(iwslt, monkeypatch, *options, "--output", out, "--test", "tst2010", "tst2011") == 0
     # 67 sentences, a title and a description; the 10th goes, and every 23rd of the others is for validation.
     check_data(out, ("de", "en"), {"train": 66, "valid": 2, "test": 10})
     text = (out / "text" / "test.de").read_text(encoding="utf-8").splitlines()
@@ -244,7 +244,7 @@ def test_iwslt(tmp_path, in_process, monkeypatch):
 
     # The other direction, with a development set of its own.
     options = ("--data", data, "--valid", "dev2010", "--test", "tst2010", "--vocab-size", 60)
-    assert run_script(iwslt, monkeypatch, *options, "--out", tmp_path / "other") == 0
+    assert run_script(iwslt, monkeypatch, *options, "--output", tmp_path / "other") == 0
     check_data(tmp_path / "other", ("en", "de"), {"train": 69, "valid": 5, "test": 5})
 
 
@@ -275,10 +275,10 @@ def test_nc11_and_wmt16(tmp_path, in_process, monkeypatch):
     write(data / "test" / "newstest2016.en", "".join(f"{line}\n" for line in lines(ENGLISH, 7)))
     write(data / "test" / "newstest2016.de", "".join(f"{line}\n" for line in lines(GERMAN, 7)))
     options = ("--data", data, "--vocab-size", 70)
-    assert run_script(nc11_wmt16, monkeypatch, *options, "--out", tmp_path / "nc11") == 0
+    assert run_script(nc11_wmt16, monkeypatch, *options, "--output", tmp_path / "nc11") == 0
     # The pair of 90 words and the one without a target are filtered.
     check_data(tmp_path / "nc11", ("en", "de"), {"train": 20, "valid": 6, "test": 7})
-    assert run_script(nc11_wmt16, monkeypatch, *options, "--out", tmp_path / "wmt16", "--corpora", "wmt16") == 0
+    assert run_script(nc11_wmt16, monkeypatch, *options, "--output", tmp_path / "wmt16", "--corpora", "wmt16") == 0
     check_data(tmp_path / "wmt16", ("en", "de"), {"train": 60, "valid": 6, "test": 7})
 
 
@@ -286,7 +286,7 @@ def test_wrong_data_is_an_error(tmp_path, in_process, monkeypatch, capsys):
     data = tmp_path / "data"
 
     def error_of(*options):
-        assert run_script(multi30k, monkeypatch, "--data", data, "--out", tmp_path / "out", *options) == 1
+        assert run_script(multi30k, monkeypatch, "--data", data, "--output", tmp_path / "out", *options) == 1
         return capsys.readouterr().err
 
     data.mkdir()
@@ -310,7 +310,7 @@ def test_a_failed_command_is_named_and_repeated(tmp_path, in_process, monkeypatc
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
         write(data / f"{split}.en", "".join(f"{line}\n" for line in lines(ENGLISH, 20)))
         write(data / f"{split}.de", "".join(f"{line}\n" for line in lines(GERMAN, 20)))
-    options = ("--data", data, "--out", out)
+    options = ("--data", data, "--output", out)
     assert run_script(multi30k, monkeypatch, *options, "--vocab-size", 2) == 1
     assert "run the script again" in capsys.readouterr().err
     before = {name: at for name, at in made(out).items() if name.startswith(("filtered", "parsed"))}

@@ -277,7 +277,18 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path):
 
 @pytest.mark.slow
 def test_command_prints_the_best_accuracies(tmp_path):
-    command = [sys.executable, TOY / "generate.py", "--out", tmp_path, "--train", "10", "--valid", "5", "--test", "200"]
+    command = [
+        sys.executable,
+        TOY / "generate.py",
+        "--output",
+        tmp_path,
+        "--train",
+        "10",
+        "--valid",
+        "5",
+        "--test",
+        "200",
+    ]
     environment = {"PYTHONPATH": str(TOY.parent.parent), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     accuracy = json.loads((tmp_path / "info.json").read_text())["best"]["text"]["accuracy"]

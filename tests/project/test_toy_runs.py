@@ -211,7 +211,7 @@ def test_a_table_that_cannot_be_kept_is_refused_before_anything_is_made(
     if text:
         (tmp_path / "t.jsonl").write_text(text)
     monkeypatch.setattr(run, "prepare", lambda *_: pytest.fail("a corpus is made"))
-    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--table", str(tmp_path / name)])
+    monkeypatch.setattr(sys, "argv", ["run.py", "--output", str(tmp_path), "--table", str(tmp_path / name)])
     assert run.main() == 1
     assert says in capsys.readouterr().err
     assert text is None or (tmp_path / "t.jsonl").read_text() == text
@@ -233,7 +233,17 @@ def test_what_a_table_has_is_not_trained_again(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(run, "train_and_translate", train_and_translate)
     monkeypatch.setattr(run, "prepare", prepare)
-    given = ["run.py", "--out", str(tmp_path), "--table", str(tmp_path / "t.md"), "--jobs", "1", "--only", "PASCAL"]
+    given = [
+        "run.py",
+        "--output",
+        str(tmp_path),
+        "--table",
+        str(tmp_path / "t.md"),
+        "--workers",
+        "1",
+        "--only",
+        "PASCAL",
+    ]
     for seeds, status, new in ((["1"], 0, 1), (["1", "2"], 0, 1), (["2", "1"], 0, 0), (["4", "3"], 1, 1)):
         monkeypatch.setattr(sys, "argv", [*given, "LDD (0.8)", "--seeds", *seeds])
         trained.clear()
@@ -328,7 +338,7 @@ def test_a_run_that_is_told_to_end_takes_its_commands_with_it(tmp_path):
 
 def test_two_runs_of_one_folder_follow_each_other(tmp_path):
     """The second waits, and can be ended while it does."""
-    argv = [sys.executable, str(TOY / "run.py"), "--only", "PASCAL", "--out", str(tmp_path)]
+    argv = [sys.executable, str(TOY / "run.py"), "--only", "PASCAL", "--output", str(tmp_path)]
     with locked(tmp_path / "results.json"):
         process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
         assert "waiting for another process" in process.stderr.readline()

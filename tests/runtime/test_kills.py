@@ -29,7 +29,7 @@ def run(*arguments: object) -> None:
 
 def segment(raw: Path, out: Path) -> None:
     train = ["--train", "subword_nmt", "--vocab-size", 80]
-    run("segment", "--lang", "en", "--input", raw / "train.en.conllu", raw / "test.en.conllu", "--outdir", out, *train)
+    run("segment", "--lang", "en", "--input", raw / "train.en.conllu", raw / "test.en.conllu", "--output", out, *train)
 
 
 def segment_text(raw: Path, out: Path) -> None:
@@ -39,7 +39,7 @@ def segment_text(raw: Path, out: Path) -> None:
         "de",
         "--input",
         raw / "test.de",
-        "--outdir",
+        "--output",
         out,
         "--train",
         "subword_nmt",
@@ -56,7 +56,7 @@ def multitask(raw: Path, out: Path) -> None:
         segment(raw, given)
         segment_lines = (raw / "train.de").read_text(encoding="utf-8")
         (given / "train.de").write_text(segment_lines, encoding="utf-8")
-    run("multitask", "--src", "en", "--tgt", "de", "--train", given / "train", "--outdir", out)
+    run("multitask", "-s", "en", "-t", "de", "--train", given / "train", "--output", out)
 
 
 def filtered(raw: Path, out: Path) -> None:
@@ -106,7 +106,7 @@ def test_corpora_scripts(raw, tmp_path, monkeypatch):
             pairs = [(f"{given('--trainpref')[0]}.{lang}", folder / f"dict.{lang}.txt") for lang in ("en", "de")]
         elif "segment" in words:
             pairs = [
-                (name, Path(given("--outdir")[0], Path(name).name.removesuffix(".conllu"))) for name in given("--input")
+                (name, Path(given("--output")[0], Path(name).name.removesuffix(".conllu"))) for name in given("--input")
             ]
         else:
             pairs = list(zip(given("--input"), map(Path, given("--output"))))
@@ -119,7 +119,7 @@ def test_corpora_scripts(raw, tmp_path, monkeypatch):
     pairs = [("a man", "ein Mann"), ("a dog", "ein Hund")]
 
     def make(out: Path) -> None:
-        options = ["--data", str(tmp_path / "data"), "--out", str(out)]
+        options = ["--data", str(tmp_path / "data"), "--output", str(out)]
         args = pipeline.arguments(None).parse_args(options)
         assert pipeline.run(args, lambda _: [("train", pairs), ("valid", pairs[1:]), ("test", pairs[:1])]) == 0
 

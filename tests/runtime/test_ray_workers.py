@@ -238,10 +238,10 @@ def test_pieces_are_made_on_the_cluster(nodes, tmp_path):
     text = tmp_path / "train.xx"
     text.write_text("".join(f"a line of text with number {number}\n" for number in range(200)))
     common = ["segment", "--lang", "xx", "--input", str(text), "--train", "sentencepiece", "--vocab-size", "40"]
-    assert main([*common, "--outdir", str(tmp_path / "one")]) == 0
+    assert main([*common, "--output", str(tmp_path / "one")]) == 0
     model = str(tmp_path / "one" / "segmentation.xx.json")
     on_ray = ["segment", "--lang", "xx", "--input", str(text), "--model", model, "--ray", nodes.address]
-    assert main([*on_ray, "--outdir", str(tmp_path / "two")]) == 0
+    assert main([*on_ray, "--output", str(tmp_path / "two")]) == 0
     assert (tmp_path / "one" / "train.xx").read_bytes() == (tmp_path / "two" / "train.xx").read_bytes()
 
 
@@ -254,9 +254,9 @@ def test_stores_and_inventories_are_made_on_the_cluster(nodes, toy, tmp_path):
     whole = store.read_bytes()
     store.unlink()
     cluster = ["--ray", nodes.address, "--workers", "1"]
-    assert main(["binarize", "-s", "en", "-t", "de", "--trainpref", texts, "--destdir", str(data), *cluster]) == 0
+    assert main(["binarize", "-s", "en", "-t", "de", "--trainpref", texts, "--output", str(data), *cluster]) == 0
     assert store.read_bytes() == whole
-    assert main(["inventory", "--lang", "en", "--input", f"{texts}.en", "--outdir", str(tmp_path), *cluster]) == 0
+    assert main(["inventory", "--lang", "en", "--input", f"{texts}.en", "--output", str(tmp_path), *cluster]) == 0
     for name in ("labels.en.json", "dict.en.txt"):
         assert (tmp_path / name).read_bytes() == (toy.data / name).read_bytes()
 

@@ -339,14 +339,14 @@ def test_diversify_makes_its_folder_first(tmp_path, capsys):
     from fairseq_syntax.cli import main
 
     (tmp_path / "file").write_text("")
-    assert main(["diversify", str(tmp_path / "no.pt"), "--out", str(tmp_path / "file" / "out")]) == 1
+    assert main(["diversify", str(tmp_path / "no.pt"), "--output", str(tmp_path / "file" / "out")]) == 1
     assert "out: cannot be written" in capsys.readouterr().err
 
 
 def test_diversify_looks_at_its_options_first(tmp_path, capsys):
     from fairseq_syntax.cli import main
 
-    argv = ["diversify", str(tmp_path / "no.pt"), "--out", str(tmp_path / "out")]
+    argv = ["diversify", str(tmp_path / "no.pt"), "--output", str(tmp_path / "out")]
     assert main([*argv, "--tokenize", "nosuch"]) == 1
     assert "sacrebleu has no tokenizer nosuch" in capsys.readouterr().err
     for option in ("--beam", "--samples", "--sentences"):
@@ -360,7 +360,7 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     from fairseq_syntax.cli import main
 
     argv = ["diversify", str(trained[0]), "--data", str(data), "--split", "test", "--sentences", "5", "--samples", "2"]
-    assert main([*argv, "--distances", *"001122", "--out", str(tmp_path / "out")]) == 0
+    assert main([*argv, "--distances", *"001122", "--output", str(tmp_path / "out")]) == 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "translations.tsv",
         "diversity.json",
@@ -378,16 +378,16 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
 
     _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained[0])], arg_overrides={"data": str(data)})
     assert training_bigrams(task, "upos").pairs == {(EDGE, 1), (1, 2), (2, 3), (3, EDGE)}
-    assert main([*argv, "--lines", "9", "--out", str(tmp_path / "no")]) == 1
+    assert main([*argv, "--lines", "9", "--output", str(tmp_path / "no")]) == 1
     assert "--lines are numbers from 1 to 8" in capsys.readouterr().err
     argv[argv.index("test")] = "nope"
-    assert main([*argv, "--out", str(tmp_path / "no")]) == 1
+    assert main([*argv, "--output", str(tmp_path / "no")]) == 1
     assert f"{data}: there is no split nope (there are test, train, valid)" in capsys.readouterr().err
     argv[argv.index("nope")] = "test"
 
     monkeypatch.setattr("fairseq_syntax.lab.lasyn.measures.measure", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        main([*argv, "--distances", "0", "--out", str(tmp_path / "translated")])
+        main([*argv, "--distances", "0", "--output", str(tmp_path / "translated")])
     assert [p.name for p in (tmp_path / "translated").iterdir()] == ["translations.tsv"], "before they are measured"
     without = tmp_path / "without"
     shutil.copytree(data, without)
@@ -396,5 +396,5 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
         path.unlink()
     (without / "manifest.json").unlink()
     argv[argv.index(str(data))] = str(without)
-    assert main([*argv, "--out", str(tmp_path / "no")]) == 1
+    assert main([*argv, "--output", str(tmp_path / "no")]) == 1
     assert "--split test has no references" in capsys.readouterr().err

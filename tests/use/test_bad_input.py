@@ -160,8 +160,8 @@ def test_options_that_no_search_has(trained, options, message):
     [
         (["translate", "x", "--beam", "0"], "must be "),
         (["serve", "m=x", "--port", "70000"], "must be "),
-        (["show", "x", "--model", "m", "--out", "a.html", "--beam", "0"], "must be "),
-        (["show", "x", "--model", "m", "--out", "a.html", "--sentences", "5-3"], "a range without a number in it"),
+        (["show", "m", "--data", "x", "--output", "a.html", "--beam", "0"], "must be "),
+        (["show", "m", "--data", "x", "--output", "a.html", "--sentences", "5-3"], "a range without a number in it"),
     ],
 )
 def test_numbers_that_cannot_be_on_the_command_line(argv, said, capsys):
@@ -184,7 +184,7 @@ def test_a_device_that_is_not_there(device, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(tmp_path, capsys):
-    argv = ["tree", "--path", str(tmp_path / "no.pt"), "--device", "cuda", "--input", str(tmp_path / "no")]
+    argv = ["tree", str(tmp_path / "no.pt"), "--device", "cuda", "--input", str(tmp_path / "no")]
     assert main(argv) == 1
     assert "the device cuda cannot be used" in capsys.readouterr().err
 

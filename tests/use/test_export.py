@@ -224,7 +224,7 @@ def test_what_cannot_be_exported_says_why_and_what_to_do(corpus, tmp_path, capsy
         ):
             assert name in known, name
         if words[:2] == ["fairseq-syntax", "segment"]:
-            own = words[words.index("--input") + 1 : words.index("--outdir")]
+            own = words[words.index("--input") + 1 : words.index("--output")]
             known |= {f"distilled/pieces/{Path(name).name.removesuffix('.conllu')}" for name in own}
         elif "--output" in words:
             known.add(words[words.index("--output") + 1])

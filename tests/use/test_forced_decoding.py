@@ -143,7 +143,7 @@ def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp
     with open(tmp_path / "p.conllu", "w", encoding="utf-8") as parse:
         for number, i in enumerate(kept):
             write_conllu(parse, replace(lines[i], line_number=number))
-    argv = ["contrast", "--set", f"{tmp_path}/set.tsv", "--data", toy.data, "--model", f"pascal={trained}"]
+    argv = ["contrast", f"pascal={trained}", "--set", f"{tmp_path}/set.tsv", "--data", toy.data]
     argv += ["--device", "cpu", "--write-scores", tmp_path / "scores"]
     assert command([*map(str, argv), "--conllu", f"{tmp_path}/p.conllu", "--json", f"{tmp_path}/r.json"]) == 0
     written = [float(x) for x in (tmp_path / "scores/pascal.scores").read_text().split()]

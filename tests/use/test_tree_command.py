@@ -70,7 +70,7 @@ def corpus(tmp_path_factory):
         (root / f"{split}.de").write_text("".join(" ".join(reversed(line.words)) + "\n" for line in lines))
     segment = [
         "segment",
-        "--outdir",
+        "--output",
         str(root / "seg"),
         "--train",
         "sentencepiece",
@@ -114,7 +114,7 @@ def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options
     checkpoint = train_model(corpus, name, *options)
     raw, out = corpus / "test.en", corpus / f"{name}.conllu"
     gold = corpus / "test.en.conllu"
-    tree = ["tree", "--path", str(checkpoint), "--output", str(out)]
+    tree = ["tree", str(checkpoint), "--output", str(out)]
     scores = []
     for source, more in ((raw, ["--find-sentences"]), (raw, ["--split-sentences"]), (gold, [])):
         assert cli.main([*tree, "--input", str(source), *more]) == 0
@@ -159,9 +159,9 @@ def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options
 def test_a_model_without_a_parent_head(corpus, capsys):
     checkpoint = train_model(corpus, "plain", "--arch", "supervised_head_transformer", "--parent-weight", 0,
                              "--criterion", "supervised_head", updates=2)  # fmt: skip
-    assert cli.main(["tree", "--path", str(checkpoint), "--input", str(corpus / "test.en")]) == 1
+    assert cli.main(["tree", str(checkpoint), "--input", str(corpus / "test.en")]) == 1
     assert "no head that predicts parents" in capsys.readouterr().err
-    assert cli.main(["tree", "--path", "nothing.pt", "--input", str(corpus / "test.en")]) == 1
+    assert cli.main(["tree", "nothing.pt", "--input", str(corpus / "test.en")]) == 1
     assert "nothing.pt: no such checkpoint" in capsys.readouterr().err
 
 
@@ -219,13 +219,13 @@ def test_trees_say_how_many_lines_they_are_of(tmp_path, monkeypatch, ending):
         given.unlink()
         os.mkfifo(given)
         threading.Thread(target=given.write_bytes, args=(text,), daemon=True).start()
-    assert cli.main(["tree", "--path", "model.pt", "--input", source, "--output", str(out)]) == 0
+    assert cli.main(["tree", "model.pt", "--input", source, "--output", str(out)]) == 0
     assert out.read_text(encoding="utf-8").startswith("# lines = 4\n")
     assert [text_of(line) for line in read_conllu(out)] == lines
     given.unlink()
     given.write_bytes(gzip.compress(b"") if ending == "en.gz" else b"")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert cli.main(["tree", "--path", "model.pt", "--input", source, "--output", str(out)]) == 0
+    assert cli.main(["tree", "model.pt", "--input", source, "--output", str(out)]) == 0
     assert list(read_conllu(out)) == []
 
 
@@ -252,7 +252,7 @@ def test_a_pipe_is_translated_and_not_counted_first(tmp_path, monkeypatch, endin
 
 
 def test_options_of_trees_are_looked_at_before_the_model(tmp_path, capsys):
-    tree = ["tree", "--path", str(tmp_path / "no.pt"), "--input", str(tmp_path / "text.conllu")]
+    tree = ["tree", str(tmp_path / "no.pt"), "--input", str(tmp_path / "text.conllu")]
     for more, message in (
         (["--tokenizer", "whitespace", "--lang", "de"], "--lang, --tokenizer with CoNLL-U, whose tokens are taken"),
         (["--split-sentences"], "--split-sentences with CoNLL-U"),

@@ -17,6 +17,7 @@ from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.attention import load_reader
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, arc_probabilities, show_model
 
@@ -31,7 +32,7 @@ def collect(
     *,
     files: Mapping[str, str] | None = None,
     gold: Sequence[ParsedLine] | None = None,
-    beam: int = 5,
+    beam: int = BEAM,
     tokenize: str = "13a",
 ) -> tuple[list[Exhibit], str, str]:
     """Translate sentences of a split with every model, and gather what there is to see.
@@ -51,7 +52,7 @@ def collect(
         SyntaxDataError: something is missing, or does not belong to the split
     """
     if not checkpoints:
-        raise SyntaxDataError("there is no model to show", hint="--model [NAME=]CHECKPOINT")
+        raise SyntaxDataError("there is no model to show", hint="[NAME=]MODEL")
     readers = {name: load_reader(path, data, beam) for name, path in checkpoints.items()}
     datasets = {}
     for name, reader in readers.items():

@@ -18,6 +18,7 @@ from fairseq_syntax.systems.lasyn.edits import TagBigrams, random_variation
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
 from fairseq_syntax.systems.lasyn.model import is_latent
 from fairseq_syntax.systems.lasyn.templates import Template
+from fairseq_syntax.use import BEAM
 
 SENTENCES_AT_A_TIME = 10_000
 
@@ -82,7 +83,7 @@ class Diversifier:
     """
 
     def __init__(
-        self, models: list[Any], task: Any, dataset: Any, bigrams: TagBigrams, beam: int = 5, batch_size: int = 64
+        self, models: list[Any], task: Any, dataset: Any, bigrams: TagBigrams, beam: int = BEAM, batch_size: int = 64
     ) -> None:
         if not all(is_latent(m) and m.decoder.tags for m in models):
             raise SyntaxDataError(

@@ -33,6 +33,7 @@ from fairseq_syntax.lab.scoring.significance import (
 )
 from fairseq_syntax.lab.scoring.tables import Table, number, p_value
 from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.runtime.named_files import named_files
 
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
@@ -82,15 +83,8 @@ class Options:
 
 
 def read_system(text: str) -> System:
-    """Read ``FILE``, ``NAME=FILE`` or ``NAME=FILE,FILE,…`` (one file per seed); a lone file's name is its path."""
-    name, equals, files = text.partition("=")
-    if os.path.exists(text) or not equals:
-        name, files = text, text
-        paths = [text]
-    else:
-        paths = [files] if os.path.exists(files) else [path for path in files.split(",") if path]
-    if not name or not paths:
-        raise SyntaxDataError(f"not a system: {text!r}", hint="FILE or NAME=FILE[,FILE…], one file per seed")
+    """Read ``[NAME=]FILE[,FILE…]``, one file per seed; without a name it is called as its first file."""
+    name, paths = named_files(text)
     return System(name, [read_translations(path) for path in paths])
 
 

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu
+from fairseq_syntax.use import BEAM
 
 MAX_SENTENCES = 64
 MAX_CHARACTERS = 2000  # of a sentence
@@ -50,7 +51,7 @@ class Options(BaseModel):
     model: Name | Annotated[list[Name], Field(min_length=1, max_length=MAX_SENTENCES)] | None = Field(
         None, description="a model by its name, or several; by default the first that was loaded"
     )
-    beam: Whole = Field(4, ge=1, le=MAX_BEAM, description="hypotheses that the search keeps")
+    beam: Whole = Field(BEAM, ge=1, le=MAX_BEAM, description="hypotheses that the search keeps")
     nbest: Whole = Field(1, ge=1, le=MAX_BEAM, description="translations of each sentence; a narrower beam is widened")
     alignments: bool = Field(False, description="also answer which words stand for which")
     tree: bool = Field(False, description="also answer the parse that was used")

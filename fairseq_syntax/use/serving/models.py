@@ -148,7 +148,7 @@ def source_text(sentence: Sentence) -> str:
 
 
 def load_models(
-    paths: Mapping[str, str | os.PathLike[str]],
+    paths: Mapping[str, str | os.PathLike[str] | Sequence[str]],
     *,
     data: str | None = None,
     device: str | None = None,

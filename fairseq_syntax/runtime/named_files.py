@@ -1,0 +1,70 @@
+"""Systems as users write them, ``[NAME=]FILE[,FILE…]``: spaces between systems, commas within one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from fairseq_syntax.errors import SyntaxDataError
+
+__all__ = ["files_of", "model_name", "named_files", "systems_by_name"]
+
+
+def files_of(text: str) -> list[str]:
+    """The files of ``FILE[,FILE…]``; a path that exists is one file, whatever is in its name.
+
+    Raises:
+        SyntaxDataError: there is none
+    """
+    files = [text] if os.path.exists(text) else [path for path in text.split(",") if path]
+    if not files:
+        raise SyntaxDataError(f"not a file, or files with commas: {text!r}")
+    return files
+
+
+def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, list[str]]:
+    """Name and files of ``[NAME=]FILE[,FILE…]``.
+
+    Args:
+        text: as the user wrote it; a path that exists has no name before it
+        name_of: the name where none is written, from the first file
+
+    Raises:
+        SyntaxDataError: the name or the files are missing
+    """
+    name, equals, files = text.partition("=")
+    if not equals or os.path.exists(text):
+        paths = files_of(text)
+        return name_of(paths[0]), paths
+    if not name:
+        raise SyntaxDataError(f"no name before the sign: {text!r}", hint="NAME=FILE[,FILE…]")
+    return name, files_of(files)
+
+
+def systems_by_name(
+    texts: Iterable[str], name_of: Callable[[str], str] = str, *, single: bool = False
+) -> dict[str, list[str]]:
+    """The files of each system, by its name.
+
+    Args:
+        texts, name_of: as in :func:`named_files`
+        single: whether a system is one file
+
+    Raises:
+        SyntaxDataError: two systems have one name, or one that must be a single file has several
+    """
+    systems: dict[str, list[str]] = {}
+    for name, files in (named_files(text, name_of) for text in texts):
+        if name in systems:
+            raise SyntaxDataError(f"two systems are called {name}", hint="name them: NAME=FILE")
+        if single and len(files) > 1:
+            raise SyntaxDataError(f"{name}: one file is expected, not {len(files)}")
+        systems[name] = files
+    return systems
+
+
+def model_name(path: str) -> str:
+    """What a model is called without a name: as the folder of its checkpoint, or as its exported folder."""
+    whole = Path(path).resolve()
+    return (whole.parent.name if whole.suffix == ".pt" else whole.name) or whole.stem
