@@ -14,10 +14,13 @@ __all__ = ["SyntaxDataError"]
 class SyntaxDataError(ValueError):
     """Bad input: a file, a line or an option that cannot be used.
 
+    All arguments are attributes, too; the text says path, line, option, message and hint.
+
     Args:
         message: what is wrong, in one sentence
         path: the file at fault
         line: its line at fault, counted from 1
+        option: the option at fault, as it is written: ``--pascal-variance``
         hint: what to do, usually the command to run
     """
 
@@ -27,16 +30,19 @@ class SyntaxDataError(ValueError):
         *,
         path: str | os.PathLike[str] | None = None,
         line: int | None = None,
+        option: str | None = None,
         hint: str | None = None,
     ) -> None:
-        self.message, self.path, self.line, self.hint = message, path, line, hint
-        where = "" if path is None else f"{os.fspath(path)}:{line}: " if line is not None else f"{os.fspath(path)}: "
+        self.message, self.path, self.line = message, path, line
+        self.option, self.hint = option, hint
+        where = "" if path is None else f"{os.fspath(path)}: " if line is None else f"{os.fspath(path)}:{line}: "
+        where += "" if option is None else f"{option}: "
         super().__init__(f"{where}{message}" + (f" ({hint})" if hint else ""))
 
     def __reduce__(self):
         # Keyword-only arguments do not survive the default pickling, and worker processes send their errors home.
-        return _rebuild, (self.message, self.path, self.line, self.hint)
+        return _rebuild, (self.message, self.path, self.line, self.option, self.hint)
 
 
-def _rebuild(message, path, line, hint):
-    return SyntaxDataError(message, path=path, line=line, hint=hint)
+def _rebuild(message, path, line, option, hint):
+    return SyntaxDataError(message, path=path, line=line, option=option, hint=hint)

@@ -9,6 +9,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from fairseq_syntax.runtime.bounds import Range
+
 __all__ = ["GROUPS", "Command", "add_command", "commands", "load"]
 
 Group = Literal["start", "data", "train", "use", "evaluate", "research"]
@@ -39,7 +41,14 @@ class Command:
 
 
 class _Help(argparse.HelpFormatter):
-    """Folds all text but the examples, which are to be copied."""
+    """Folds all text but the examples, which are to be copied, and shows the ranges of numbers."""
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        text = super()._expand_help(action)
+        if not isinstance(action.type, Range):
+            return text
+        before, default, after = text.rpartition("(default: ")
+        return f"{before}({action.type}; default: {after}" if default else f"{text} ({action.type})"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example:") else super()._fill_text(text, width, indent)

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import then_segment
+from fairseq_syntax.cli.options import natural, temperature, then_segment
 from fairseq_syntax.lab.controls import CONTROLS
+from fairseq_syntax.runtime.bounds import real, whole
 
 COMMAND = Command(
     group="research",
@@ -25,13 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
     parser.add_argument("--input", required=True, metavar="FILE", help="a parse: CoNLL-U, .gz too")
     parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of all that is random (default: 1)")
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of all that is random (default: 1)")
     parser.add_argument(
-        "--temperature", type=float, metavar="T", help="of sharpened (default: 0.5) or flattened (default: 2)"
+        "--temperature", type=temperature, metavar="T", help="of sharpened (default: 0.5) or flattened (default: 2)"
     )
-    parser.add_argument("--wrong-arcs", type=float, metavar="P", help="of damaged: the share of arcs to replace")
     parser.add_argument(
-        "--block", type=int, default=50_000, metavar="N", help="lines among which shuffled moves trees (default: 50000)"
+        "--wrong-arcs", type=real(0.0, 1.0), metavar="P", help="of damaged: the share of arcs to replace"
+    )
+    parser.add_argument(
+        "--block",
+        type=whole(2),
+        default=50_000,
+        metavar="N",
+        help="lines among which shuffled moves trees (default: 50000)",
     )
 
 
@@ -46,8 +53,6 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.runtime.console import finished, progress
     from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereadable, make_folder
 
-    if args.block < 2:
-        raise SyntaxDataError("--block is 2 lines or more")
     check_apart(args.output, args.input)
     check_rereadable("a control is made in two passes over it", args.input)
     control = Control(tuple(args.control), args.seed, args.temperature, args.block, args.wrong_arcs)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import natural, positive
 
 COMMAND = Command(
     group="start",
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="runs/toy", metavar="DIR", help="default: runs/toy")
     parser.add_argument("--workers", type=positive, default=2, metavar="N", help="systems trained at once (default: 2)")
     parser.add_argument(
-        "--seeds", type=int, nargs="+", action="extend", metavar="N", help="train with each of these (default: 1)"
+        "--seeds", type=natural, nargs="+", action="extend", metavar="N", help="train with each of these (default: 1)"
     )
 
 

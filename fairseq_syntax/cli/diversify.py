@@ -6,7 +6,7 @@ import argparse
 import os
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_batches, add_beam, add_data, add_model, positive
+from fairseq_syntax.cli.options import add_batches, add_beam, add_data, add_model, natural, positive
 
 COMMAND = Command(
     group="research",
@@ -27,17 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")
     parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="random ones of it (default: 100)")
     parser.add_argument(
-        "--lines", type=int, nargs="+", action="extend", metavar="N", help="these sentences instead, counted from 1"
+        "--lines",
+        type=positive,
+        nargs="+",
+        action="extend",
+        metavar="N",
+        help="these sentences instead, counted from 1",
     )
     parser.add_argument(
-        "--distances", type=int, nargs="+", action="extend", metavar="D", help="default: 0 1 2 4 6 8 10"
+        "--distances", type=natural, nargs="+", action="extend", metavar="D", help="default: 0 1 2 4 6 8 10"
     )
     parser.add_argument(
         "--samples", type=positive, default=10, metavar="N", help="sequences per distance (default: 10)"
     )
     add_beam(parser)
     add_batches(parser, 64)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of what is drawn (default: 1)")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
     parser.add_argument("--output", required=True, metavar="DIR")
 
@@ -63,8 +68,6 @@ def main(args: argparse.Namespace) -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     distances = list(dict.fromkeys(args.distances or [0, 1, 2, 4, 6, 8, 10]))
-    if min(distances) < 0:
-        raise SyntaxDataError("--distances are 0 or more")
     # all that can be wrong is found before hours of translating
     Scorer("bleu", [[""]], args.tokenize)
     make_folder(args.output)

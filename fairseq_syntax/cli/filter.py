@@ -6,6 +6,7 @@ import argparse
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import given, positive, probability, then_segment
+from fairseq_syntax.runtime.bounds import real
 
 COMMAND = Command(
     group="data",
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-length", type=positive, default=1, metavar="N", help="least tokens of a side (default: 1)"
     )
     length.add_argument("--max-length", type=positive, metavar="N", help="most tokens of a side (PASCAL: 80, LDD: 256)")
-    length.add_argument("--max-ratio", type=_ratio, metavar="R", help="of the longer side to the shorter")
+    length.add_argument("--max-ratio", type=real(1.0, 1e6), metavar="R", help="of the longer side to the shorter")
     length.add_argument("--characters", action="store_true", help="count characters, not what stands between spaces")
     parse = parser.add_argument_group("parse")
     parse.add_argument(
@@ -55,13 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
-
-
-def _ratio(text: str) -> float:
-    value = float(text)
-    if not value >= 1.0:
-        raise argparse.ArgumentTypeError("must be 1 or more: it is of the longer side to the shorter")
-    return value
 
 
 def main(args: argparse.Namespace) -> int:

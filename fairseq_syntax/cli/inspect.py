@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 
 from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.options import natural, positive
 
 COMMAND = Command(
     group="data",
@@ -27,10 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="verify every file and every sentence, on both sides",
     )
     parser.add_argument(
-        "--sentence", type=int, nargs="+", action="extend", metavar="N", help="draw these (from 1; default: the first)"
+        "--sentence",
+        type=positive,
+        nargs="+",
+        action="extend",
+        metavar="N",
+        help="draw these (from 1; default: the first)",
     )
     parser.add_argument("--label-groups", default="ud", metavar="MAP", help="of LDD: ud, stanford or a file")
-    parser.add_argument("--problems", type=int, default=20, metavar="N", help="with --check: show so many")
+    parser.add_argument("--problems", type=natural, default=20, metavar="N", help="with --check: show so many")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_file_language, positive
+from fairseq_syntax.cli.options import add_file_language, natural, positive
+from fairseq_syntax.runtime.bounds import whole
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 COMMAND = Command(
@@ -41,9 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="other texts that the dictionary is for",
     )
-    parser.add_argument("--threshold", type=int, default=0, metavar="N", help="of the dictionary, as thresholdsrc")
-    parser.add_argument("--nwords", type=int, default=-1, metavar="N", help="of the dictionary, as nwordssrc")
-    parser.add_argument("--padding-factor", type=int, default=8, metavar="N", help="of the dictionary (default: 8)")
+    parser.add_argument("--threshold", type=natural, default=0, metavar="N", help="of the dictionary, as thresholdsrc")
+    parser.add_argument("--nwords", type=whole(-1), default=-1, metavar="N", help="of the dictionary, as nwordssrc")
+    parser.add_argument(
+        "--padding-factor", type=positive, default=8, metavar="N", help="of the dictionary (default: 8)"
+    )
     parser.add_argument(
         "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
     )

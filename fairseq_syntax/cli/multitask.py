@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_languages, positive
+from fairseq_syntax.cli.options import add_languages, natural, positive
 
 COMMAND = Command(
     group="research",
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("TRANSLATE", "PARSE"),
         help="default: <translate> <parse>",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the shuffle")
+    parser.add_argument("--seed", type=natural, default=1, help="of the shuffle")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: %(default)s)")
 
 

@@ -7,26 +7,19 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fairseq_syntax.runtime.bounds import real, whole
 from fairseq_syntax.use import BEAM
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
 
 
-def positive(text: str) -> int:
-    """A number of at least 1, for ``type=``."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
-
-
-def probability(text: str) -> float:
-    """A number above 0 and at most 1, for ``type=``."""
-    value = float(text)
-    if not 0.0 < value <= 1.0:
-        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
-    return value
+# For ``type=``: ``--help`` shows the range of each.
+positive = whole(1)
+natural = whole(0)
+probability = real(1e-9, 1.0)
+temperature = real(0.01, 100.0)
+seconds = real(0.001, 1e6)
 
 
 def given(args: argparse.Namespace, defaults: Mapping[str, object]) -> str:
@@ -115,7 +108,9 @@ def add_beam(parser: Any) -> None:
 def add_search(parser: Any) -> None:
     """Add the options of a search: ``--beam``, ``--lenpen`` and ``--max-len-b``."""
     add_beam(parser)
-    parser.add_argument("--lenpen", type=float, default=1.0, metavar="P", help="length penalty (default: 1)")
+    parser.add_argument(
+        "--lenpen", type=real(-10.0, 10.0), default=1.0, metavar="P", help="length penalty (default: 1)"
+    )
     parser.add_argument("--max-len-b", type=positive, default=200, metavar="N", help="most pieces (default: 200)")
 
 

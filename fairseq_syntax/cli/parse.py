@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import given, positive, probability, then_segment
+from fairseq_syntax.cli.options import given, positive, probability, temperature, then_segment
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 OF_THE_PARSER = ("parser", "lang", "model_dir", "device", "batch_size")
@@ -98,18 +98,11 @@ def add_distribution_options(group, *, min_prob: float = 0.01) -> None:
     group.add_argument(
         "--min-prob", type=probability, default=min_prob, metavar="P", help=f"least p kept (default: {min_prob:g})"
     )
-    group.add_argument("--temperature", type=_temperature, default=1.0, metavar="T", help="divides head scores")
-    group.add_argument("--label-temperature", type=_temperature, default=1.0, metavar="T", help="divides label scores")
+    group.add_argument("--temperature", type=temperature, default=1.0, metavar="T", help="divides head scores")
+    group.add_argument("--label-temperature", type=temperature, default=1.0, metavar="T", help="divides label scores")
     group.add_argument(
         "--structured", action="store_true", help="arc marginals over trees, in place of a softmax for each word"
     )
-
-
-def _temperature(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import json
 import sys
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import natural, positive
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 
 COMMAND = Command(
@@ -75,9 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
     parser.add_argument(
-        "--resamples", type=int, default=1000, metavar="N", help="of the bootstrap over sentences and seeds; 0: none"
+        "--resamples",
+        type=natural,
+        default=1000,
+        metavar="N",
+        help="of the bootstrap over sentences and seeds; 0: none",
     )
-    parser.add_argument("--trials", type=int, default=10000, metavar="N", help="of the randomization test; 0: none")
+    parser.add_argument("--trials", type=natural, default=10000, metavar="N", help="of the randomization test; 0: none")
     parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, where you have it")
     parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
     parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")

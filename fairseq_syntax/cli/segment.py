@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_file_language, given, positive, probability
+from fairseq_syntax.cli.options import add_file_language, given, natural, positive, probability
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 OF_SENTENCEPIECE: dict[str, object] = {"model_type": "unigram", "character_coverage": 1.0}
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the characters, sentencepiece only; less than 1 for Chinese or Japanese, say 0.9995 (default: 1)",
     )
     parser.add_argument("--train-lines", type=positive, default=0, metavar="N", help="train on N lines drawn at random")
-    parser.add_argument("--seed", type=int, default=1, help="of that draw")
+    parser.add_argument("--seed", type=natural, default=1, help="of that draw")
     parser.add_argument(
         "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
     )

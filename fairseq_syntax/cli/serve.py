@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_data, add_device, add_models, add_source_parser, positive
+from fairseq_syntax.cli.options import add_data, add_device, add_models, add_source_parser, positive, seconds
+from fairseq_syntax.runtime.bounds import whole
 
 COMMAND = Command(
     group="use",
@@ -22,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
     add_models(parser, "the first is the default")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=8000, metavar="N", help="0 for any that is free (default: 8000)")
+    parser.add_argument(
+        "--port", type=whole(0, 65535), default=8000, metavar="N", help="0 for any that is free (default: 8000)"
+    )
     parser.add_argument(
         "--allowed-host",
         action="append",
@@ -43,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument(
         "--parse-timeout",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="with --missing-parse neutral: seconds after which a sentence goes without its parse (default: none)",
     )
@@ -56,11 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="translations that may wait; else 503 (default: 1024)",
     )
     limits.add_argument(
-        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for an answer; then 504 (default: 30)"
+        "--timeout", type=seconds, default=30.0, metavar="S", help="seconds for an answer; then 504 (default: 30)"
     )
     limits.add_argument(
         "--grace",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="S",
         help="seconds to end in at SIGTERM, of which nine tenths are for the answers outstanding (default: 30)",
@@ -71,20 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument(
         "--batch-size", type=positive, default=32, metavar="N", help="sentences translated at a time (default: 32)"
     )
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return value
 
 
 def main(args: argparse.Namespace) -> None:

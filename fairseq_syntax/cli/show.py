@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_beam, add_models
+from fairseq_syntax.cli.options import add_beam, add_models, natural
 
 COMMAND = Command(
     group="evaluate",
@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     picture = parser.add_argument_group("pictures")
     picture.add_argument(
-        "--layers", nargs="+", action="extend", type=int, metavar="L", help="counted from 0 (default: all)"
+        "--layers", nargs="+", action="extend", type=natural, metavar="L", help="counted from 0 (default: all)"
     )
     picture.add_argument(
-        "--heads", nargs="+", action="extend", type=int, metavar="H", help="counted from 0 (default: all)"
+        "--heads", nargs="+", action="extend", type=natural, metavar="H", help="counted from 0 (default: all)"
     )
     picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="default: encoder")
     picture.add_argument("--tree", metavar="NAME", help="to draw: parser, gold, or 'NAME (predicted)'")

@@ -4,7 +4,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from fairseq_syntax.data.batch import places_of, unpack
 from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
+from fairseq_syntax.model.options import check_options, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
 from fairseq_syntax.systems.lasyn.softmax import em_loss
@@ -28,22 +29,19 @@ from fairseq_syntax.systems.lasyn.softmax import em_loss
 class LaSynEMConfig(FairseqDataclass):
     """Options of the criterion."""
 
-    em_steps: int = field(
-        default=1, metadata={"help": "K: optimizer steps on each batch, each with its own E-step (Algorithm 1)"}
+    em_steps: int = option(
+        1, "K: optimizer steps on each batch, each with its own E-step (Algorithm 1)", low=1, high=1000
     )
-    tag_weight: float = field(
-        default=1.0, metadata={"help": "lambda: weight of the tag loss (Equation 12); 0 leaves the values latent"}
+    tag_weight: float = option(
+        1.0, "lambda: weight of the tag loss (Equation 12); 0 leaves the values latent", low=0, high=1e3
     )
-    observed_updates: int = field(
-        default=0,
-        metadata={
-            "help": "for so many updates the posterior of a word with a tag is that tag, as EM has it where a variable "
-            "is seen; the paper's algorithm, 0, need not find out which of two tags goes with which word"
-        },
+    observed_updates: int = option(
+        0,
+        "for so many updates the posterior of a word with a tag is that tag, as EM has it where a variable is seen; "
+        "the paper's algorithm, 0, need not find out which of two tags goes with which word",
+        low=0,
     )
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "epsilon for label smoothing of P(y | z), 0 means no label smoothing"}
-    )
+    label_smoothing: float = option(0.0, "epsilon for label smoothing of P(y | z)", low=0, high=1)
     sentence_avg: bool = II("optimization.sentence_avg")
     # Not read any more; fairseq-validate finds it in checkpoints of version 0.1.
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
@@ -73,8 +71,15 @@ class LaSynEMCriterion(FairseqCriterion):
         observed_updates: int = 0,
     ) -> None:
         super().__init__(task)
-        if em_steps < 1:
-            raise SyntaxDataError(f"--em-steps {em_steps}: wanted a positive number")
+        check_options(
+            LaSynEMConfig,
+            {
+                "em_steps": em_steps,
+                "tag_weight": tag_weight,
+                "label_smoothing": label_smoothing,
+                "observed_updates": observed_updates,
+            },
+        )
         self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
         self._em_steps = em_steps
         self._checked: LaSynDecoder | None = None

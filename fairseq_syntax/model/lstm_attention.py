@@ -17,7 +17,6 @@ from fairseq.models.lstm import AttentionLayer, Linear
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import HeadLoss
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredRows, DeferredStates
 from fairseq_syntax.model.options import SystemConfig, option
@@ -32,8 +31,9 @@ class GuidedConfig(SystemConfig):
         "for the first N updates read the whole sentence, in falling share, and teach the predictor the mean position "
         "of that global attention; with --criterion supervised_head",
         "0, as in the paper",
+        low=0,
     )
-    guide_weight: float = option(1.0, "weight of the predictor's loss in these")
+    guide_weight: float = option(1.0, "weight of the predictor's loss in these", low=1e-6, high=1e3)
 
 
 @dataclass
@@ -306,10 +306,7 @@ class GuidedAttention(RowAttention):
 
     def __init__(self, hidden_size: int, source_size: int, guided_updates: int = 0, guide_weight: float = 1.0) -> None:
         super().__init__(hidden_size, source_size)
-        if guided_updates < 0:
-            raise SyntaxDataError(f"--guided-updates {guided_updates}: a number of updates is not negative")
-        if not guide_weight > 0:
-            raise SyntaxDataError(f"--guide-weight {guide_weight}: a weight is positive", hint="--guided-updates 0")
+        GuidedConfig.check(guided_updates=guided_updates, guide_weight=guide_weight)
         self.guided_updates, self.guide_weight, self.num_updates = guided_updates, guide_weight, 0
 
     def supervises(self) -> tuple[str, ...]:

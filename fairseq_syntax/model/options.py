@@ -3,12 +3,16 @@
 The command line is made from it, Hydra's values and presets are read by it, and a system is built from it. A field is
 an option by its name (``pascal_heads`` is ``--pascal-heads``); what the command line, a preset or a checkpoint does not
 set has the field's default. Annotations may be postponed, which fairseq's own dataclasses cannot have.
+
+A field also declares which values it may have. That holds wherever they come from: the command line, Hydra's YAML, a
+checkpoint with overrides, or Python.
 """
 
 from __future__ import annotations
 
 import types
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional, TypeVar, get_args, get_type_hints
 
@@ -17,8 +21,9 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY, FairseqTask
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.bounds import Range
 
-__all__ = ["SystemConfig", "layer_numbers", "option"]
+__all__ = ["SystemConfig", "check_options", "layer_numbers", "option", "option_name"]
 
 # Options that no user gives: a model notes in them the names of what it knows by number, so that its checkpoint has
 # them. By the option, the side ("source" or "target") whose names they are; who notes some says so here.
@@ -29,22 +34,82 @@ REMEMBERED_TEXTS: dict[str, str] = {}
 
 @dataclass
 class SystemConfig(FairseqDataclass):
-    """The options of a system; subclasses are dataclasses whose fields are made by :func:`option`."""
+    """The options of a system; subclasses are dataclasses whose fields are made by :func:`option`.
+
+    Raises:
+        SyntaxDataError: a value is none that its option may have
+    """
+
+    def __post_init__(self) -> None:
+        check_options(type(self), vars(self))
+
+    @classmethod
+    def check(cls, **values: Any) -> None:
+        """Check the arguments of a module by the options that they come from. Raises SyntaxDataError, naming one."""
+        check_options(cls, values)
 
 
 Config = TypeVar("Config", bound=SystemConfig)
 
 
-def option(default: Any, help: str, shown: str | None = None) -> Any:
+def option(
+    default: Any,
+    help: str,
+    shown: str | None = None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Sequence[str] = (),
+) -> Any:
     """A field of a configuration.
 
     Args:
         default: its value where none is given
-        help: what it is, for ``--help``
+        help: what it is, for ``--help``, which also shows the default and the values that it may have
         shown: how to write the default there; an empty string leaves it out
+        low, high: bounds of a number, both included; None is no bound
+        choices: of a text
     """
+    metadata: dict[str, Any] = {}
+    notes = []
+    if low is not None or high is not None:
+        bound = default if default is not None else low if low is not None else high
+        metadata["range"] = Range(type(bound), low, high)
+        notes.append(str(metadata["range"]))
+    if choices:
+        metadata["choices"] = tuple(choices)
+        notes.append(f"one of {', '.join(choices)}")
     shown = str(default) if shown is None else shown
-    return field(default=default, metadata={"help": f"{help} (default: {shown})" if shown else help})
+    notes += [f"default: {shown}"] if shown else []
+    metadata["help"] = f"{help} ({'; '.join(notes)})" if notes else help
+    return field(default=default, metadata=metadata)
+
+
+def option_name(field_name: str) -> str:
+    """How an option is written on the command line."""
+    return "--" + field_name.replace("_", "-")
+
+
+def check_options(config: type, values: Mapping[str, Any]) -> None:
+    """Check values of options by their declarations.
+
+    Args:
+        config: a dataclass whose fields are made by :func:`option`
+        values: by the fields' names; those that are missing or None are not checked
+
+    Raises:
+        SyntaxDataError: a value is outside of its range, not a finite number, or none of the choices
+    """
+    for f in fields(config):
+        value, choices = values.get(f.name), f.metadata.get("choices")
+        if value is None:
+            continue
+        if "range" in f.metadata and value not in f.metadata["range"]:
+            message = f"must be {f.metadata['range']}, not {value}"
+            raise SyntaxDataError(message, option=option_name(f.name))
+        if choices and value not in choices:
+            message = f"must be one of {', '.join(choices)}, not {value}"
+            raise SyntaxDataError(message, option=option_name(f.name))
 
 
 def add_options(parser: ArgumentParser | _ArgumentGroup, config: type[SystemConfig]) -> None:
@@ -61,7 +126,7 @@ def read_options(config: type[Config], args: Namespace) -> Config:
     """The configuration that the options say.
 
     Raises:
-        SyntaxDataError: a value is not of the option's type
+        SyntaxDataError: a value is not of the option's type, or none that it may have
     """
     hints = get_type_hints(config)
     values = {}
@@ -73,8 +138,8 @@ def read_options(config: type[Config], args: Namespace) -> Config:
         try:
             values[f.name] = _converted(value, wanted)
         except (TypeError, ValueError) as e:
-            name = "--" + f.name.replace("_", "-")
-            raise SyntaxDataError(f"{name} {value}: a value of type {wanted.__name__} is wanted") from e
+            message = f"must be of type {wanted.__name__}, not {value!r}"
+            raise SyntaxDataError(message, option=option_name(f.name)) from e
     return config(**values)
 
 
@@ -108,11 +173,11 @@ def _type(hint: Any) -> Any:
     return next((t for t in get_args(hint) if t is not type(None)), hint)
 
 
-def layer_numbers(name: str, text: str | None, total: int) -> tuple[int, ...]:
+def layer_numbers(option: str, text: str | None, total: int) -> tuple[int, ...]:
     """Layers as a user names them: numbers from 0, with commas; negative ones count from the top, which is -1.
 
     Args:
-        name: the option, such as ``--pascal-layers``
+        option: such as ``--pascal-layers``
         text: its value; None stands for all layers
         total: how many layers there are
 
@@ -124,8 +189,9 @@ def layer_numbers(name: str, text: str | None, total: int) -> tuple[int, ...]:
     try:
         numbers = [int(part) for part in str(text).split(",")]
     except ValueError as e:
-        raise SyntaxDataError(f"{name} {text}: not a list of numbers") from e
+        raise SyntaxDataError(f"must be numbers with commas, not {text!r}", option=option) from e
     for number in numbers:
         if not -total <= number < total:
-            raise SyntaxDataError(f"{name} {text}: there are layers 0 to {total - 1}, and -1 is the top one")
+            message = f"there is no layer {number}: they are 0 to {total - 1}, and -1 is the top one"
+            raise SyntaxDataError(message, option=option)
     return tuple(dict.fromkeys(number % total for number in numbers))

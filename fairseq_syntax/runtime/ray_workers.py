@@ -22,6 +22,7 @@ from typing import Any
 
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.bounds import real
 from fairseq_syntax.runtime.ray_node import Job, do_task, run_command
 from fairseq_syntax.runtime.workers import Pool, Workers, cores
 
@@ -51,7 +52,7 @@ def add_ray_options(parser: Any, *, gpus: bool = False) -> None:
     if gpus:
         parser.add_argument(
             "--gpus-per-worker",
-            type=float,
+            type=real(0.0, 1e3),
             metavar="G",
             help="with --ray: GPUs of each worker, such as 1 or 0.5 (default: 1 with --device cuda, else none)",
         )
@@ -75,10 +76,7 @@ def chosen_workers(
         if gpus_per_worker is not None:
             raise SyntaxDataError("--gpus-per-worker goes with --ray")
         return nullcontext(count or 1)
-    if gpus_per_worker is not None:
-        if gpus_per_worker < 0:
-            raise SyntaxDataError("--gpus-per-worker must be 0 or more")
-        gpus = gpus_per_worker
+    gpus = gpus if gpus_per_worker is None else gpus_per_worker
     return RayWorkers.connected(args.ray or None, count=count, cpus=cpus, gpus=gpus)
 
 

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DecoderSystem, register_decoder_system
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, HeadSystem, Place, Step
@@ -118,12 +117,14 @@ class DbsaConfig(SystemConfig):
     """The options of both sides."""
 
     dbsa_layer: int = option(-1, "encoder layer of the biaffine head, from 0; -1 is the top one")
-    dbsa_head: int = option(0, "which of its heads")
-    dbsa_weight: float = option(0.5, "weight of the encoder head's loss")
+    dbsa_head: int = option(0, "which of its heads", low=0)
+    dbsa_weight: float = option(0.5, "weight of the encoder head's loss", low=1e-6, high=1e3)
     dbsa_decoder_layer: int = option(-1, "decoder layer of the biaffine head, from 0; -1 is the top one")
-    dbsa_decoder_head: int = option(0, "which of its heads")
-    dbsa_decoder_weight: float = option(0.5, "weight of the decoder head's loss")
-    dbsa_dim: int | None = option(None, "size of the queries and keys of both", "that of the other heads")
+    dbsa_decoder_head: int = option(0, "which of its heads", low=0)
+    dbsa_decoder_weight: float = option(0.5, "weight of the decoder head's loss", low=1e-6, high=1e3)
+    dbsa_dim: int | None = option(
+        None, "size of the queries and keys of both", "that of the other heads", low=1, high=8192
+    )
     dbsa_chain: bool = option(
         False, "the paper's way with subwords: each piece attaches to the next, the last one to the head's last", ""
     )
@@ -146,10 +147,7 @@ class BiaffineHead(HeadSystem):
 
     def __init__(self, embed_dim: int, place: Place, dim: int, weight: float = 0.5, chain: bool = False) -> None:
         super().__init__()
-        if not (weight > 0 and math.isfinite(weight)):
-            raise SyntaxDataError(f"--{self.loss_name.replace('_', '-')}-weight {weight}: a positive number is wanted")
-        if dim < 1:
-            raise SyntaxDataError(f"--dbsa-dim {dim}: a positive number is wanted")
+        DbsaConfig.check(**{f"{self.loss_name}_weight": weight, "dbsa_dim": dim})
         self.place, self.weight, self.chain = place, weight, chain
         self.biaffine = Biaffine(embed_dim, dim, linear=True)
 
@@ -183,8 +181,6 @@ def _read(config: DbsaConfig, args: Namespace, side: str) -> tuple[int, Place, i
     infix = "" if side == "encoder" else "decoder_"
     layer, head = getattr(config, f"dbsa_{infix}layer"), getattr(config, f"dbsa_{infix}head")
     name = f"--dbsa-{infix}".replace("_", "-")
-    if head < 0:
-        raise SyntaxDataError(f"{name}head {head}: heads are numbered from 0")
     (layer,) = layer_numbers(f"{name}layer", str(layer), getattr(args, f"{side}_layers"))
     embed_dim = getattr(args, f"{side}_embed_dim")
     dim = embed_dim // getattr(args, f"{side}_attention_heads") if config.dbsa_dim is None else config.dbsa_dim

@@ -19,7 +19,6 @@ from fairseq.models.lstm import base_architecture
 from torch import Tensor
 
 from fairseq_syntax.data.batch import exclusive_cumsum
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.gaussian import gaussian_window
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import (
@@ -183,14 +182,15 @@ class BlockAttention(GuidedAttention):
 class DLAAConfig(GuidedConfig):
     """The options of DLAA."""
 
-    dlaa_block_size: int = option(10, "most words in a block")
+    dlaa_block_size: int = option(10, "most words in a block", low=1, high=1000)
     dlaa_alignment: str = option(
         "interpolate",
-        f"what to do with a predicted position between two words, of {', '.join(ALIGNMENTS)}: mix the contexts of both "
-        "blocks; round (no gradient for the predictor); or round and weigh by a Gaussian",
+        "what to do with a predicted position between two words: mix the contexts of both blocks; round (no gradient "
+        "for the predictor); or round and weigh by a Gaussian",
+        choices=ALIGNMENTS,
     )
     dlaa_sigma: float | None = option(
-        None, "standard deviation of the Gaussian, in words", "a quarter of the block size"
+        None, "standard deviation of the Gaussian, in words", "a quarter of the block size", low=0.1, high=1000.0
     )
 
 
@@ -205,13 +205,7 @@ class DLAAModel(SyntaxLSTMModel):
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> BlockAttention:
         config = read_options(DLAAConfig, args)
         size, alignment, guided = config.dlaa_block_size, config.dlaa_alignment, config.guided_updates
-        if size < 1:
-            raise SyntaxDataError(f"--dlaa-block-size {size}: a block holds at least the word itself")
-        if alignment not in ALIGNMENTS:
-            raise SyntaxDataError(f"--dlaa-alignment {alignment}: one of {', '.join(ALIGNMENTS)} is wanted")
         sigma = size / 4 if config.dlaa_sigma is None else config.dlaa_sigma
-        if sigma <= 0:
-            raise SyntaxDataError(f"--dlaa-sigma {sigma}: a standard deviation is positive")
         if alignment == "hard" and not guided:
             logger.warning(
                 "--dlaa-alignment hard rounds the predicted position: the predictor gets no gradient and stays as it "

@@ -94,10 +94,12 @@ class GraphConvolution(nn.Module):
 class GCNConfig(SystemConfig):
     """The options that a Transformer and an LSTM share."""
 
-    gcn_layers: int = option(1, "graph convolutions")
+    gcn_layers: int = option(1, "graph convolutions", low=1, high=10)
     gcn_no_gates: bool = option(False, "no gates: all edges weigh the same", "")
-    gcn_edge_dropout: float = option(0.0, "probability in training to drop an edge")
-    gcn_words: str = option("mean", "the state of a word of several pieces: their mean, or that of the first")
+    gcn_edge_dropout: float = option(0.0, "probability in training to drop an edge", low=0, high=1)
+    gcn_words: str = option(
+        "mean", "the state of a word of several pieces: their mean, or that of the first", choices=WORD_STATES
+    )
 
 
 class SyntacticGCN(nn.Module):
@@ -122,12 +124,7 @@ class SyntacticGCN(nn.Module):
         word_state: str = "mean",
     ) -> None:
         super().__init__()
-        if layers < 1:
-            raise SyntaxDataError(f"--gcn-layers {layers}: at least 1 is needed")
-        if not 0 <= edge_dropout <= 1:
-            raise SyntaxDataError(f"--gcn-edge-dropout {edge_dropout}: a probability lies between 0 and 1")
-        if word_state not in WORD_STATES:
-            raise SyntaxDataError(f"--gcn-words {word_state}: one of {', '.join(WORD_STATES)} is wanted")
+        GCNConfig.check(gcn_layers=layers, gcn_edge_dropout=edge_dropout, gcn_words=word_state)
         self.word_state = word_state
         self.layers = nn.ModuleList(GraphConvolution(size, num_labels, gates, edge_dropout) for _ in range(layers))
 
@@ -180,7 +177,8 @@ class GCNBlock(EncoderSystem):
         after = None
         if place != "embeddings":
             if not place.removeprefix("-").isdecimal():
-                raise SyntaxDataError(f"--gcn-after {place}: neither the number of an encoder layer nor embeddings")
+                message = f"must be the number of an encoder layer or embeddings, not {place}"
+                raise SyntaxDataError(message, option="--gcn-after")
             (after,) = layer_numbers("--gcn-after", place, args.encoder_layers)
         remember_labels(args, task, "deprel")
         return cls(SyntacticGCN.from_config(config, args, args.encoder_embed_dim), after)
@@ -226,7 +224,11 @@ class GCNEncoder(SyntaxLSTMEncoder):
 class GCNEncoderConfig(GCNConfig):
     """The options of graph convolutions in an LSTM."""
 
-    gcn_after: str = option("encoder", "where the convolutions go: encoder (on its states) or embeddings")
+    gcn_after: str = option(
+        "encoder",
+        "where the convolutions go: on the encoder's states or on the embeddings",
+        choices=("encoder", "embeddings"),
+    )
 
 
 @register_model("gcn_lstm")
@@ -249,8 +251,6 @@ class GCNModel(SyntaxLSTMModel):
             "encoder": options["hidden_size"] * (1 + bool(options["bidirectional"])),
             "embeddings": options["embed_dim"],
         }
-        if after not in sizes:
-            raise SyntaxDataError(f"--gcn-after {after}: an LSTM has them after the encoder or on the embeddings")
         gcn = SyntacticGCN.from_config(config, args, sizes[after])
         return GCNEncoder(dictionary, cls.inference_needs, gcn, after, **options)
 

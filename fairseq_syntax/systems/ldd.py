@@ -143,7 +143,7 @@ REMEMBERED_TEXTS["ldd_label_groups_text"] = "label groups (--ldd-label-groups)"
 class LddConfig(SystemConfig):
     """The options of LDD."""
 
-    ldd_variant: str = option("LDD", f"one of {', '.join(VARIANTS)}")
+    ldd_variant: str = option("LDD", "variant", choices=VARIANTS)
     ldd_label_groups: str = option(
         "ud", "which labels each head reads: ud, stanford or the name of a file; a layer has one head a group"
     )
@@ -152,6 +152,7 @@ class LddConfig(SystemConfig):
         "auto",
         "how to compute it: linear (time linear in the length; leaves out attention dropout in these layers), dense, "
         "or auto, which takes the faster one where there is no attention dropout, and dense where there is",
+        choices=FORMS,
     )
 
 
@@ -182,10 +183,7 @@ class Ldd(EncoderSystem):
         form: str = "auto",
     ) -> None:
         super().__init__()
-        if variant not in VARIANTS:
-            raise SyntaxDataError(f"--ldd-variant {variant}: no such variant", hint=f"known: {', '.join(VARIANTS)}")
-        if form not in FORMS:
-            raise SyntaxDataError(f"--ldd-form {form}: no such form", hint=f"known: {', '.join(FORMS)}")
+        LddConfig.check(ldd_variant=variant, ldd_form=form)
         self.variant, self._layers, self.form, self.groups = variant, tuple(layers), form, groups
         # The tree is what every batch with syntax has; uniform variants take only the lengths from it.
         needs = {"arcs"} if variant in ("LDD", "LDA", "UDD") else {"tree"}

@@ -6,7 +6,6 @@ subwords and translation by Bugliarello and Okazaki (2020), appendix A.
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Place, Step
@@ -90,9 +88,9 @@ class LisaConfig(SystemConfig):
     """The options of LISA."""
 
     lisa_layer: int = option(-1, "encoder layer, from 0; -1 is the top one")
-    lisa_head: int = option(0, "which of its heads")
-    lisa_dim: int | None = option(None, "size of its queries and keys", "that of the other heads")
-    lisa_weight: float = option(1.0, "weight of the parents' loss")
+    lisa_head: int = option(0, "which of its heads", low=0)
+    lisa_dim: int | None = option(None, "size of its queries and keys", "that of the other heads", low=1, high=8192)
+    lisa_weight: float = option(1.0, "weight of the parents' loss", low=1e-6, high=1e3)
     lisa_gold: bool = option(
         False,
         "at inference attend to the parents of a given parse; also by --model-overrides {'lisa_gold':True}",
@@ -119,10 +117,7 @@ class Lisa(EncoderSystem):
         self, embed_dim: int, layer: int, head: int, dim: int, weight: float = 1.0, gold: bool = False
     ) -> None:
         super().__init__()
-        if not (weight > 0 and math.isfinite(weight)):
-            raise SyntaxDataError(f"--lisa-weight {weight}: a positive number is wanted")
-        if dim < 1:
-            raise SyntaxDataError(f"--lisa-dim {dim}: a positive number is wanted")
+        LisaConfig.check(lisa_weight=weight, lisa_dim=dim)
         self.layer, self.head, self.weight, self.gold = layer, head, weight, gold
         self.biaffine = Biaffine(embed_dim, dim)
         if gold:
@@ -130,8 +125,6 @@ class Lisa(EncoderSystem):
 
     @classmethod
     def from_config(cls, config: LisaConfig, args: Namespace, task: SyntaxTask) -> Lisa:
-        if config.lisa_head < 0:
-            raise SyntaxDataError(f"--lisa-head {config.lisa_head}: heads are numbered from 0")
         (layer,) = layer_numbers("--lisa-layer", str(config.lisa_layer), args.encoder_layers)
         dim = args.encoder_embed_dim // args.encoder_attention_heads if config.lisa_dim is None else config.lisa_dim
         return cls(args.encoder_embed_dim, layer, config.lisa_head, dim, config.lisa_weight, config.lisa_gold)

@@ -81,7 +81,9 @@ class WindowAttention(GuidedAttention):
     ) -> None:
         super().__init__(hidden_size, source_size, guided_updates, guide_weight)
         if guided_updates and kind == "monotonic":
-            raise SyntaxDataError("--guided-updates: --local-attention monotonic predicts no position to be guided")
+            raise SyntaxDataError(
+                "--local-attention monotonic predicts no position to be guided", option="--guided-updates"
+            )
         self.kind, self.window = kind, window
         self.position = PositionPredictor(hidden_size) if kind == "predictive" else None
 
@@ -139,8 +141,9 @@ class LocalAttentionConfig(GuidedConfig):
     local_attention: str = option(
         "predictive",
         "monotonic: Luong's local-m, around the step; predictive: local-p, around a predicted position",
+        choices=KINDS,
     )
-    local_window: int = option(5, "tokens to either side")
+    local_window: int = option(5, "tokens to either side", low=1, high=1000)
 
 
 @register_model("local_attention_lstm")
@@ -153,10 +156,6 @@ class LocalAttentionModel(SyntaxLSTMModel):
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> WindowAttention:
         config = read_options(LocalAttentionConfig, args)
         kind, window = config.local_attention, config.local_window
-        if kind not in KINDS:
-            raise SyntaxDataError(f"--local-attention {kind}: one of {', '.join(KINDS)} is wanted")
-        if window < 1:
-            raise SyntaxDataError(f"--local-window {window}: a window reaches at least one token to each side")
         return WindowAttention(hidden_size, source_size, kind, window, config.guided_updates, config.guide_weight)
 
 

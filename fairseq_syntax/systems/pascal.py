@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, with_plain_heads
 from fairseq_syntax.model.dense_factors import dense_factor_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
@@ -124,10 +123,10 @@ def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
 class PascalConfig(SystemConfig):
     """The options of PASCAL."""
 
-    pascal_heads: int | None = option(None, "parent-scaled heads of a layer, the first ones", "all")
+    pascal_heads: int | None = option(None, "parent-scaled heads of a layer, the first ones", "all", low=1)
     pascal_layers: str = option("0", "encoder layers that have them, from 0, with commas; -1 is the top one")
-    pascal_variance: float = option(1.0, "variance of the Gaussian")
-    parent_ignoring: float = option(0.0, "probability to ignore a token's parent in training")
+    pascal_variance: float = option(1.0, "variance of the Gaussian", low=1e-3, high=1e4)
+    parent_ignoring: float = option(0.0, "probability to ignore a token's parent in training", low=0, high=1)
     parent_only: bool = option(False, "a one-hot factor in place of the Gaussian", "")
     pascal_add: bool = option(False, "add the factor in place of multiplying by it", "")
     pascal_fused: bool = option(
@@ -163,12 +162,7 @@ class Pascal(EncoderSystem):
         fused: bool = False,
     ) -> None:
         super().__init__()
-        if heads is not None and heads < 1:
-            raise SyntaxDataError(f"--pascal-heads {heads}: a positive number is wanted")
-        if variance <= 0:
-            raise SyntaxDataError(f"--pascal-variance {variance}: a variance is positive")
-        if not 0 <= ignore <= 1:
-            raise SyntaxDataError(f"--parent-ignoring {ignore}: a probability lies between 0 and 1")
+        PascalConfig.check(pascal_heads=heads, pascal_variance=variance, parent_ignoring=ignore)
         self.num_heads, self._layers = heads, tuple(layers)
         self.ignore, self.add, self.fused = ignore, add, fused
         self.factor = one_hot if parent_only else partial(gaussian, variance=variance)

@@ -113,13 +113,13 @@ class PredictedConfig(SystemConfig):
     predicted_layers: str | None = option(
         None, "encoder layers that they scale, from 0, with commas; -1 is the top one", "above the parent head's"
     )
-    predicted_heads: int | None = option(None, "how many of their heads, the first ones", "all")
-    predicted_variance: float = option(1.0, "of predicted_pascal's Gaussians")
+    predicted_heads: int | None = option(None, "how many of their heads, the first ones", "all", low=1)
+    predicted_variance: float = option(1.0, "of predicted_pascal's Gaussians", low=1e-3, high=1e4)
     parent_gradient_after: int = option(
-        1000, "updates before the factor's gradient reaches the parent head; -1 is never"
+        1000, "updates before the factor's gradient reaches the parent head; -1 is never", low=-1
     )
-    given_parse: float = option(0.0, "probability in training that a sentence's given parse is used")
-    given_parse_updates: int = option(0, "updates over which that probability falls to 0; 0: it stays")
+    given_parse: float = option(0.0, "probability in training that a sentence's given parse is used", low=0, high=1)
+    given_parse_updates: int = option(0, "updates over which that probability falls to 0; 0: it stays", low=0)
 
 
 class PredictedParse(EncoderSystem):
@@ -152,8 +152,7 @@ class PredictedParse(EncoderSystem):
         given_updates: int = 0,
     ) -> None:
         super().__init__()
-        if not 0 <= given <= 1:
-            raise SyntaxDataError(f"--given-parse {given}: a probability lies between 0 and 1")
+        PredictedConfig.check(given_parse=given, given_parse_updates=given_updates, predicted_heads=heads)
         # Numbers, as all that is in a checkpoint is averaged: by --store-ema, and by fairseq's script for checkpoints.
         self.register_buffer("starts", starts.float())
         self.register_buffer("ends", ends.float())
@@ -210,7 +209,7 @@ class PredictedParse(EncoderSystem):
             return HeadClaims(reads=frozenset({self.place[1]}))
         heads = num_heads if self.heads is None else self.heads
         if not 1 <= heads <= num_heads:
-            raise SyntaxDataError(f"--predicted-heads {heads}: encoder layer {layer} has {num_heads} heads")
+            raise SyntaxDataError(f"encoder layer {layer} has {num_heads} heads", option="--predicted-heads")
         return HeadClaims(scales=frozenset(range(heads)))
 
     def set_num_updates(self, num_updates: int) -> None:
@@ -256,8 +255,7 @@ class PredictedPascal(PredictedParse):
 
     def __init__(self, *others: Any, variance: float = 1.0, **named: Any) -> None:
         super().__init__(*others, **named)
-        if variance <= 0:
-            raise SyntaxDataError(f"--predicted-variance {variance}: a variance is positive")
+        PredictedConfig.check(predicted_variance=variance)
         self.variance = variance
 
     @classmethod

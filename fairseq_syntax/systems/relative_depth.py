@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
@@ -104,8 +103,10 @@ class DepthConfig(SystemConfig):
     depth_layers: str | None = option(
         None, "encoder layers with relative depth, from 0, with commas; -1 is the top one", "all"
     )
-    depth_clip: int = option(2, "largest difference of depths")
-    depth_sequential: int = option(0, "up to which distance sequential relative positions stand beside; 0 is none")
+    depth_clip: int = option(2, "largest difference of depths", low=1, high=1000)
+    depth_sequential: int = option(
+        0, "up to which distance sequential relative positions stand beside; 0 is none", low=0, high=1000
+    )
 
 
 @register_encoder_system("relative_depth")
@@ -128,9 +129,7 @@ class RelativeDepth(EncoderSystem):
         self, embed_dim: int, num_heads: int, layers: Sequence[int], most: int = 2, sequential: int = 0
     ) -> None:
         super().__init__()
-        for name, value, least in (("--depth-clip", most, 1), ("--depth-sequential", sequential, 0)):
-            if value < least:
-                raise SyntaxDataError(f"{name} {value}: at least {least} is wanted")
+        DepthConfig.check(depth_clip=most, depth_sequential=sequential)
         self._layers, self.most, self.sequential, self.embed_dim = tuple(layers), most, sequential, embed_dim
         dim = embed_dim // num_heads
         self.depth = nn.ModuleDict({str(i): RelativeEmbeddings(2 * most + 1, dim) for i in layers})

@@ -206,11 +206,14 @@ class TwoStreamDecoder(SyntaxLSTMDecoder):
 class SDRNMTConfig(SystemConfig):
     """The options of both models."""
 
-    sdrnmt_channels: int = option(256, "size of a unit's vector")
-    sdrnmt_kernel: int = option(3, "words a kernel sees")
-    sdrnmt_unit_size: int = option(10, "places in a unit")
+    sdrnmt_channels: int = option(256, "size of a unit's vector", low=1, high=8192)
+    sdrnmt_kernel: int = option(3, "words a kernel sees", low=1, high=1000)
+    sdrnmt_unit_size: int = option(10, "places in a unit", low=1, high=1000)
     sdrnmt_weight: float = option(
-        0.5, "sdrnmt2_lstm: share of the source states in the attention weights, the rest being that of the units"
+        0.5,
+        "sdrnmt2_lstm: share of the source states in the attention weights, the rest being that of the units",
+        low=0,
+        high=1,
     )
 
 
@@ -229,10 +232,9 @@ class SDRNMTModel(SyntaxLSTMModel):
         """
         config = read_options(SDRNMTConfig, args)
         kernel, places = config.sdrnmt_kernel, config.sdrnmt_unit_size
-        if not 1 <= kernel <= places:
-            raise SyntaxDataError(
-                f"--sdrnmt-kernel {kernel}: a kernel sees between 1 word and the {places} places of a unit"
-            )
+        if kernel > places:
+            message = f"a kernel of {kernel} words sees more than the {places} places of a unit"
+            raise SyntaxDataError(message, option="--sdrnmt-kernel", hint="--sdrnmt-unit-size")
         return UnitConvolution(args.encoder_embed_dim, config.sdrnmt_channels, kernel, places)
 
 

@@ -19,7 +19,6 @@ from fairseq.models.lstm import LSTM, base_architecture
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
 from fairseq_syntax.model.neighbourhoods import word_counts, word_grid, word_means
@@ -77,7 +76,9 @@ class ThreeEncoders(SyntaxLSTMEncoder):
 class SENMTConfig(SystemConfig):
     """The option of SE-NMT."""
 
-    senmt_hidden_size: int | None = option(None, "states of each of the encoders over words", "--encoder-hidden-size")
+    senmt_hidden_size: int | None = option(
+        None, "states of each of the encoders over words", "--encoder-hidden-size", low=1, high=8192
+    )
 
 
 @register_model("senmt_lstm")
@@ -97,17 +98,9 @@ class SENMTModel(SyntaxLSTMModel):
 
     @classmethod
     def states(cls, args: Namespace) -> int:
-        """How many states an encoder over words has.
-
-        Raises:
-            SyntaxDataError: none
-        """
+        """How many states an encoder over words has."""
         size = read_options(SENMTConfig, args).senmt_hidden_size
-        if size is None:
-            return args.encoder_hidden_size
-        if size < 1:
-            raise SyntaxDataError(f"--senmt-hidden-size {size}: an encoder has at least one state")
-        return size
+        return args.encoder_hidden_size if size is None else size
 
 
 register_model_architecture("senmt_lstm", "senmt_lstm")(base_architecture)

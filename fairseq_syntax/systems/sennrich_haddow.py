@@ -48,10 +48,8 @@ class LabelEmbedding(EncoderSystem):
         super().__init__()
         self.kept = embed_dim - sum(features.values())
         if self.kept < 0 or not features or min(features.values()) < 1:
-            raise SyntaxDataError(
-                f"--label-features {','.join(f'{c}:{d}' for c, d in features.items())}: each feature has at least one "
-                f"dimension, and together they have at most the token embedding's {embed_dim}"
-            )
+            message = f"at least one dimension each, and together at most the token embedding's {embed_dim}"
+            raise SyntaxDataError(message, option="--label-features")
         self.embeddings = nn.ModuleDict({c: nn.Embedding(num_labels[c], d) for c, d in features.items()})
         for weight in self.embeddings.parameters():
             # as large as the token embedding that they stand in for
@@ -80,7 +78,8 @@ def parse_features(text: str) -> dict[str, int]:
         column, colon, dimensions = (part.strip() for part in item.partition(":"))
         if column not in COLUMNS or column in features or not colon or not dimensions.isdecimal():
             raise SyntaxDataError(
-                f"--label-features {text}: {item!r} is not COLUMN:DIMENSIONS, or is there twice",
+                f"{item!r} is not COLUMN:DIMENSIONS, or is there twice",
+                option="--label-features",
                 hint=f"columns are {', '.join(COLUMNS)}, as in deprel:10,upos:4",
             )
         features[column] = int(dimensions)

@@ -99,11 +99,11 @@ def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
 class StructuralConfig(SystemConfig):
     """The options of structural positions."""
 
-    structural_positions: str = option("both", f"which positions in the tree to use, of {', '.join(KINDS)}")
+    structural_positions: str = option("both", "which positions in the tree to use", choices=KINDS)
     structural_layers: str | None = option(
         None, "encoder layers with the relative ones, from 0, with commas; -1 is the top one", "all"
     )
-    structural_clip: int = option(16, "largest distance")
+    structural_clip: int = option(16, "largest distance", low=1, high=1000)
 
 
 @register_encoder_system("structural_positions")
@@ -124,10 +124,7 @@ class StructuralPositions(EncoderSystem):
 
     def __init__(self, embed_dim: int, num_heads: int, kind: str, layers: Sequence[int], most: int = 16) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise SyntaxDataError(f"--structural-positions {kind}: one of {', '.join(KINDS)} is wanted")
-        if most < 1:
-            raise SyntaxDataError(f"--structural-clip {most}: at least 1 is wanted")
+        StructuralConfig.check(structural_positions=kind, structural_clip=most)
         self.most, self.embed_dim = most, embed_dim
         self._layers = tuple(layers) if kind != "absolute" else ()
         dim = embed_dim // num_heads

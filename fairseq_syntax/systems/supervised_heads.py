@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadLoss, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
@@ -129,12 +128,12 @@ def attachment(scores: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
 class SupervisedHeadsConfig(SystemConfig):
     """The options of supervised heads."""
 
-    child_head: int = option(0, "head that learns the child matrix")
+    child_head: int = option(0, "head that learns the child matrix", low=0)
     child_layer: int = option(-1, "its encoder layer, from 0; -1 is the top one")
-    child_weight: float = option(0.5, "weight of its loss; 0 turns it off")
-    parent_head: int = option(1, "head that learns the parent matrix")
+    child_weight: float = option(0.5, "weight of its loss; 0 turns it off", low=0, high=1e3)
+    parent_head: int = option(1, "head that learns the parent matrix", low=0)
     parent_layer: int = option(-1, "its encoder layer, from 0; -1 is the top one")
-    parent_weight: float = option(0.5, "weight of its loss; 0 turns it off")
+    parent_weight: float = option(0.5, "weight of its loss; 0 turns it off", low=0, high=1e3)
 
 
 @register_encoder_system("supervised_heads")
@@ -152,9 +151,7 @@ class SupervisedHeads(EncoderSystem):
         self, child: tuple[int, int], parent: tuple[int, int], child_weight: float = 0.5, parent_weight: float = 0.5
     ) -> None:
         super().__init__()
-        for name, weight in (("--child-weight", child_weight), ("--parent-weight", parent_weight)):
-            if not (weight >= 0 and math.isfinite(weight)):
-                raise SyntaxDataError(f"{name} {weight}: a weight is a number of at least 0")
+        SupervisedHeadsConfig.check(child_weight=child_weight, parent_weight=parent_weight)
         self.child, self.parent = child, parent
         self.child_weight, self.parent_weight = child_weight, parent_weight
         if child_weight or parent_weight:
@@ -167,8 +164,6 @@ class SupervisedHeads(EncoderSystem):
             ("child", config.child_layer, config.child_head),
             ("parent", config.parent_layer, config.parent_head),
         ):
-            if head < 0:
-                raise SyntaxDataError(f"--{name}-head {head}: heads are numbered from 0")
             (layer,) = layer_numbers(f"--{name}-layer", str(at), args.encoder_layers)
             places.append((layer, head))
         return cls(places[0], places[1], config.child_weight, config.parent_weight)

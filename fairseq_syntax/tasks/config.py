@@ -10,6 +10,7 @@ from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
 from fairseq_syntax import systems  # noqa: F401  (whose searches have options of the task)
+from fairseq_syntax.model.options import option
 from fairseq_syntax.model.search import SEARCHES
 
 
@@ -59,12 +60,12 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     replace_unk: Optional[str] = II("generation.replace_unk")  # noqa: UP045
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
-    parse_dropout: float = field(
-        default=0.0,
-        metadata={
-            "help": "in training, the probability that a sentence goes without its parse, drawn anew each epoch: for "
-            "models that are to translate with --missing-parse neutral, too"
-        },
+    parse_dropout: float = option(
+        0.0,
+        "in training, the probability that a sentence goes without its parse, drawn anew each epoch: for models that "
+        "are to translate with --missing-parse neutral, too",
+        low=0,
+        high=1,
     )
     alignment_head: str = field(
         default="",

@@ -58,8 +58,6 @@ class ModelTraits:
 
 def check_task(cfg: SyntaxTranslationConfig) -> None:
     """Raises SyntaxDataError for options of the task that no model goes with."""
-    if not 0 <= cfg.parse_dropout <= 1:
-        raise SyntaxDataError(f"--parse-dropout {cfg.parse_dropout}: a probability lies between 0 and 1")
     if isinstance(cfg.replace_unk, str) and not cfg.replace_unk.startswith("${"):
         raise SyntaxDataError(
             "--replace-unk puts a source word for each <unk>, by pieces of raw text that binarized data do not have",

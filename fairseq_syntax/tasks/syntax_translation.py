@@ -26,6 +26,7 @@ from fairseq_syntax.data.parse_dropout import drop_parses
 from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import SegmentationDecoder
+from fairseq_syntax.model.options import check_options
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.tasks.checkpoints import Dictionaries, Segmentations, check_labels
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
@@ -90,6 +91,7 @@ class SyntaxTranslationTask(TranslationTask):
 
     def __init__(self, cfg: SyntaxTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
+        check_options(SyntaxTranslationConfig, {"parse_dropout": cfg.parse_dropout})
         check_task(cfg)
         self._dictionaries = Dictionaries(src_dict, tgt_dict)
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.

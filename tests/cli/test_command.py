@@ -15,7 +15,8 @@ import torch
 
 import fairseq_syntax
 from fairseq_syntax.cli import main
-from fairseq_syntax.cli.command import GROUPS, add_command, commands
+from fairseq_syntax.cli.command import GROUPS, _Help, add_command, commands
+from fairseq_syntax.runtime.bounds import Range
 
 SUBCOMMANDS = commands()
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,11 +114,23 @@ def test_options_of_several_values_add_up_when_they_are_repeated(subcommand):
 
 
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS)
-def test_a_number_of_workers_is_1_or_more(subcommand):
+def test_every_number_has_a_range_that_help_shows(subcommand):
     for option in options_of(parser_of(subcommand)):
-        if "--workers" in option.option_strings:
-            with pytest.raises(argparse.ArgumentTypeError, match="1 or more"):
-                option.type("0")
+        assert option.type not in (int, float), option.option_strings
+        if isinstance(option.type, Range):
+            assert str(option.type) in _Help(prog="")._expand_help(option)
+            bounds = option.type
+            for text in (
+                str(bounds.low - 1),
+                "nan",
+                "inf",
+                "x",
+                "" if bounds.high is None else str(bounds.high * 2 + 1),
+            ):
+                with pytest.raises(argparse.ArgumentTypeError):
+                    bounds(text)
+            if "--workers" in option.option_strings:
+                assert bounds.low == 1
 
 
 def words_of(example: str) -> list[str]:

@@ -167,9 +167,13 @@ def check_tags(decoder: LaSynDecoder, task: SyntaxTask) -> None:
 class LaSynConfig(SystemConfig):
     """The options of the decoder."""
 
-    tags: str | None = option(None, "column of the target's parse that has the tags, upos or xpos", "upos")
+    tags: str | None = option(None, "column of the target's parse that has the tags", "upos", choices=("upos", "xpos"))
     latent_values: int | None = option(
-        None, "this many latent values without names, for training without tags (--tag-weight 0)", ""
+        None,
+        "this many latent values without names, for training without tags (--tag-weight 0)",
+        "",
+        low=1,
+        high=1000,
     )
 
 
@@ -210,12 +214,8 @@ def latent_names(config: LaSynConfig, task: SyntaxTask) -> tuple[list[str], str 
         SyntaxDataError: an option is out of range, or the target's parse has no tags
     """
     if config.latent_values is not None:
-        if config.latent_values < 1:
-            raise SyntaxDataError(f"--latent-values {config.latent_values}: wanted a positive number")
         return [str(i) for i in range(config.latent_values)], None
     tags = config.tags or "upos"
-    if tags not in ("upos", "xpos"):
-        raise SyntaxDataError(f"--tags {tags}: no such column", hint="upos or xpos")
     labels = task.target_labels[tags]
     if len(labels) < 2:
         raise SyntaxDataError(

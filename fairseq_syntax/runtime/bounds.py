@@ -1,0 +1,59 @@
+"""Ranges of numbers that options may have, for declarations, help texts and checks alike."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+
+__all__ = ["Range", "real", "whole"]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The finite numbers from ``low`` to ``high``, both included; None: no bound on that side.
+
+    As the ``type=`` of an argument it converts the text and refuses what is outside; its ``str`` completes the
+    sentence "must be …".
+    """
+
+    kind: type
+    low: float | None = None
+    high: float | None = None
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, (int, float)) or (isinstance(value, float) and not math.isfinite(value)):
+            return False
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = self.kind(text)
+        except ValueError:
+            value = math.nan
+        if value not in self:
+            raise argparse.ArgumentTypeError(f"must be {self}, not {text}")
+        return value
+
+    def __str__(self) -> str:
+        if self.low is None and self.high is None:
+            return "a whole number" if self.kind is int else "a finite number"
+        if self.high is None:
+            return f"at least {_shown(self.low)}"
+        if self.low is None:
+            return f"at most {_shown(self.high)}"
+        return f"from {_shown(self.low)} to {_shown(self.high)}"
+
+
+def whole(low: int | None = None, high: int | None = None) -> Range:
+    """Whole numbers."""
+    return Range(int, low, high)
+
+
+def real(low: float | None = None, high: float | None = None) -> Range:
+    """Finite floating-point numbers."""
+    return Range(float, low, high)
+
+
+def _shown(bound: float | None) -> str:
+    return f"{bound:.10g}" if isinstance(bound, float) else str(bound)
