@@ -150,9 +150,10 @@ def _chosen(
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
         if name not in registered:
-            raise SyntaxDataError(f"{option} {name}: no such system", hint=f"known: {', '.join(sorted(registered))}")
+            hint = f"one of {', '.join(sorted(registered))}"
+            raise SyntaxDataError(f"there is no system {name}", option=option, hint=hint)
     if len(set(names)) < len(names):
-        raise SyntaxDataError(f"{option} {','.join(names)}: a system is named twice")
+        raise SyntaxDataError(f"a system is named twice in {','.join(names)}", option=option)
     return {name: registered[name].from_args(args, task) for name in names}
 
 

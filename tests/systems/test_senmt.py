@@ -13,8 +13,6 @@ from lstm_models import (
     net_input,
 )
 
-from fairseq_syntax.errors import SyntaxDataError
-
 
 def visit(heads: list[int], word: int, before: list[int], after: list[int]) -> None:
     """Walk a subtree, noting words on the way down and on the way up."""
@@ -84,8 +82,3 @@ def test_half_precision():
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_the_parse_matters_and_everything_is_trained(bidirectional):
     check_the_parse_matters("senmt_lstm", encoder_bidirectional=bidirectional, encoder_layers=1, decoder_layers=1)
-
-
-def test_bad_size():
-    with pytest.raises(SyntaxDataError, match="--senmt-hidden-size 0"):
-        model("senmt_lstm", senmt_hidden_size=0)

@@ -174,7 +174,7 @@ def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp
     del state["task_state"]["source_parsed_with"]
     trained = tmp_path / "older.pt"
     torch.save(state, trained)
-    own = {str(toy.data): str(controlled), argv[6]: f"pascal={trained}"}
+    own = {str(toy.data): str(controlled), argv[1]: f"pascal={trained}"}
     of_controls = [own.get(str(x), str(x)) for x in argv]
     capsys.readouterr()
     assert command([*of_controls, "--conllu", real]) == 1
