@@ -22,7 +22,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_model(parser)
     parser.add_argument("--input", required=True, metavar="FILE", help="the sentences: text, or a .conllu file")
     parser.add_argument("--translations", required=True, metavar="FILE", help="a line for each sentence")

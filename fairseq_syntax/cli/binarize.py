@@ -7,8 +7,8 @@ import logging
 import sys
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_languages, positive
-from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
+from fairseq_syntax.cli.options import add_languages, add_workers
+from fairseq_syntax.runtime.ray_workers import chosen_workers
 
 COMMAND = Command(
     group="data",
@@ -22,7 +22,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument(
         "--output", dest="destdir", required=True, metavar="DIR", help="the token dataset, with its dictionaries"
     )
@@ -34,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{split} files, as given to fairseq-preprocess: PREFIX.LANG with the pieces and PREFIX.LANG.conllu",
         )
     parser.add_argument("--only-source", action="store_true", help="leave the target's syntax out")
-    parser.add_argument(
-        "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
-    )
-    add_ray_options(parser)
+    add_workers(parser)
     from fairseq_syntax.data.preprocess import add_syntax_options
 
     add_syntax_options(parser)

@@ -38,7 +38,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument("--gold", required=True, type=Path, metavar="FILE", help="the treebank, CoNLL-U")
     parser.add_argument(
         "--parsed", type=Path, metavar="FILE", help="a parse of its words with Arcs=, in place of a parser"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_data, add_device, add_models, add_source_parser, given, positive
+from fairseq_syntax.cli.options import SEVERAL, add_data, add_device, add_models, add_source_parser, given, positive
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
@@ -36,11 +36,9 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument(
         "--set",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         required=True,
         metavar="[NAME=]SET",
         help="FILE.json (LingEval97, ContraPro), FILE.tsv (source, correct, incorrect, category, distance), or "
@@ -49,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_models(parser, required=False)
     parser.add_argument(
         "--scores",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         metavar="NAME=FILE",
         help="systems that have been scored elsewhere: a number per line, in the order of the set's own score files",
     )
@@ -58,9 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser, "each model was")
     parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
     parse = parser.add_argument_group("the source's parse, for models that need one")
-    parse.add_argument(
-        "--conllu", nargs="+", action="extend", metavar="PARSE", help="of the sources, a file per set (default: parse)"
-    )
+    parse.add_argument("--conllu", **SEVERAL, metavar="PARSE", help="of the sources, a file per set (default: parse)")
     add_source_parser(parse)
     rule = parser.add_argument_group("the decision")
     rule.add_argument(

@@ -22,7 +22,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
     parser.add_argument("--input", required=True, metavar="FILE", help="a parse: CoNLL-U, .gz too")
     parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive
 
 COMMAND = Command(
     group="data",
@@ -22,27 +22,21 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
-    parser.add_argument("-s", "--source", required=True, metavar="LANG", help="language of the source")
-    parser.add_argument("-t", "--target", required=True, metavar="LANG", help="language of the target")
+    add_languages(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
     files = parser.add_argument_group("files")
     for name in ("train", "valid"):
-        files.add_argument(
-            f"--{name}", nargs="+", action="extend", metavar="FILE", help="prefix, two files, or a .tsv file"
-        )
+        files.add_argument(f"--{name}", **SEVERAL, metavar="FILE", help="prefix, two files, or a .tsv file")
     parser.add_argument(
         "--test",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         default=[],
         metavar="NAME=FILE",
         help="test sets, likewise; with --reader the names of their splits",
     )
     files.add_argument(
         "--references",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         default=[],
         metavar="NAME=N",
         help="a test set with N references: the others are FILE.1 and so on",
@@ -51,17 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     known.add_argument("--reader", metavar="NAME", help="multi30k, iwslt, wmt, …, or a Python file of yours")
     known.add_argument("--data", metavar="DIR", help="the folder with its files")
     known.add_argument("--download", action="store_true", help="fetch what is missing there")
-    known.add_argument(
-        "--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="options of the reader"
-    )
+    known.add_argument("--option", **SEVERAL, default=[], metavar="NAME=VALUE", help="options of the reader")
     chosen = parser.add_argument_group("of it")
     chosen.add_argument("--subset", type=positive, metavar="N", help="N pairs of the training data, drawn at random")
     chosen.add_argument("--first", type=positive, metavar="N", help="the first N pairs of valid and the test sets")
-    chosen.add_argument("--seed", type=int, default=1, help="of that draw (default: 1)")
+    chosen.add_argument("--seed", type=natural, default=1, help="of that draw (default: 1)")
     chosen.add_argument(
         "--words",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         default=[],
         metavar="LANG=PROGRAM",
         help="a program that puts spaces between words, such as 'ja=mecab -Owakati'",
@@ -77,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import say
 
-    langs = (args.source, args.target)
+    langs = (args.source_lang, args.target_lang)
     tests: dict[str, list[str]] = {}
     for text in args.test:
         name, equals, first = text.partition("=")

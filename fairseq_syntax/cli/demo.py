@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import natural, positive
+from fairseq_syntax.cli.options import SEVERAL, natural, positive
 
 COMMAND = Command(
     group="start",
@@ -18,15 +18,12 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="every system (hours)")
-    which.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="these rows; a wrong one lists all")
+    which.add_argument("--only", **SEVERAL, metavar="NAME", help="these rows; a wrong one lists all")
     parser.add_argument("--output", default="runs/toy", metavar="DIR", help="default: runs/toy")
     parser.add_argument("--workers", type=positive, default=2, metavar="N", help="systems trained at once (default: 2)")
-    parser.add_argument(
-        "--seeds", type=natural, nargs="+", action="extend", metavar="N", help="train with each of these (default: 1)"
-    )
+    parser.add_argument("--seeds", type=natural, **SEVERAL, metavar="N", help="train with each of these (default: 1)")
 
 
 def toy_folder() -> Path:

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_batches, add_beam, add_data, add_model, natural, positive
+from fairseq_syntax.cli.options import SEVERAL, add_batches, add_beam, add_data, add_model, natural, positive
 
 COMMAND = Command(
     group="research",
@@ -21,22 +21,14 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_model(parser)
     add_data(parser)
     parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")
     parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="random ones of it (default: 100)")
     parser.add_argument(
-        "--lines",
-        type=positive,
-        nargs="+",
-        action="extend",
-        metavar="N",
-        help="these sentences instead, counted from 1",
+        "--lines", type=positive, **SEVERAL, metavar="N", help="these sentences instead, counted from 1"
     )
-    parser.add_argument(
-        "--distances", type=natural, nargs="+", action="extend", metavar="D", help="default: 0 1 2 4 6 8 10"
-    )
+    parser.add_argument("--distances", type=natural, **SEVERAL, metavar="D", help="default: 0 1 2 4 6 8 10")
     parser.add_argument(
         "--samples", type=positive, default=10, metavar="N", help="sequences per distance (default: 10)"
     )

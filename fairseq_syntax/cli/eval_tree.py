@@ -18,7 +18,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument("gold", help="CoNLL-U file of the trees to compare with (.gz is unpacked)")
     parser.add_argument("system", help="CoNLL-U file of the predicted trees (.gz is unpacked)")
     parser.add_argument("--json", action="store_true", help="print fractions as JSON, not a table")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import SEVERAL, positive
 from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
 
@@ -33,19 +33,14 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument("file", metavar="FILE.yaml", help="the experiment")
     parser.add_argument("--keys", action=_Keys, nargs=0, help="describe the keys of the YAML file, and end")
-    parser.add_argument(
-        "--only", nargs="+", action="extend", metavar="SYSTEM[/SEED]", help="run these systems or cells alone"
-    )
+    parser.add_argument("--only", **SEVERAL, metavar="SYSTEM[/SEED]", help="run these systems or cells alone")
     parser.add_argument(
         "--workers", type=positive, default=1, metavar="N", help="cells to run at the same time (default: 1)"
     )
     add_ray_options(parser, gpus=True)
-    parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="other values for its vars"
-    )
+    parser.add_argument("--set", **SEVERAL, default=[], metavar="NAME=VALUE", help="other values for its vars")
     parser.add_argument("--check-code", action="store_true", help="run again what other code of this package did")
     parser.add_argument("--list", action="store_true", help="show what is done and what is not, and run nothing")
     parser.add_argument("--table", action="store_true", help="write the table again from the results file alone")

@@ -22,7 +22,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_model(parser, several=False)
     parser.add_argument("--to", choices=TO, help="what is to run it")
     parser.add_argument("--output", metavar="DIR", help="the folder to make")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import given, positive, probability, then_segment
+from fairseq_syntax.cli.options import SEVERAL, given, positive, probability, then_segment
 from fairseq_syntax.runtime.bounds import real
 
 COMMAND = Command(
@@ -21,13 +21,8 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
-    parser.add_argument(
-        "--input", nargs="+", action="extend", required=True, metavar="FILE", help="parallel text files (.gz too)"
-    )
-    parser.add_argument(
-        "--output", nargs="+", action="extend", required=True, metavar="FILE", help="as many, in the same order"
-    )
+    parser.add_argument("--input", **SEVERAL, required=True, metavar="FILE", help="parallel text files (.gz too)")
+    parser.add_argument("--output", **SEVERAL, required=True, metavar="FILE", help="as many, in the same order")
     length = parser.add_argument_group("length")
     length.add_argument(
         "--min-length", type=positive, default=1, metavar="N", help="least tokens of a side (default: 1)"
@@ -43,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parse.add_argument("--conllu-output", metavar="FILE", help="what is kept of it, renumbered")
     language = parser.add_argument_group("language, identified by py3langid")
-    language.add_argument("--languages", nargs="+", action="extend", metavar="CODE", help="of each file (en de)")
+    language.add_argument("--languages", **SEVERAL, metavar="CODE", help="of each file (en de)")
     language.add_argument(
         "--min-language-probability",
         type=probability,
@@ -51,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="remove a line only if the other language is at least so probable (default: 0, whenever it is the best)",
     )
-    language.add_argument(
-        "--candidates", nargs="+", action="extend", metavar="CODE", help="consider these languages only"
-    )
+    language.add_argument("--candidates", **SEVERAL, metavar="CODE", help="consider these languages only")
     parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import natural, positive
+from fairseq_syntax.cli.options import SEVERAL, natural, positive
 
 COMMAND = Command(
     group="data",
@@ -20,7 +20,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument("path", metavar="BIN", help="a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow")
     parser.add_argument(
         "--check",
@@ -28,12 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="verify every file and every sentence, on both sides",
     )
     parser.add_argument(
-        "--sentence",
-        type=positive,
-        nargs="+",
-        action="extend",
-        metavar="N",
-        help="draw these (from 1; default: the first)",
+        "--sentence", type=positive, **SEVERAL, metavar="N", help="draw these (from 1; default: the first)"
     )
     parser.add_argument("--label-groups", default="ud", metavar="MAP", help="of LDD: ud, stanford or a file")
     parser.add_argument("--problems", type=natural, default=20, metavar="N", help="with --check: show so many")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_file_language, natural, positive
+from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, natural, positive
 from fairseq_syntax.runtime.bounds import whole
-from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
+from fairseq_syntax.runtime.ray_workers import chosen_workers
 
 COMMAND = Command(
     group="data",
@@ -23,34 +23,24 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_file_language(parser)
     parser.add_argument(
         "--input",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         required=True,
         metavar="FILE",
         help="the pieces of the training texts, in their order; FILE.conllu is the parse",
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="made if need be")
     parser.add_argument(
-        "--joined",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="other texts that the dictionary is for",
+        "--joined", **SEVERAL, default=[], metavar="FILE", help="other texts that the dictionary is for"
     )
     parser.add_argument("--threshold", type=natural, default=0, metavar="N", help="of the dictionary, as thresholdsrc")
     parser.add_argument("--nwords", type=whole(-1), default=-1, metavar="N", help="of the dictionary, as nwordssrc")
     parser.add_argument(
         "--padding-factor", type=positive, default=8, metavar="N", help="of the dictionary (default: 8)"
     )
-    parser.add_argument(
-        "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
-    )
-    add_ray_options(parser)
+    add_workers(parser)
 
 
 def main(args: argparse.Namespace) -> int:

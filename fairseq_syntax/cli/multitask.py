@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_languages, natural, positive
+from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive
 
 COMMAND = Command(
     group="research",
@@ -22,18 +22,10 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_languages(parser)
+    parser.add_argument("--train", **SEVERAL, default=[], metavar="PREFIX", help="corpora to double and shuffle")
     parser.add_argument(
-        "--train", nargs="*", action="extend", default=[], metavar="PREFIX", help="corpora to double and shuffle"
-    )
-    parser.add_argument(
-        "--translate-only",
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="PREFIX",
-        help="corpora to tag for translation (valid, test)",
+        "--translate-only", **SEVERAL, default=[], metavar="PREFIX", help="corpora to tag for translation (valid, test)"
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="made if need be; must not hold the input")
     parser.add_argument("--form", choices=("brackets", "relations"), default="brackets", help="default: %(default)s")

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.runtime.bounds import real, whole
+from fairseq_syntax.runtime.ray_workers import add_ray_options
 from fairseq_syntax.use import BEAM
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
 
 
+# An option of several values; they add up where it is repeated.
+SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend"}
 # For ``type=``: ``--help`` shows the range of each.
 positive = whole(1)
 natural = whole(0)
@@ -58,8 +61,7 @@ def add_models(parser: Any, more: str = "", *, required: bool = True, several: b
     help += "; several, with commas, are one ensemble" if several else ""
     parser.add_argument(
         "model",
-        nargs="+" if required else "*",
-        action="extend",
+        **{**SEVERAL, "nargs": "+" if required else "*"},
         metavar=f"[NAME=]MODEL{members}",
         help=f"{help}; {more}" if more else help,
     )
@@ -91,6 +93,14 @@ def add_batches(parser: Any, size: int = 32) -> None:
         "--batch-size", type=positive, default=size, metavar="N", help=f"sentences at a time (default: {size})"
     )
     add_device(parser)
+
+
+def add_workers(parser: Any) -> None:
+    """Add ``--workers``, processes here or with ``--ray`` on a cluster, for :func:`.ray_workers.chosen_workers`."""
+    parser.add_argument(
+        "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
+    )
+    add_ray_options(parser)
 
 
 def add_device(parser: Any) -> None:

@@ -27,7 +27,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument(
         "--input", required=True, type=Path, metavar="FILE", help="text, or CoNLL-U for --parser conllu"
     )

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from fairseq_syntax.cli.command import Command, add_command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import SEVERAL, positive
 from fairseq_syntax.lab.scoring.names import METRICS
 
 _CURVES = "fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metrics loss bleu --output curves.svg"
@@ -21,7 +21,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     figures = parser.add_subparsers(dest="figure", metavar="FIGURE", required=True)
     box = _figure(
         figures,
@@ -69,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _CURVES,
     )
     curves.add_argument("logs", nargs="+", metavar="[NAME=]LOG", help="json, simple or tqdm logs of fairseq-train")
-    curves.add_argument("--metrics", nargs="+", action="extend", metavar="NAME", help="one panel each (default: loss)")
+    curves.add_argument("--metrics", **SEVERAL, metavar="NAME", help="one panel each (default: loss)")
     curves.add_argument("--since", type=positive, default=1, metavar="N", help="leave out what was before update N")
 
     reliability = _figure(
@@ -89,12 +88,8 @@ def _figure(figures: Any, name: str, summary: str, example: str) -> argparse.Arg
 
 
 def _translations(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ref", nargs="+", action="extend", required=True, metavar="FILE", help="reference translations"
-    )
-    parser.add_argument(
-        "--sys", nargs="+", action="extend", required=True, metavar="[NAME=]FILE[,FILE…]", help="as for score"
-    )
+    parser.add_argument("--ref", **SEVERAL, required=True, metavar="FILE", help="reference translations")
+    parser.add_argument("--sys", **SEVERAL, required=True, metavar="[NAME=]FILE[,FILE…]", help="as for score")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
+from fairseq_syntax.cli.options import SEVERAL, natural, positive
 from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
 COMMAND = Command(
@@ -15,7 +15,7 @@ COMMAND = Command(
     description="Make what is not made yet of a recipe: text, parses, pieces, models, translations, scores and the "
     "report. What is stopped, however it is stopped, goes on when the same command is given again. What a change of "
     "the recipe touches is made anew, and nothing else.",
-    example="fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1 --jobs 2",
+    example="fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1 --workers 2",
     step=2,
 )
 
@@ -31,7 +31,6 @@ class _Keys(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument("recipe", metavar="RECIPE.yaml", help="the recipe")
     parser.add_argument("--keys", action=_Keys, nargs=0, help="print all keys of a recipe, and end")
     show = parser.add_mutually_exclusive_group()
@@ -43,16 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", metavar="DIR", help="the models of the source's parser (parse.source.models)")
     parser.add_argument("--output", metavar="DIR", help="where everything is made (folder)")
     parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="other values for keys, such as train.max-epoch=2",
+        "--set", **SEVERAL, default=[], metavar="KEY=VALUE", help="other values for keys, such as train.max-epoch=2"
     )
     some = parser.add_argument_group("a part of it")
-    some.add_argument("--only", nargs="+", action="extend", metavar="SYSTEM[/SEED]", help="these systems or runs")
-    some.add_argument("--seeds", nargs="+", action="extend", type=int, metavar="N", help="these seeds")
+    some.add_argument("--only", **SEVERAL, metavar="SYSTEM[/SEED]", help="these systems or runs")
+    some.add_argument("--seeds", **SEVERAL, type=natural, metavar="N", help="these seeds")
     some.add_argument(
         "--to",
         metavar="STAGE",
@@ -61,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="up to this stage: corpus, filter, parse, control, pieces, binarize, train, translate, score",
     )
     work = parser.add_argument_group("work")
-    work.add_argument("--jobs", type=positive, default=1, metavar="N", help="models at the same time (default: 1)")
+    work.add_argument("--workers", type=positive, default=1, metavar="N", help="models at the same time (default: 1)")
     add_ray_options(work, gpus=True)
     parser.add_argument("--keep", action="store_true", help="also put the results into the recipe's `kept` file")
 
@@ -103,11 +97,11 @@ def main(args: argparse.Namespace) -> int:
     if not args.report:
         if any(not stage.is_done() for stage in work.stages() if stage.kind in ("train", "translate")):
             check_options(work.plan)
-        with chosen_workers(args, count=args.jobs, cpus=recipe.threads) as workers:
+        with chosen_workers(args, count=args.workers, cpus=recipe.threads) as workers:
             cluster = workers if isinstance(workers, RayWorkers) else None
             if cluster is not None:
                 cluster.connect()
-            failed = work.run(Runner(work.plan.folder, args.jobs, work.variables, cluster))
+            failed = work.run(Runner(work.plan.folder, args.workers, work.variables, cluster))
     if failed:
         print(f"failed: {', '.join(failed)}")
         print("next: mend what the logs say, and give the same command again; what is done is not done again")

@@ -7,7 +7,7 @@ import json
 import sys
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import natural, positive
+from fairseq_syntax.cli.options import SEVERAL, natural, positive
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 
 COMMAND = Command(
@@ -22,14 +22,10 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
-    parser.add_argument(
-        "--ref", nargs="+", action="extend", required=True, metavar="FILE", help="reference translations, plain text"
-    )
+    parser.add_argument("--ref", **SEVERAL, required=True, metavar="FILE", help="reference translations, plain text")
     parser.add_argument(
         "--sys",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         required=True,
         metavar="[NAME=]FILE[,FILE…]",
         help="translations: plain text or the output of fairseq-generate; several files after a name are its seeds",
@@ -41,26 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a line for each sentence, the same for those of a document: the bootstrap then draws documents",
     )
     parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
-    parser.add_argument(
-        "--also-against", nargs="+", action="extend", default=[], metavar="NAME", help="further systems to test against"
-    )
+    parser.add_argument("--also-against", **SEVERAL, default=[], metavar="NAME", help="further systems to test against")
     parser.add_argument("--by-length", type=positive, metavar="N", help="also BLEU by length, in steps of N tokens")
     parser.add_argument("--conllu", metavar="PARSE", help="the source's parse, for --by")
     parser.add_argument(
         "--by",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         metavar="PROPERTY",
         help="also all scores by a property of the parse, in intervals: length, depth, dependency-length, "
         "longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 names the bounds",
     )
-    parser.add_argument(
-        "--metrics",
-        nargs="+",
-        action="extend",
-        choices=[*METRICS, DISTINCT_KEY],
-        help=f"default: {' '.join(USUAL)}",
-    )
+    shown = f"default: {' '.join(USUAL)}"
+    parser.add_argument("--metrics", **SEVERAL, choices=[*METRICS, DISTINCT_KEY], help=shown)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     parser.add_argument("--lines", metavar="FILE", help="score only the lines that are not empty in this file")
     parser.add_argument(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_file_language, given, natural, positive, probability
-from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
+from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, given, natural, positive, probability
+from fairseq_syntax.runtime.ray_workers import chosen_workers
 
 OF_SENTENCEPIECE: dict[str, object] = {"model_type": "unigram", "character_coverage": 1.0}
 OF_TRAINING = {"train_on": None, "vocab_size": 8000, **OF_SENTENCEPIECE, "train_lines": 0, "seed": 1}
@@ -26,11 +26,8 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_file_language(parser)
-    parser.add_argument(
-        "--input", nargs="+", action="extend", required=True, metavar="FILE", help=".conllu or plain text; either .gz"
-    )
+    parser.add_argument("--input", **SEVERAL, required=True, metavar="FILE", help=".conllu or plain text; either .gz")
     parser.add_argument("--output", required=True, metavar="DIR", help="made if need be; must not hold the input")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
@@ -44,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train a model of this kind; words: each is a piece, and fairseq-preprocess leaves out rare ones by "
         "--nwordssrc and --thresholdsrc",
     )
-    parser.add_argument("--train-on", nargs="+", action="extend", metavar="FILE", help="default: the first --input")
+    parser.add_argument("--train-on", **SEVERAL, metavar="FILE", help="default: the first --input")
     parser.add_argument("--vocab-size", type=positive, default=8000, metavar="N", help="default: %(default)s")
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
     parser.add_argument(
@@ -56,10 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--train-lines", type=positive, default=0, metavar="N", help="train on N lines drawn at random")
     parser.add_argument("--seed", type=natural, default=1, help="of that draw")
-    parser.add_argument(
-        "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
-    )
-    add_ray_options(parser)
+    add_workers(parser)
     parser.add_argument("--overwrite", action="store_true", help="train and segment again whatever is there")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_beam, add_models, natural
+from fairseq_syntax.cli.options import SEVERAL, add_beam, add_models, natural
 
 COMMAND = Command(
     group="evaluate",
@@ -21,32 +21,20 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_models(parser, several=False)
     parser.add_argument("--data", required=True, metavar="DIR", help="the binarized data")
     parser.add_argument("--output", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
     parser.add_argument("--split", default="valid", metavar="NAME", help="of the data (default: valid)")
     parser.add_argument(
-        "--sentences",
-        nargs="+",
-        action="extend",
-        type=_numbers,
-        metavar="N[-M]",
-        help="counted from 1 (default: 1-10; a picture: 1)",
+        "--sentences", **SEVERAL, type=_numbers, metavar="N[-M]", help="counted from 1 (default: 1-10; a picture: 1)"
     )
-    parser.add_argument(
-        "--sys", nargs="+", action="extend", default=[], metavar="[NAME=]FILE", help="translations of the whole split"
-    )
+    parser.add_argument("--sys", **SEVERAL, default=[], metavar="[NAME=]FILE", help="translations of the whole split")
     parser.add_argument("--gold", metavar="FILE", help="gold parse of the split, CoNLL-U")
     add_beam(parser)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     picture = parser.add_argument_group("pictures")
-    picture.add_argument(
-        "--layers", nargs="+", action="extend", type=natural, metavar="L", help="counted from 0 (default: all)"
-    )
-    picture.add_argument(
-        "--heads", nargs="+", action="extend", type=natural, metavar="H", help="counted from 0 (default: all)"
-    )
+    picture.add_argument("--layers", **SEVERAL, type=natural, metavar="L", help="counted from 0 (default: all)")
+    picture.add_argument("--heads", **SEVERAL, type=natural, metavar="H", help="counted from 0 (default: all)")
     picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="default: encoder")
     picture.add_argument("--tree", metavar="NAME", help="to draw: parser, gold, or 'NAME (predicted)'")
 

@@ -27,7 +27,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_model(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="text, or a .conllu file (default: text on stdin)")
     parser.add_argument("--output", default="-", metavar="FILE", help="default: stdout")

@@ -35,7 +35,6 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     add_model(parser, several=False)
     add_data(parser)
     parser.add_argument(

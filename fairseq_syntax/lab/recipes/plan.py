@@ -331,7 +331,7 @@ class Plan:
                 words += ["--train-lines", str(pieces.train_lines)] if pieces.train_lines else []
                 if pieces.joint:
                     words += ["--train-on", *(In(words_of["train", each]) for each in self.langs)]
-            words += [Free("--workers"), Free(str(self.recipe.workers)), Free("--outdir"), Out(folder)]
+            words += [Free("--workers"), Free(str(self.recipe.workers)), Free("--output"), Out(folder)]
             made = [folder / f"segmentation.{lang}.json", *(folder / f"{split}.{lang}" for split in self.splits)]
             made += [folder / f"{split}.{lang}.conllu" for split in self.splits] if lang in sides else []
             stages.append(self._stage("pieces", f"pieces {lang}", (Command(tuple(words)),), tuple(made)))
@@ -500,7 +500,6 @@ class Plan:
             words: list[Word] = [
                 "fairseq-syntax",
                 "tree",
-                "--path",
                 In(self.checkpoint(run)),
                 Free("--data"),
                 Out(data),
