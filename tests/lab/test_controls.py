@@ -425,7 +425,7 @@ def test_the_command(tmp_path, capsys):
         (["up", "--input", parse, "--output", out], "no control is called up"),
         (["linear", "--temperature", "2", "--input", parse, "--output", out], "--temperature is that of"),
         (["sharpened", "--temperature", "2", "--input", parse, "--output", out], "above 0 and below 1"),
-        (["flattened", "--temperature", "nan", "--input", parse, "--output", out], "above 1"),
+        (["flattened", "--temperature", "0.5", "--input", parse, "--output", out], "above 1"),
         (["linear", "--input", tmp_path / "none", "--output", out], "cannot be read"),
         (["linear", "--input", "/dev/null", "--output", out], "/dev/null: is no file: a control is made in two passes"),
     ):

@@ -87,13 +87,6 @@ def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path, capsys):
     assert "p.conllu:1: is the parse of other sentences" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("step", ["0", "-5"])
-def test_intervals_of_no_width_are_wrong_usage(tmp_path, capsys, step):
-    with pytest.raises(SystemExit):
-        command(["plot", "length", "--ref", "r", "--sys", "s", "--step", step, "--output", str(tmp_path / "x.png")])
-    assert "must be 1 or more" in capsys.readouterr().err
-
-
 def test_a_file_that_is_no_log_is_named(tmp_path):
     (tmp_path / "x").write_text("nothing here\n")
     with pytest.raises(SyntaxDataError, match="x: no line of a fairseq-train log"):

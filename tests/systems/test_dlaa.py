@@ -308,14 +308,6 @@ def test_missing_parse_is_an_error():
         model("dlaa_lstm")(**inputs)
 
 
-@pytest.mark.parametrize(
-    "options, message", [({"dlaa_block_size": 0}, "block-size 0"), ({"dlaa_sigma": -1.0}, "sigma -1.0")]
-)
-def test_bad_options(options, message):
-    with pytest.raises(SyntaxDataError, match=message):
-        model("dlaa_lstm", **options)
-
-
 def test_needs():
     assert DLAAModel.training_needs == DLAAModel.inference_needs == {"tree"}
 

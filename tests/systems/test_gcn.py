@@ -132,19 +132,6 @@ def test_lstm_the_parse_matters_and_everything_is_trained(options):
     check_the_parse_matters("gcn_lstm", **options)
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"gcn_after": "3"}, "--gcn-after 3: an LSTM"),
-        ({"gcn_layers": 0}, "--gcn-layers 0"),
-        ({"gcn_edge_dropout": 1.5}, "--gcn-edge-dropout 1.5"),
-    ],
-)
-def test_lstm_bad_options(options, message):
-    with pytest.raises(SyntaxDataError, match=message):
-        model("gcn_lstm", **options)
-
-
 # -- in a Transformer ------------------------------------------------------------------------------------------------
 
 
@@ -217,16 +204,3 @@ def test_transformer_the_parse_matters_beside_pascal_with_recomputed_activations
         assert (with_label - m(**sample([relabelled], True)["net_input"])[0]).abs().max() > 1e-3
     with pytest.raises(SyntaxDataError, match="gcn cannot encode a sentence without its parse"):
         m(**sample([line], True, syntax=False)["net_input"])
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"gcn_after": "2"}, "--gcn-after 2: there are layers 0 to 1, and -1 is the top one"),
-        ({"gcn_after": "-3"}, "--gcn-after -3: there are layers 0 to 1"),
-        ({"gcn_after": "last"}, "--gcn-after last: neither"),
-    ],
-)
-def test_transformer_bad_options(options, message):
-    with pytest.raises(SyntaxDataError, match=message):
-        tiny_model("gcn_transformer", **options)

@@ -350,7 +350,7 @@ def test_diversify_looks_at_its_options_first(tmp_path, capsys):
     for option in ("--beam", "--samples", "--sentences"):
         with pytest.raises(SystemExit):
             main([*argv, option, "0"])
-        assert f"{option}: must be 1 or more" in capsys.readouterr().err
+        assert f"{option}: must be at least" in capsys.readouterr().err
 
 
 @pytest.mark.slow

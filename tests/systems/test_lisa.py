@@ -132,9 +132,3 @@ def test_what_gold_parents_attend_to_is_not_scaled_by_another_system():
 def test_gold_in_half_precision_is_finite():
     model = tiny_model("lisa_transformer", lisa_gold=True).eval().half()
     assert torch.isfinite(model(**sample(LINES, True)["net_input"])[0]).all()
-
-
-@pytest.mark.parametrize("options", [{"lisa_weight": 0.0}, {"lisa_dim": 0}, {"lisa_head": -1}, {"lisa_layer": 7}])
-def test_options_that_cannot_be(options):
-    with pytest.raises(SyntaxDataError):
-        tiny_model("lisa_transformer", **options)

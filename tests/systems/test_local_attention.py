@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from lstm_models import check_same_in_any_batch, check_search, empty_line, lines, model, net_input
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.local_attention import KINDS, LocalAttentionModel
 
 
@@ -71,8 +70,3 @@ def test_no_parse_is_needed():
     with_parse = m(**inputs)
     inputs.pop("src_syntax")
     torch.testing.assert_close(m(**inputs), with_parse)
-
-
-def test_bad_window():
-    with pytest.raises(SyntaxDataError, match="local-window 0"):
-        model("local_attention_lstm", local_window=0)

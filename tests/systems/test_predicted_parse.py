@@ -191,8 +191,6 @@ def test_with_the_given_parse_it_is_pascal():
         ("supervised_heads,predicted_pascal", {"parent_layer": 0, "predicted_layers": "0"}, "is in layer 0"),
         ("supervised_heads,predicted_pascal", {}, "encoder layer 2"),  # the parent head is in the top layer
         ("supervised_heads,predicted_pascal", {"parent_layer": 0, "predicted_heads": 9}, "has 4 heads"),
-        ("supervised_heads,predicted_pascal", {"parent_layer": 0, "predicted_variance": 0.0}, "positive"),
-        ("supervised_heads,predicted_pascal", {"parent_layer": 0, "given_parse": 2.0}, "probability"),
     ],
 )
 def test_options_that_cannot_be(names, options, said):

@@ -8,11 +8,10 @@ import torch
 from random_parses import Line, batch, pad, random_line
 from tiny_syntax import sample, tiny_model
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets, sums_by_bucket
-from fairseq_syntax.systems.relative_depth import DepthTerm, RelativeDepth, forest_of, piece_depth
+from fairseq_syntax.systems.relative_depth import DepthTerm, forest_of, piece_depth
 from fairseq_syntax.systems.structural_positions import StructuralPositions, sinusoids, structural_buckets
 
 LINES = [random_line(random.Random(seed), max_words=9) for seed in range(6)]
@@ -228,20 +227,6 @@ def test_it_combines_with_pascal_in_one_layer():
     with torch.no_grad():
         for one, other in zip([encode(model, [l], False)[0] for l in LINES], encode(model, LINES, True)):
             assert torch.allclose(one, other, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "system",
-    [
-        lambda: RelativeDepth(8, 2, [0], most=0),
-        lambda: RelativeDepth(8, 2, [0], sequential=-1),
-        lambda: StructuralPositions(8, 2, "none", [0]),
-        lambda: StructuralPositions(8, 2, "both", [0], most=0),
-    ],
-)
-def test_options_that_cannot_be(system):
-    with pytest.raises(SyntaxDataError):
-        system()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
