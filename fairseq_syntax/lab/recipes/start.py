@@ -110,7 +110,7 @@ score:
   tokenize: {tokenize}              # sacrebleu's, for {target}
 
 device: {device}                         # cpu or cuda
-threads: 1                          # of each process; `run --jobs 2` trains two models at a time
+threads: 1                          # of each process; `run --workers 2` trains two models at a time
 """
 
 
