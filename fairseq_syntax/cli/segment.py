@@ -99,7 +99,8 @@ def main(args: argparse.Namespace) -> int:
     prefix = outdir / f"segmentation.{args.lang}"
     if training:
         files = ", ".join(map(str, training["files"]))
-        print(f"training a {args.train} model of {args.vocab_size} pieces on {files}", file=sys.stderr)
+        if args.train != "words":
+            print(f"training a {args.train} model of {args.vocab_size} pieces on {files}", file=sys.stderr)
     of_parse = any(map(is_conllu, [*args.input, *(training["files"] if training else [])]))
     remade = [paths[0] for paths in outputs]
     segmenter = prepare_model(prefix, args.model, training, args.overwrite, of_parse=of_parse, remade=remade)

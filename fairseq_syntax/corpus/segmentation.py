@@ -302,6 +302,11 @@ class WordSegmenter(SubwordNmtSegmenter):
     def __init__(self, model: bytes = MODEL, about: dict | None = None) -> None:
         Segmenter.__init__(self, model, about)
 
+    @property
+    def cut_from(self) -> str:
+        """Words are those of a parse, in raw text too: punctuation is no part of them."""
+        return PARSE
+
     def _encode(self, text: str, space: bool) -> list[str]:
         return [escape_subword_nmt(text, space)]
 

@@ -362,6 +362,7 @@ def run_segment(*arguments):
 def test_words_are_one_piece_each_but_where_they_read_as_special_symbols(segmenters):
     pieces = segmenters["words"].encode_words(["house", "do", "n't", "</s>", "a b"], [True, True, False, True, True])
     assert [len(own) for own in pieces] == [1, 1, 1, 2, 1] and pieces[:3] == [["house"], ["do"], ["￭n't"]]
+    assert segmenters["words"].encode_text("Hello, (old) world.") == ["Hello", "￭,", "(", "￭old", "￭)", "world", "￭."]
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])

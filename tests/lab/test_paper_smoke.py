@@ -59,8 +59,9 @@ def test_smoke(path, tmp_path):
     langs = (recipe.corpus.source, recipe.corpus.target)
     paper_corpora.CORPORA[recipe.corpus.reader](tmp_path / "data", langs)
     small = smoke(recipe)
-    if "words" in recipe.corpus.options:
-        small.corpus.options["words"] = dict.fromkeys(recipe.corpus.options["words"], CHARACTERS)
+    if recipe.corpus.reader == "moses":  # tests are drawn from a corpus of 400 pairs
+        words = dict.fromkeys(recipe.corpus.options["words"], CHARACTERS)
+        small.corpus.options.update(words=words, group_size="5", valid_pairs="5")
     small = small.model_copy(update={"score": small.score.model_copy(update={"tokenize": "char"})})
     extended = any(line.startswith("extends:") for line in path.read_text(encoding="utf-8").splitlines())
     work = Work(Plan(small, path, tmp_path / "out"), some(small) if extended else None)
