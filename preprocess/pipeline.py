@@ -24,7 +24,6 @@ from sources import Pair  # noqa: E402
 
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
 from fairseq_syntax.runtime.files import atomic_open, file_sha256, fingerprint, make_folder  # noqa: E402
-from fairseq_syntax.runtime.jobs import Step  # noqa: E402
 
 # Name (train, valid, test, test1, …) and pairs of each split.
 Splits = Iterable[tuple[str, Iterable[Pair]]]
@@ -91,13 +90,9 @@ def _run(args: argparse.Namespace, take: Callable[[argparse.Namespace], Splits])
     options = ["--max-length", args.max_length] if args.max_length else []
     options += ["--max-ratio", args.max_ratio] if args.max_ratio else []
     options += ["--languages", *langs] if args.identify_languages else []
+    make_folder(args.out / "filtered")
     unfiltered = [text[key] for key in kept]
-    step = Step(tuple(kept.values()), fingerprint("filter", options, [file_sha256(path) for path in unfiltered]))
-    with step.making() as done:
-        if done is None:
-            step.begin()
-            run_command([*verb("filter"), "--input", *unfiltered, "--output", *kept.values(), *options])
-            step.finish()
+    run_command([*verb("filter"), "--input", *unfiltered, "--output", *kept.values(), *options])
     text |= kept
 
     words = dict(text)
