@@ -266,6 +266,8 @@ def _resume_dictionaries(args: Namespace) -> list[Step]:
             # A run that was killed did not come to that.
             remove_folder(step.outputs[0].with_name(step.outputs[0].name + ".parts"))
             setattr(args, options[group[0]], os.fspath(step.outputs[0]))
+            for copy in step.outputs[1:]:  # of a joined dictionary, which fairseq writes again from the first
+                copy.unlink()
         else:
             for path in step.outputs:
                 path.unlink(missing_ok=True)

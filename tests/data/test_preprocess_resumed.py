@@ -83,18 +83,21 @@ def test_a_joined_dictionary_of_the_source_alone_is_that_of_both_texts(segmented
     assert found[0] == found[1] and not (tmp_path / "source" / "dict.de.txt").exists()
 
 
-def test_given_again_nothing_is_made_and_another_text_is_refused(segmented, tmp_path):
+@pytest.mark.parametrize("more", [[], ["--joined-dictionary"]])
+def test_given_again_nothing_is_made_and_another_text_is_refused(segmented, tmp_path, more):
     data = tmp_path / "data"
-    run(segmented, data)
+    run(segmented, data, *more)
     before = {p.name: p.stat().st_mtime_ns for p in data.glob("*.bin")}
-    run(segmented, data)
+    whole = content(data)
+    run(segmented, data, *more)
+    assert content(data) == whole
     assert before == {p.name: p.stat().st_mtime_ns for p in data.glob("*.bin")}
     other = tmp_path / "other"
     shutil.copytree(segmented, other)
     for name in ("train.en", "train.en.conllu", "train.de"):
         shutil.copy(other / name.replace("train", "valid"), other / name)
     with pytest.raises(SyntaxDataError, match=r"dict\.en\.txt: exists, and was made from another text"):
-        run(other, data)
+        run(other, data, *more)
 
 
 def test_a_full_disk_and_then_room(segmented, tmp_path):
