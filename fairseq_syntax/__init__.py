@@ -43,6 +43,7 @@ def register() -> None:
         compat.allow_checkpoint_types()
         compat.processes_without_gpus()
         compat.whole_copies_of_checkpoints()
+        compat.saving_again_from_the_start()
         compat.checked_checkpoints()
         compat.checkpoints_to_go_on_from()
         compat.embeddings_with_or_without_a_header()

@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import socket
+import time
 import typing
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -172,6 +173,35 @@ def whole_copies_of_checkpoints() -> None:
             return copied
 
     checkpoint_utils.PathManager = WholeCopies  # of this module of fairseq alone
+
+
+def saving_again_from_the_start() -> None:
+    """Let a second attempt to save a checkpoint write over the first: fairseq writes it after what there is of that."""
+    from fairseq import checkpoint_utils
+
+    if getattr(checkpoint_utils._torch_persistent_save, "begins_anew", False):
+        return
+    original = checkpoint_utils._torch_persistent_save
+
+    @functools.wraps(original)
+    def _torch_persistent_save(obj: typing.Any, f: typing.Any) -> None:
+        if isinstance(f, str) or not f.seekable():
+            original(obj, f)
+            return
+        start = f.tell()
+        for seconds in (2.5, 2.5, None):
+            try:
+                torch.save(obj, f)
+                return
+            except Exception:
+                if seconds is None:
+                    raise
+                time.sleep(seconds)
+                f.seek(start)
+                f.truncate()
+
+    _torch_persistent_save.begins_anew = True  # type: ignore[attr-defined]
+    checkpoint_utils._torch_persistent_save = _torch_persistent_save
 
 
 def checkpoints_to_go_on_from() -> None:

@@ -199,6 +199,14 @@ def _check_given(args: Namespace) -> None:
     """
     for path in filter(None, (args.srcdict, args.tgtdict)):
         _symbols(path)
+        for number, row in enumerate(read_lines(path), start=1):
+            if row.rstrip().endswith("#fairseq:overwrite"):
+                raise SyntaxDataError(
+                    "#fairseq:overwrite: fairseq would write the dictionary without that, and could not read it then",
+                    path=path,
+                    line=number,
+                    hint="leave the row out, or the one before of the same word",
+                )
     if args.joined_dictionary and args.srcdict and args.tgtdict:
         raise SyntaxDataError("--joined-dictionary takes one dictionary", hint="drop --srcdict or --tgtdict")
     for path in filter(None, (args.source_labels, args.target_labels)):
