@@ -290,7 +290,14 @@ def test_a_long_sentence_spoils_no_other(server):
 
 def test_the_description_and_its_examples(server):
     status, described = server.ask("GET", "/openapi.json")
-    assert status == 200 and set(described["paths"]) == {"/", "/translate", "/health", "/models", "/metrics"}
+    assert status == 200 and set(described["paths"]) == {
+        "/",
+        "/translate",
+        "/health",
+        "/models",
+        "/metrics",
+        "/languages",
+    }
     content = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
     assert content["examples"].keys() == REQUEST_EXAMPLES.keys()
     for name, example in content["examples"].items():

@@ -18,6 +18,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from fairseq_syntax import __version__
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.serving.guard import Guard
+from fairseq_syntax.use.serving.libretranslate import LibreTranslate, in_time, languages_of
 from fairseq_syntax.use.serving.messages import (
     ANSWER_EXAMPLE,
     REQUEST_EXAMPLES,
@@ -93,19 +94,20 @@ def create_app(
         request: Request,
         body: Annotated[TranslateRequest, Body(openapi_examples=REQUEST_EXAMPLES)],  # type: ignore[arg-type]
     ) -> Any:
-        """Translate text, tokens or parses: one sentence or several, with one model or several."""
-        work = asyncio.ensure_future(service.translate(body, deadline=time.monotonic() + timeout))
-        gone = asyncio.ensure_future(_disconnected(request))
+        """Translate text, tokens or parses: one sentence or several, with one model or several.
+
+        A body with `q`, `source` and `target`, or a form with these, is answered as LibreTranslate does.
+        """
         try:
-            await asyncio.wait({work, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            if gone.done():
-                return Response(status_code=499)  # nobody reads it
-            raise HTTPException(504, f"no translation within {timeout:g} seconds")
-        finally:
-            work.cancel()
-            gone.cancel()
+            work = service.translate(body, deadline=time.monotonic() + timeout)
+            answer = await in_time(work, request.receive, timeout)
+        except asyncio.TimeoutError:
+            raise HTTPException(504, f"no translation within {timeout:g} seconds") from None
+        return Response(status_code=499) if answer is None else answer  # nobody reads it
+
+    @app.get("/languages", summary="The languages, as LibreTranslate answers them")
+    async def languages() -> list[dict[str, Any]]:
+        return languages_of(service)
 
     @app.get("/health", summary="Whether the server works")
     async def health() -> Health:
@@ -141,6 +143,7 @@ def create_app(
         return _reason(503, str(error), {"retry-after": "1"})
 
     paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
+    app.add_middleware(LibreTranslate, service=service, timeout=timeout)
     if hosts is not None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(
@@ -171,11 +174,6 @@ def models_of(service: Service) -> Models:
         parser=service.source.parser.options.parser if service.source.parser is not None else None,
         relations=sorted({relation for model in models for relation in model.relations()}),
     )
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _reason(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
