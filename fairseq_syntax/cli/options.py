@@ -95,6 +95,19 @@ def add_batches(parser: Any, size: int = 32) -> None:
     add_device(parser)
 
 
+def add_translations(parser: Any) -> None:
+    """Add ``--ref``, ``--sys`` and ``--tokenize``: translations of several systems, and what they are compared with."""
+    parser.add_argument("--ref", **SEVERAL, required=True, metavar="FILE", help="reference translations, plain text")
+    parser.add_argument(
+        "--sys",
+        **SEVERAL,
+        required=True,
+        metavar="[NAME=]FILE[,FILE…]",
+        help="translations: plain text or the output of fairseq-generate; several files after a name are its seeds",
+    )
+    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
+
+
 def add_workers(parser: Any) -> None:
     """Add ``--workers``, processes here or with ``--ray`` on a cluster, for :func:`.ray_workers.chosen_workers`."""
     parser.add_argument(

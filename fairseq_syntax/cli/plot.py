@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from fairseq_syntax.cli.command import Command, add_command
-from fairseq_syntax.cli.options import SEVERAL, positive
+from fairseq_syntax.cli.options import SEVERAL, add_translations, positive
 from fairseq_syntax.lab.scoring.names import METRICS
 
 _CURVES = "fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metrics loss bleu --output curves.svg"
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "box plot of the systems' sentence scores",
         "fairseq-syntax plot box --ref test.de --sys plain=plain.out PASCAL=pascal.out --output box.svg",
     )
-    _translations(box)
+    add_translations(box)
     box.add_argument("--metric", choices=METRICS, default="bleu", help="(default: bleu)")
 
     length = _figure(
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         fairseq-syntax plot length --ref test.de --src test.en --sys plain=plain.out PASCAL=pascal.out \
             --output length.svg""",
     )
-    _translations(length)
+    add_translations(length)
     length.add_argument("--src", metavar="FILE", help="source sentences: count their tokens")
     length.add_argument(
         "--baseline", metavar="NAME", help="draw each system's gain over this one, and the share of sentences"
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         fairseq-syntax plot by --ref test.de --sys plain=plain.out PASCAL=pascal.out \
             --conllu test.en.conllu --by dependency-length --output by.svg""",
     )
-    _translations(by)
+    add_translations(by)
     by.add_argument("--conllu", required=True, metavar="PARSE", help="the source's parse")
     by.add_argument("--src", metavar="FILE", help="source sentences: a parse of others is refused")
     by.add_argument("--by", required=True, metavar="PROPERTY", help="as for score")
@@ -85,12 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _figure(figures: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
     return add_command(figures, name, Command("evaluate", summary, example))
-
-
-def _translations(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ref", **SEVERAL, required=True, metavar="FILE", help="reference translations")
-    parser.add_argument("--sys", **SEVERAL, required=True, metavar="[NAME=]FILE[,FILE…]", help="as for score")
-    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 import sys
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, natural, positive
+from fairseq_syntax.cli.options import SEVERAL, add_translations, natural, positive
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 
 COMMAND = Command(
@@ -22,14 +22,7 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ref", **SEVERAL, required=True, metavar="FILE", help="reference translations, plain text")
-    parser.add_argument(
-        "--sys",
-        **SEVERAL,
-        required=True,
-        metavar="[NAME=]FILE[,FILE…]",
-        help="translations: plain text or the output of fairseq-generate; several files after a name are its seeds",
-    )
+    add_translations(parser)
     parser.add_argument("--src", metavar="FILE", help="source sentences: --by-length then counts their tokens")
     parser.add_argument(
         "--groups",
@@ -49,18 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shown = f"default: {' '.join(USUAL)}"
     parser.add_argument("--metrics", **SEVERAL, choices=[*METRICS, DISTINCT_KEY], help=shown)
-    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     parser.add_argument("--lines", metavar="FILE", help="score only the lines that are not empty in this file")
     parser.add_argument(
         "--controls",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         metavar="NAME",
         help="how much of each gain is syntax: compare each SYSTEM with SYSTEM.NAME, the same on a control parse",
     )
-    parser.add_argument(
-        "--controls-by", nargs="+", action="extend", metavar="PROPERTY", help="also in intervals, as for --by"
-    )
+    parser.add_argument("--controls-by", **SEVERAL, metavar="PROPERTY", help="also in intervals, as for --by")
     parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
     parser.add_argument(
         "--resamples",

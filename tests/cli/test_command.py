@@ -93,7 +93,7 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
                 yield from options_of(below)
-        elif action.option_strings:
+        elif action.option_strings and not isinstance(action, argparse._HelpAction):
             yield action
 
 
@@ -165,6 +165,23 @@ def test_every_example_is_understood_by_its_parser(subcommand, capsys):
             assert len(text) <= 118, "with its indentation, a line of the help"
         with pytest.raises(SystemExit):
             parser.parse_args([*words, "--no-such-option"])
+
+
+COMMAND_IN_TEXT = re.compile(r"(?:fairseq-syntax|python -m fairseq_syntax) ([a-z-]+)( [^\n`|;>#]*)")
+
+
+@pytest.mark.checkout
+def test_documents_and_recipes_use_options_that_there_are():
+    options = {name: {o for a in options_of(parser_of(name)) for o in a.option_strings} for name in SUBCOMMANDS}
+    wrong = []
+    patterns = ("*.md", "docs/*.md", "examples/**/README.md", "examples/**/*.yaml")
+    for path in {path for pattern in patterns for path in ROOT.glob(pattern)}:
+        if path.name == "CHANGELOG.md":
+            continue  # it tells of old names
+        for name, rest in COMMAND_IN_TEXT.findall(path.read_text("utf-8").replace("\\\n", " ")):
+            if unknown := set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) - options.get(name, set()):
+                wrong += [(str(path), name, option) for option in unknown if name in options]
+    assert not wrong
 
 
 def test_help_lists_every_subcommand_in_its_group(capsys):
