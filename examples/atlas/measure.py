@@ -38,7 +38,6 @@ DRAWS = 10_000
 # What Japanese, Turkish and Hungarian reorder: objects and obliques before the verb, relative clauses before the noun.
 PROPERTIES = ("length", "longest-dependency", "label=obj", "label=obl", "label=acl:relcl")
 MULTI30K = HERE.parent / "multi30k"
-TESTS = {"test_2016": "test", "test_2017": "test1"}
 
 Runs = dict[str, list[list[str]]]
 
@@ -134,16 +133,17 @@ def parse_quality(runs: Runs) -> dict[str, Any]:
 
 
 def multi30k() -> dict[str, Any]:
-    """Gains on the two tests after 8,000 updates: as recorded, or with further controls where these have been run."""
-    recorded = Kept.read(MULTI30K / "trained-longer.jsonl.gz")
-    tests = {name: one["report"]["shares"]["metrics"] for name, one in recorded.scores.items()}
-    for (name, test), references in zip(TESTS.items(), both_references()):
+    """Gains on the two tests after 8,000 updates: as kept, or with further controls where these have been run."""
+    kept = Kept.read(MULTI30K / "trained-longer.jsonl.gz")
+    tests = {}
+    for test, references in both_references().items():
+        tests[test] = kept.scores[test]["report"]["shares"]["metrics"]
         controls = runs_of("multi30k-controls", test)
         if controls:
             runs: Runs = {}
-            for run in recorded.runs.values():
-                runs.setdefault(run["run"].partition("/")[0], []).append(run["outputs"][name])
-            tests[name] = gains({**runs, **controls}, references)
+            for name, entry in kept.runs.items():
+                runs.setdefault(name.rpartition("/")[0], []).append(entry["outputs"][test])
+            tests[test] = gains({**runs, **controls}, references)
     return tests
 
 
@@ -151,11 +151,11 @@ def amounts() -> dict[str, Any]:
     """Gains on the two tests with a part of the training pairs."""
     parts: dict[str, Any] = {}
     for part in ("tenth", "third"):
-        for (name, test), references in zip(TESTS.items(), both_references()):
+        for test, references in both_references().items():
             runs = runs_of(f"multi30k-{part}", test)
             if runs:
                 of_part = parts.setdefault(part, {"seeds": {system: len(each) for system, each in runs.items()}})
-                of_part[name] = gains(runs, references)
+                of_part[test] = gains(runs, references)
     return parts
 
 
@@ -168,10 +168,10 @@ def gains(runs: Runs, references: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def both_references() -> list[list[str]]:
+def both_references() -> dict[str, list[str]]:
     """The references of Multi30k's two tests; empty where the corpus is not there."""
-    paths = [plan("multi30k-controls").text(test, "de") for test in TESTS.values()]
-    return [text_of(path) if path.exists() else [] for path in paths]
+    paths = {test: plan("multi30k-controls").text(test, "de") for test in ("test_2016", "test_2017")}
+    return {test: text_of(path) if path.exists() else [] for test, path in paths.items()}
 
 
 def text_of(path: Path) -> list[str]:

@@ -320,6 +320,8 @@ class Plan:
             words: list[Word] = ["fairseq-syntax", "segment", "--lang", lang, "--input", *map(In, inputs)]
             if pieces.joint and lang == self.langs[1]:
                 words += ["--model", In(folder / f"segmentation.{self.langs[0]}.json")]
+            elif lang in pieces.models:
+                words += ["--model", In(located(pieces.models[lang], self.base))]
             else:
                 words += ["--train", pieces.method]
                 if pieces.method != "words":  # the size of these is one of the dictionary

@@ -169,6 +169,9 @@ class Pieces(Section):
     )
     model_type: Literal["unigram", "bpe"] = Field("unigram", description="of sentencepiece")
     character_coverage: dict[Name, float] = Field({}, description="of sentencepiece, by language")
+    models: dict[Name, str] = Field(
+        {}, description="by language: segmentation.LANG.json of other pieces, in place of a model trained here"
+    )
     joint: bool = Field(False, description="one model and one dictionary for both languages")
     threshold: int = Field(0, ge=0, description="words or pieces seen fewer times in training become <unk>")
     train_lines: int = Field(0, ge=0, description="train the model on so many lines drawn at random; 0: all")

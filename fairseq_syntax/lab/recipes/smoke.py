@@ -48,7 +48,7 @@ def smoke(recipe: Recipe) -> Recipe:
             "kept": None,
             "corpus": corpus,
             "parse": parse,
-            "pieces": recipe.pieces.model_copy(update={"size": size, "train_lines": 0}),
+            "pieces": recipe.pieces.model_copy(update={"size": size, "train_lines": 0, "models": {}}),
             "size": _narrow(recipe.size),
             "train": {**_short(recipe.train), "max-update": str(UPDATES), "max-tokens": "1000"},
             "systems": systems,
