@@ -28,7 +28,7 @@ FIXED = {
     "fairseq_syntax/README.md": "house.md",
     "fairseq_syntax/corpus/store/README.md": "store.md",
     "fairseq_syntax/corpus/parsing/README.md": "parsing.md",
-    "preprocess/README.md": "corpora.md",
+    "fairseq_syntax/corpus/readers/README.md": "corpora.md",
     "emulated_cuda/README.md": "emulated-cuda.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
