@@ -51,7 +51,7 @@ help:
 install: $(VENV)/.package
 
 demo: $(VENV)/.package
-	$(BIN)/python examples/toy/run.py
+	$(BIN)/python -m fairseq_syntax demo
 
 # The tests that use a GPU run apart: where there is none, an emulated one changes what PyTorch says of CUDA.
 ON_GPU = $(PYTEST) -p emulated_cuda.pytest_plugin -m gpu

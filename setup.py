@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 TOY = Path(__file__).parent / "examples" / "toy"
-FILES = ("*.py", "*.txt")  # the programs and what they read; not the results beside them
+FILES = ("*.py", "*.txt", "*.yaml")  # the programs and what they read; not the results beside them
 
 
 class BuildWithToy(build_py):

@@ -1,4 +1,4 @@
-"""``fairseq-syntax demo``: the toy corpora, with the programs that a checkout has in examples/toy."""
+"""``fairseq-syntax demo``: the recipe of the toy corpus, and what its models say of an ambiguous sentence."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, natural, positive
+from fairseq_syntax.cli.options import positive
 
 COMMAND = Command(
     group="start",
     summary="train the plain Transformer and PASCAL on a toy corpus, and compare them",
-    description="Write a toy corpus whose translation depends on the parse, train systems on it, and print what "
-    "they reach beside what can be reached: about 3 minutes on two cores. What is done already is not done again.",
-    example="fairseq-syntax demo --output runs/toy",
+    description="Run the recipe of a toy corpus whose translation depends on the parse, with two systems: about 3 "
+    "minutes on two cores. What is done already is not done again.",
+    example="fairseq-syntax demo --output runs/toy/demo",
 )
+SYSTEMS = ("transformer", "PASCAL")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--all", action="store_true", help="every system (hours)")
-    which.add_argument("--only", **SEVERAL, metavar="NAME", help="these rows; a wrong one lists all")
-    parser.add_argument("--output", default="runs/toy", metavar="DIR", help="default: runs/toy")
-    parser.add_argument("--workers", type=positive, default=2, metavar="N", help="systems trained at once (default: 2)")
-    parser.add_argument("--seeds", type=natural, **SEVERAL, metavar="N", help="train with each of these (default: 1)")
+    """Add the options and arguments."""
+    parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="default: runs/toy/demo")
+    parser.add_argument("--workers", type=positive, default=2, metavar="N", help="models at the same time (default: 2)")
 
 
 def toy_folder() -> Path:
@@ -36,17 +34,37 @@ def toy_folder() -> Path:
 
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "toy", package.parent / "examples" / "toy"):
-        if (folder / "run.py").exists():
+        if (folder / "toy.yaml").exists():
             return folder
     raise SyntaxDataError("the toy programs are not there", path=package / "toy", hint="install the package again")
 
 
 def main(args: argparse.Namespace) -> int:
-    import subprocess
-    import sys
+    from fairseq_syntax.cli import main as command
 
-    command = [sys.executable, str(toy_folder() / "run.py"), "--output", args.output, "--workers", str(args.workers)]
-    command += ["--all"] if args.all else []
-    command += ["--only", *args.only] if args.only else []
-    command += ["--seeds", *map(str, args.seeds)] if args.seeds else []
-    return subprocess.run(command).returncode
+    recipe = str(toy_folder() / "toy.yaml")
+    status = command(
+        ["run", recipe, "--output", args.output, "--only", *SYSTEMS, "--seeds", "1", "--workers", str(args.workers)]
+    )
+    if not status:
+        print(_said(Path(args.output)))
+    return status
+
+
+def _said(folder: Path) -> str:
+    """The first ambiguous sentence that the models translate differently, and a command to go on with."""
+    from fairseq_syntax.lab.scoring.outputs import read_text, read_translations
+
+    source, reference, choices = (read_text(folder / "toy" / f"test.{end}") for end in ("src", "tgt", "open"))
+    said = [read_translations(folder / "outputs" / "test" / f"{name}.1.out").lines for name in SYSTEMS]
+    lines = [number for number, choice in enumerate(choices) if choice and said[0][number] != said[1][number]]
+    lines = [number for number in lines if said[1][number] == reference[number]] or lines or [0]
+    number = lines[0]
+    rows = [("source", source[number]), ("reference", reference[number])]
+    rows += [(name, of[number]) for name, of in zip(SYSTEMS, said)]
+    shown = "\n".join(f"  {name:<12} {text}" for name, text in rows)
+    model = folder / "models" / SYSTEMS[1] / "1" / "checkpoint_last.pt"
+    parse = folder / "toy" / "test.src.conllu"
+    then = f"fairseq-syntax translate {model} --input {parse} --device cpu --output {folder / 'PASCAL.txt'}"
+    told = "The words of this sentence do not tell what its phrases belong to; its parse does:"
+    return f"\n{told}\n\n{shown}\n\nnext: {then}"

@@ -9,23 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_syntax.cli import demo
+from fairseq_syntax.cli import demo, run
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.cli.command import commands
 
 
-def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_of_the_toy_corpus_is_run_with_two_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls = []
-
-    def run(words: list[str]) -> subprocess.CompletedProcess[str]:
-        calls.append(words)
-        return subprocess.CompletedProcess(words, 3)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert command(["demo", "--only", "PASCAL", "DLAA", "--output", "here", "--seeds", "1", "2"]) == 3
-    (words,) = calls
-    assert words[0] == sys.executable and Path(words[1]) == demo.toy_folder() / "run.py"
-    assert words[2:] == ["--output", "here", "--workers", "2", "--only", "PASCAL", "DLAA", "--seeds", "1", "2"]
+    monkeypatch.setattr(run, "main", lambda args: calls.append(args) or 3)
+    assert command(["demo", "--output", str(tmp_path)]) == 3
+    (args,) = calls
+    assert Path(args.recipe) == demo.toy_folder() / "toy.yaml"
+    assert args.only == ["transformer", "PASCAL"] and args.output == str(tmp_path) and args.workers == 2
 
 
 def test_a_package_without_the_programs_says_so(

@@ -252,9 +252,7 @@ def test_make_installs_once_and_in_order(tmp_path):
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
         return log.read_text().splitlines()
 
-    steps = [
-        line for line in make("demo") if "install" in line or "venv" in line or "examples" in line or "tools" in line
-    ]
+    steps = [line for line in make("demo") if "install" in line or "venv" in line or " demo" in line or "tools" in line]
     order = [
         "-m venv",
         "tools/install_torch.py torch==",
@@ -262,10 +260,10 @@ def test_make_installs_once_and_in_order(tmp_path):
         "numpy cython",
         "fairseq-fixed==",
         "-e .[dev]",
-        "examples/toy",
+        "-m fairseq_syntax demo",
     ]
     assert [next(i for i, line in enumerate(steps) if part in line) for part in order] == list(range(len(order)))
-    assert make("demo") == ["examples/toy/run.py"]
+    assert make("demo") == ["-m fairseq_syntax demo"]
     stamp = tmp_path / ".venv" / ".package"
     os.utime(stamp, (0, 0))
     again = make("test")
@@ -277,7 +275,7 @@ def test_make_installs_once_and_in_order(tmp_path):
         assert [line for line in found if "uninstall" in line and "torch fairseq-fixed" in line] == found[:1]
         assert any(line.startswith("tools/install_torch.py torch==") for line in found)
         assert any("fairseq-fixed==" in line for line in found)
-        assert make("demo", *given) == make("demo") == ["examples/toy/run.py"]
+        assert make("demo", *given) == make("demo") == ["-m fairseq_syntax demo"]
     assert "make demo" in subprocess.run(["make", "help"], cwd=tmp_path, capture_output=True, text=True).stdout
 
 

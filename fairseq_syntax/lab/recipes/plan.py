@@ -229,7 +229,7 @@ class Plan:
             for name, texts in {"train": corpus.train, "valid": corpus.valid, **tests}.items():
                 test = name.removesuffix("=")
                 option = "--test" if name.endswith("=") else f"--{name}"
-                places = [str(located(text, self.base)) for text in texts]
+                places = [str(self._place(text)) for text in texts]
                 reads += split_files(places, langs, corpus.references.get(test, 1))
                 typed = [str(Out(Path(place))) for place in places]
                 typed[0] = f"{test}={typed[0]}" if option == "--test" else typed[0]
@@ -270,9 +270,11 @@ class Plan:
 
     def _parse_file(self, side: ParseSide, split: str) -> Path:
         assert side.files is not None
-        return plain_or_gz(
-            located(side.files.replace("{split}", split).replace("{folder}", str(self.folder)), self.base)
-        )
+        return plain_or_gz(self._place(side.files.replace("{split}", split)))
+
+    def _place(self, text: str) -> Path:
+        """A file that the recipe names, as seen from it; {folder} is the result folder."""
+        return located(text.replace("{folder}", os.path.abspath(self.folder)), self.base)
 
     def parses(self) -> list[Stage]:
         """A stage for each split of each side that is parsed."""
@@ -555,8 +557,8 @@ class Plan:
             words += ["--resamples", "0", "--trials", "0"]
         for option, pattern in (("--groups", score.groups), ("--lines", score.lines.get(table.lines))):
             if pattern is not None:
-                path = pattern.replace("{test}", table.test).replace("{folder}", str(self.folder))
-                words += [option, In(located(path, self.base))]
+                path = self._place(pattern.replace("{test}", table.test))
+                words += [option, In(path)]
         if also := [name for name in score.also_against if name in runs and baseline in runs]:
             words += ["--also-against", *also]
         words += ["--beer", score.beer] if score.beer else []

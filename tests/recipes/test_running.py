@@ -1,0 +1,141 @@
+"""A recipe runs: each stage once, again where what it is made from has changed, and on after a kill at any moment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fairseq_syntax
+from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.runner import Runner, typed
+from fairseq_syntax.lab.recipes.running import Work
+
+QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
+PACKAGE = Path(fairseq_syntax.__file__).parents[1]
+RECIPE = f"""
+corpus: {{source: en, target: de, train: corpus/train, valid: corpus/valid, tests: {{test: corpus/test}}}}
+parse: {{source: {{parser: fairseq_syntax.corpus.parsing.chain}}, controls: {{random: random}}}}
+pieces: {{size: 60}}
+train: {{lr: 0.1}}
+systems:
+  base: {{arch: transformer}}
+  other: {{arch: pascal_transformer, parse: random}}
+seeds: [1, 2]
+score: {{metrics: [bleu], trials: 0, resamples: 50}}
+env: {{PYTHONPATH: "{QUICK}:{PACKAGE}"}}
+"""
+RUN = """
+import sys
+from pathlib import Path
+from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.runner import Runner
+from fairseq_syntax.lab.recipes.running import Work
+path = Path(sys.argv[1])
+work = Work(Plan(load(path), path))
+sys.exit(bool(work.run(Runner(work.plan.folder, 2, work.variables))) or not work.report())
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    draw = random.Random(3)
+    words = ["a", "man", "in", "red", "shirt", "rides", "his", "bike", "near", "two", "dogs", "and", "one", "cat"]
+    for split, lines in (("train", 120), ("valid", 10), ("test", 40)):
+        for lang in ("en", "de"):
+            path = tmp_path / "corpus" / f"{split}.{lang}"
+            path.parent.mkdir(exist_ok=True)
+            text = (" ".join(draw.choices(words, k=draw.randint(4, 12))) for _ in range(lines))
+            path.write_text("".join(f"{line}\n" for line in text))
+    path = tmp_path / "r.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def run(path: Path, **changes: str) -> tuple[Work, list[str]]:
+    """Runs a recipe here; what was made, by the lines that say so."""
+    work = Work(Plan(load(path, changes), path))
+    said: list[str] = []
+    runner = Runner(work.plan.folder, 2, work.variables)
+    runner.say = said.append  # type: ignore[method-assign]
+    assert work.run(runner) == [], said
+    return work, sorted(line.partition(": started")[0] for line in said if ": started" in line)
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Data, parameters and translations, by their bytes."""
+    files = [f for part in ("data", "models", "outputs") for f in (folder / part).rglob("*") if f.is_file()]
+    named = [file for file in files if not file.name.startswith(".") and file.suffix != ".log"]
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in named}
+
+
+def scores(folder: Path) -> str:
+    return (folder / "report.md").read_text("utf-8").partition("## Wall time")[0].partition("## Scores")[2]
+
+
+def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
+    work, made = run(recipe)
+    assert {"corpus", "filter", "parse train.en", "control random", "train base/1", "train other/2"} <= set(made)
+    assert {"translate base/1 test", "score test"} <= set(made)
+    assert run(recipe)[1] == [], "all is done"
+    # a thread count, workers, other places and words touch nothing
+    moved = {"threads": "3", "workers": "2", "name": "another", "folder": str(work.plan.folder), "about": "words"}
+    assert run(recipe, **moved)[1] == []
+    # what is trained otherwise is trained anew, and what follows from it; nothing else
+    other = run(recipe, **{"systems.other.train.lr": "0.2"})[1]
+    runs = [f"other/{seed}" for seed in (1, 2)]
+    assert other == ["score test", *(f"train {name}" for name in runs), *(f"translate {name} test" for name in runs)]
+
+
+def test_another_text_with_the_same_words_for_training_costs_no_training(recipe):
+    run(recipe)
+    test = recipe.parent / "corpus/test.en"
+    test.write_text(test.read_text().replace("cat", "dog"))
+    made = run(recipe)[1]
+    assert "corpus" in made and "parse test.en" in made
+    assert not any(name.startswith(("train", "filter", "parse train")) for name in made)
+
+
+def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
+    work, _ = run(recipe)
+    monkeypatch.chdir(tmp_path)
+    elsewhere = Work(Plan(load(recipe), recipe, tmp_path / "typed"))
+    lines = typed(elsewhere.all_stages(), elsewhere.variables, lambda stage: False)
+    script = "\n".join(lines).replace("fairseq-syntax ", f"{sys.executable} -m fairseq_syntax ")
+    for name in ("preprocess", "train", "generate"):
+        script = script.replace(f"\nfairseq-{name} ", f"\n{sys.executable} -m fairseq_cli.{name} ")
+    environment = {**os.environ, "PYTHONPATH": f"{QUICK}:{PACKAGE}"}
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert content(tmp_path / "typed") == content(work.plan.folder)
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe):
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    command = [sys.executable, "-c", RUN, str(recipe)]
+    begun = time.monotonic()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    whole = time.monotonic() - begun
+    folder = recipe.parent / "runs" / "r"
+    expected, table = content(folder), scores(folder)
+    assert "| other | 2 |" in table and len([name for name in expected if name.endswith("_last.pt")]) == 4
+    folder.rename(recipe.parent / "whole")
+    draw = random.Random(7)
+    for _ in range(20):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(0.1, 0.5) * whole)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert content(folder) == expected
+    assert scores(folder) == table
