@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.options import SEVERAL, add_languages
 
 COMMAND = Command(
     group="start",
@@ -21,25 +22,21 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     from fairseq_syntax.lab.recipes.start import SYSTEMS
 
-    parser.add_argument("-s", "--source", required=True, metavar="LANG", help="language of the source")
-    parser.add_argument("-t", "--target", required=True, metavar="LANG", help="language of the target")
+    add_languages(parser)
     for name, text in (("train", "the training data"), ("valid", "the validation data")):
-        parser.add_argument(f"--{name}", nargs="+", action="extend", required=True, metavar="FILE", help=text)
+        parser.add_argument(f"--{name}", **SEVERAL, required=True, metavar="FILE", help=text)
     parser.add_argument(
         "--test",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         required=True,
         metavar="[NAME=]FILE",
         help="test sets: prefixes or .tsv files, or NAME=FILE FILE",
     )
     parser.add_argument(
         "--system",
-        nargs="+",
-        action="extend",
+        **SEVERAL,
         choices=SYSTEMS,
         metavar="NAME",
         help=f"beside the plain Transformer: {', '.join(SYSTEMS)} (default: pascal)",
@@ -69,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
         else:
             tests[Path(text).name.removesuffix(".gz").removesuffix(".tsv")] = [text]
     text = first_recipe(
-        path, args.source, args.target, args.train, args.valid, tests, args.system or ["pascal"], args.models
+        path, args.source_lang, args.target_lang, args.train, args.valid, tests, args.system or ["pascal"], args.models
     )
     with atomic_open(path) as file:
         file.write(text)
