@@ -72,6 +72,11 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
+def seeds_of(count: int) -> str:
+    """``1 seed``, ``3 seeds``."""
+    return f"{count} seed{'' if count == 1 else 's'}"
+
+
 def low_to_high(values: Sequence[float], form: str = "{:.1f}") -> str:
     """``1.3 to 1.6``, or one figure where they do not differ."""
     low, high = form.format(min(values)), form.format(max(values))
@@ -288,7 +293,12 @@ def parse_table(quality: Mapping[str, Any]) -> Table:
     plain = quality["rows"].get("transformer")
     notes = ["BLEU over the plain Transformer, 95 % intervals over sentences and seeds; bold: significant; (n): seeds"]
     if plain:
-        notes.insert(0, f"the plain Transformer has {plain['score']['BLEU']:.2f} BLEU ({plain['seeds']} seeds)")
+        notes.insert(0, f"the plain Transformer has {plain['score']['BLEU']:.2f} BLEU ({seeds_of(plain['seeds'])})")
+    for against, title in (("gain", "the plain Transformer"), ("to_gold", "the same system with gold trees")):
+        smallest = detectable(quality, against)
+        if smallest is not None:
+            found = f"the smallest difference from {title} that would be found four times in five"
+            notes.append(f"{found}: {smallest:.1f} BLEU (median of the rows)")
     return Table(
         f"ATIS English–Turkish, {quality['sentences']} sentences",
         ["trained and tested on", "UAS", *PARSE_SYSTEMS, "LDD, unsure"],
@@ -302,9 +312,13 @@ def _cell(quality: Mapping[str, Any], name: str) -> str:
     return f"{interval(row['gain']['BLEU'])} ({row['seeds']})" if row and row["gain"] else NOT_RUN
 
 
-def detectable(quality: Mapping[str, Any]) -> float | None:
-    """The median of the smallest differences from gold trees that these sentences and seeds can show."""
-    values = sorted(row["to_gold"]["BLEU"][3] for row in quality["rows"].values() if row["to_gold"])
+def detectable(quality: Mapping[str, Any], against: str) -> float | None:
+    """The median of the smallest differences that these sentences and seeds can show.
+
+    Args:
+        against: ``gain``, from the plain Transformer, or ``to_gold``, from the same system with gold trees
+    """
+    values = sorted(row[against]["BLEU"][3] for row in quality["rows"].values() if row[against])
     return values[len(values) // 2] if values else None
 
 
@@ -320,10 +334,10 @@ def quality_sentence(quality: Mapping[str, Any] | None) -> str:
         return "What a parser's errors cost is being measured with gold trees."
     costly = [f"{system} {figures[0]:+.1f}" for system, figures in losses.items() if is_significant(figures)]
     seeds = min(rows[f"{system}.random"]["seeds"] for system in losses)
-    smallest = detectable(quality)
+    smallest = detectable(quality, "to_gold")
     tested = f"Random trees in place of gold ones ({quality['attachment']['random']:.0f} % of the heads right)"
     power = f"; the smallest difference that {quality['sentences']} sentences would show is {smallest:.1f} BLEU"
-    of_seeds = f"{seeds} seed{'s' if seeds > 1 else ''}"
+    of_seeds = seeds_of(seeds)
     not_costly = [system for system in losses if not is_significant(losses[system])]
     parts = [
         f"change {listed(costly)} BLEU" if costly else "",
