@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a name under which browsers ask, beside localhost, where a proxy passes it on; * for any. "
         "With a --host that other machines reach, any is allowed",
     )
+    parser.add_argument(
+        "--examples", metavar="FILE", help="sentences to choose from on the page, one a line (the first twelve)"
+    )
     add_data(parser, "each model was")
     add_device(parser)
     source = parser.add_argument_group("parser")
@@ -91,12 +94,14 @@ def main(args: argparse.Namespace) -> None:
         raise SyntaxDataError(
             f"a package is missing: {error.name}", hint="pip install 'fairseq-syntax[serve]'"
         ) from error
+    from fairseq_syntax.runtime.files import read_lines
     from fairseq_syntax.use.serving.models import load_models, load_source
     from fairseq_syntax.use.serving.service import Service
 
     if args.parse_timeout is not None and args.missing_parse == "error":
         raise SyntaxDataError("--parse-timeout is for --missing-parse neutral")
     hosts = allowed_hosts(args.host, args.allowed_host)
+    examples = [line for line in map(str.strip, read_lines(args.examples)) if line][:12] if args.examples else []
     models = load_models(
         systems_by_name(args.model, model_name),
         data=args.data,
@@ -113,5 +118,6 @@ def main(args: argparse.Namespace) -> None:
         parse_timeout=args.parse_timeout,
     )
     service = Service(models, source, capacity=args.queue, batch_size=args.batch_size)
-    app = create_app(service, timeout=args.timeout, max_bytes=args.max_bytes, hosts=hosts)
+    options = {"timeout": args.timeout, "max_bytes": args.max_bytes, "hosts": hosts, "examples": examples}
+    app = create_app(service, **options)
     serve(app, args.host, args.port, grace=args.grace)

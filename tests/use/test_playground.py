@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from typing import Any
 
 import browser as chromium
 import numpy as np
@@ -59,8 +60,8 @@ class Naming:
     def relations(self) -> list[str]:
         return ["nmod", "obl"]
 
-    def translations(self, sentences: list[ParsedLine], beam: int, alignments: bool) -> list[list[Translation]]:
-        return [[Translation(self.of(line), [], -0.25)] for line in sentences]
+    def translations(self, sentences: list[ParsedLine], beam: int, *_: Any) -> list[list[Translation]]:
+        return [[Translation(self.of(line), [], -0.25), Translation("zweite", [], -1.0)][:beam] for line in sentences]
 
     def of(self, line: ParsedLine) -> str:
         word = len(line.words) - 2
@@ -70,7 +71,7 @@ class Naming:
         assert best[1] == line.heads[word] and best[2] == line.deprels[word], "tree and arcs say the same"
         return f"Fernrohr ({line.words[best[1]]}) <b>"
 
-    def attention(self, line: ParsedLine, beam: int) -> dict:
+    def attention(self, line: ParsedLine, beam: int, on_step: Any = None) -> dict:
         return {
             "words": line.words,
             "tags": line.upos,
@@ -481,7 +482,7 @@ def test_attention_of_a_trained_model_is_drawn(browser, toy, trained):
 class Mirror(Naming):
     """A model that says its source again, word for word."""
 
-    def translations(self, sentences: list[ParsedLine], beam: int, alignments: bool) -> list[list[Translation]]:
+    def translations(self, sentences: list[ParsedLine], beam: int, *_: Any) -> list[list[Translation]]:
         found = []
         for line in sentences:
             forms = [token.form for token in line.tokens]
@@ -554,3 +555,32 @@ def test_each_translation_is_in_its_models_language(browser):
         translate(browser, SENTENCE)
         assert browser.run(units.format(".unit.differs")) == [[], []], "languages are not compared"
         assert browser.run("document.querySelector('#difference').innerText") == ""
+
+
+def test_a_word_can_be_dragged_as_its_arc(page):
+    before = page.run("state.heads.join()")
+    box = "(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector(`{}`).getBoundingClientRect())"
+    page.run("scrollTo(0, 0)")
+    begin, end = (page.run(box.format(SPOT.format(i))) for i in (4, 1))
+    page.send("Input.dispatchMouseEvent", type="mousePressed", x=begin[0], y=begin[1], **MOUSE)
+    for x in (begin[0] + 20, end[0]):
+        page.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=end[1], button="left", buttons=1)
+    page.send("Input.dispatchMouseEvent", type="mouseReleased", x=end[0], y=end[1], **MOUSE)
+    rest(page)
+    assert page.run("state.heads[4]") == 1 and page.run("state.heads.join()") != before
+    assert page.run("state.taken") is None, "the end of a drag is no click"
+
+
+def test_further_translations_and_what_is_saved(page):
+    page.run("$('nbest').value = '3'; $('nbest').dispatchEvent(new Event('change')); 1")
+    rest(page)
+    assert page.run("document.querySelector('.card .further').innerText.trim()") == "zweite"
+    picture = page.run("pictureText()")
+    assert picture.startswith("<svg") and "--blue" in picture and 'class="spot' not in picture
+    assert page.run("parseNow() === state.parsed.conllu")
+
+
+def test_the_apis_page_needs_no_network(server, page):
+    page.open(f"http://127.0.0.1:{server.port}/docs")
+    assert page.run("document.querySelectorAll('h2').length") >= 5
+    assert not page.run("document.querySelectorAll('script, link, img').length")

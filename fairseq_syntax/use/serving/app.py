@@ -29,7 +29,7 @@ from fairseq_syntax.use.serving.messages import (
     TranslateAnswer,
     TranslateRequest,
 )
-from fairseq_syntax.use.serving.playground import playground
+from fairseq_syntax.use.serving.playground import api_page, playground
 from fairseq_syntax.use.serving.service import FullError, Service
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ def create_app(
     max_bytes: int = 1 << 20,
     upload_seconds: float = 10.0,
     hosts: Sequence[str] | None = None,
+    examples: Sequence[str] = (),
 ) -> FastAPI:
     """The application.
 
@@ -66,6 +67,7 @@ def create_app(
         max_bytes: of a request
         upload_seconds: for a request to arrive
         hosts: that it answers as (:func:`~fairseq_syntax.use.serving.guard.allowed_hosts`); None: any
+        examples: sentences to choose from on the page
     """
 
     @asynccontextmanager
@@ -82,7 +84,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    page = playground(models_of(service))
+    page = playground(models_of(service), examples)
 
     @app.post(
         "/translate",
@@ -125,6 +127,11 @@ def create_app(
     )
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        policy = "default-src 'none'; style-src 'unsafe-inline'"
+        return HTMLResponse(api_page(app.openapi()), headers={"content-security-policy": policy})
 
     @app.get("/", response_class=HTMLResponse, summary="A page to try the models on")
     async def index() -> HTMLResponse:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
+import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.use.pages.page import self_contained
 
@@ -23,15 +26,51 @@ class Page:
     policy: str
 
 
-def playground(models: Models) -> Page:
-    """The page for these models."""
-    html = self_contained(
-        Path(__file__).with_name("playground.html"), title="fairseq-syntax playground", data=models.model_dump()
+def playground(models: Models, examples: Sequence[str] = ()) -> Page:
+    """The page for these models.
+
+    Args:
+        examples: sentences to choose from; without any, English ones where the models' source is English
+    """
+    page = self_contained(
+        Path(__file__).with_name("playground.html"),
+        title="fairseq-syntax playground",
+        data={**models.model_dump(), "examples": list(examples)},
     )
-    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return Page(html, policy)
+    return Page(page, policy)
+
+
+_API = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>API</title><style>
+:root { color-scheme: light dark }
+body { font: 1rem/1.5 sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem }
+pre { overflow-x: auto; padding: .6rem; border: 1px solid #8885; border-radius: 6px }
+h2 { margin-top: 2rem }
+</style>"""
+
+
+def api_page(description: Mapping[str, Any]) -> str:
+    """An OpenAPI description to read, which fetches nothing: every path, its examples and answers."""
+    info = description["info"]
+    parts = [_API, f"<h1>{html.escape(info['title'])} {info['version']}</h1><p>{html.escape(info['description'])}</p>"]
+    parts.append(
+        '<p>For programs: <a href="/openapi.json">openapi.json</a>. <a href="/">The page to try models on.</a></p>'
+    )
+    for path, methods in description["paths"].items():
+        for method, about in methods.items():
+            parts.append(f"<h2>{method.upper()} {html.escape(path)}</h2><p>{html.escape(about.get('summary', ''))}. ")
+            parts.append(html.escape(about.get("description", "")) + "</p>")
+            content = about.get("requestBody", {}).get("content", {}).get("application/json", {})
+            for example in content.get("examples", {}).values():
+                body = html.escape(json.dumps(example["value"], ensure_ascii=False, indent=1))
+                parts.append(f"<p>{html.escape(example['summary'])}</p><pre>{body}</pre>")
+            answers = about["responses"].items()
+            rows = "".join(f"<li>{status}: {html.escape(a.get('description', ''))}</li>" for status, a in answers)
+            parts.append(f"<p>Answers:</p><ul>{rows}</ul>")
+    return "".join(parts)
