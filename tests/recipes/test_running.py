@@ -133,7 +133,7 @@ def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe):
     draw = random.Random(7)
     for _ in range(20):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(draw.uniform(0.1, 0.5) * whole)
+        time.sleep(draw.uniform(0.05, 0.25) * whole)
         process.send_signal(signal.SIGKILL)
         process.wait()
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)

@@ -130,8 +130,7 @@ class Plan:
 
     def checkpoint(self, run: Run) -> Path:
         """The model that translates."""
-        name = "average" if self.recipe.translate.average else self.recipe.translate.checkpoint
-        return self.model(run) / f"checkpoint_{name}.pt"
+        return self.model(run) / f"checkpoint_{self.recipe.translate.checkpoint}.pt"
 
     def output(self, run: Run, test: str, variant: str = MAIN) -> Path:
         """A run's translations of a test set."""
@@ -436,9 +435,7 @@ class Plan:
         words: list[Word] = ["fairseq-train", Out(data), *PLUGIN, "-s", self.langs[0], "-t", self.langs[1]]
         words += ["--arch", system.arch, *options(values), "--seed", str(run.seed)]
         words += [Free("--cpu")] if recipe.device == "cpu" else []
-        if recipe.translate.average:
-            words += ["--keep-last-epochs", str(recipe.translate.average)]
-        elif not {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys():
+        if not {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys():
             words.append(Free("--no-epoch-checkpoints"))
         log = folder / "train.log"
         words += [Free("--no-progress-bar"), Free("--log-interval"), Free("100"), Free("--log-file"), Out(log)]
@@ -446,11 +443,6 @@ class Plan:
         reads = self._reads(data, parse, ["train", "valid"])
         made = [folder / f"checkpoint_{name}.pt" for name in dict.fromkeys([recipe.translate.checkpoint, "last"])]
         commands = [Command(tuple(words))]
-        if recipe.translate.average:
-            average = folder / "checkpoint_average.pt"
-            made.append(average)
-            last: list[Word] = ["fairseq-syntax", "average", Out(folder), "--last", str(recipe.translate.average)]
-            commands.append(Command((*last, Free("--output"), Out(average))))
         stale = (f"{folder}/*.pt", f"{folder}/train.log")
         return self._stage("train", f"train {run}", tuple(commands), tuple(made), reads, stale=stale, run=str(run))
 

@@ -208,7 +208,6 @@ class Translate(Section):
     __pydantic_extra__: dict[str, Scalar | list[Scalar] | None]
 
     checkpoint: Literal["best", "last"] = Field("best", description="best on the validation data, or the last one")
-    average: int = Field(0, ge=0, description="average the last N epochs' checkpoints; 0: none")
     variants: dict[Name, Variant] = Field({}, description="further translations, each with a table of its own")
 
     @property

@@ -38,7 +38,7 @@ def smoke(recipe: Recipe) -> Recipe:
     }
     size = recipe.pieces.size or PIECES
     size = min(size, PIECES) if isinstance(size, int) else {lang: min(one, PIECES) for lang, one in size.items()}
-    translate = recipe.translate.model_copy(update={"average": min(recipe.translate.average, 1)})
+    translate = recipe.translate.model_copy()
     extra = {key: value for key, value in recipe.translate.options.items() if key != "fp16"}
     translate.__pydantic_extra__ = {**extra, "beam": "2", "max-len-a": "0", "max-len-b": "12"}
     return recipe.model_copy(
