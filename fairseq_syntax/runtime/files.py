@@ -326,7 +326,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         with as_data_error(path):
             lock.acquire()
     except OSError as error:
-        _check_locks(path, error)
+        _check_locks(lock, path, error)
     try:
         yield
     finally:
@@ -355,16 +355,18 @@ def hold_folder(folder: str | os.PathLike[str]) -> None:
         message = "another process is writing to this folder"
         raise SyntaxDataError(message, path=folder, hint="wait for its end, or name another folder") from None
     except OSError as error:
-        _check_locks(folder, error)
+        _check_locks(lock, folder, error)
     _held[path] = lock
 
 
-def _check_locks(path: str | os.PathLike[str], error: OSError) -> None:
-    """Raises SyntaxDataError unless nothing is locked: on a file system without locks, or where nobody may write.
+def _check_locks(lock: FileLock, path: str | os.PathLike[str], error: OSError) -> None:
+    """Raises SyntaxDataError unless nothing is locked: on a file system without locks, or in a read-only folder.
 
-    What then has to be written there fails by itself; what is done already has nothing to write.
+    What has to be written there fails by itself; what is done already has nothing to write. A lock of somebody
+    else's in a folder that both may write is an error: the two would not wait for each other.
     """
-    if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EROFS, errno.EACCES, errno.EPERM):
+    writable = os.access(os.path.dirname(lock.lock_file), os.W_OK)
+    if error.errno not in (errno.ENOLCK, errno.ENOTSUP) and writable:
         raise _data_error(path, error) from error
 
 
