@@ -1,11 +1,11 @@
-"""The README's commands, run in their order in an empty folder."""
+"""The README's commands, and the links of every page."""
 
 from __future__ import annotations
 
-import os
+import argparse
 import re
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,23 +14,19 @@ ROOT = Path(__file__).resolve().parents[2]
 TREES = ("bench", "docs", "examples", "fairseq_syntax", "preprocess", "tests", "tools")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+@pytest.mark.checkout
+def test_commands_of_the_readme_are_ones() -> None:
+    """Every command of this package in its blocks is accepted by its parser."""
+    from fairseq_syntax.cli.command import add_command, load
 
-
-@pytest.mark.slow
-def test_commands(tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": python_path, "PYTHONWARNINGS": "ignore"}
-    script = "set -euo pipefail\n" + "\n".join(blocks("bash"))
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert len((tmp_path / "test.txt").read_text("utf-8").splitlines()) == 50
-    assert "BLEU" in done.stdout
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+    commands = [line for block in blocks for line in block.splitlines() if line.startswith("fairseq-syntax ")]
+    assert len(commands) >= 3
+    for command in commands:
+        words = shlex.split(command, comments=True)[1:]
+        parser, module = argparse.ArgumentParser(), load(words[0])
+        module.add_arguments(add_command(parser.add_subparsers(dest="subcommand"), words[0], module.COMMAND))
+        assert parser.parse_args(words).subcommand == words[0]
 
 
 def anchors(page: Path) -> set[str]:

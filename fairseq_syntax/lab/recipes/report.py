@@ -60,14 +60,15 @@ class Section:
 
 def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
     """Write report.md and report.html into the recipe's folder; their paths."""
-    sections = [*report(plan, results), *pictures(plan, results)]
+    text = list(report(plan, results))
+    sections = [*text, *pictures(plan, results)]
     pages = plan.folder / "report.md", plan.folder / "report.html"
-    markdown = as_markdown(plan, sections)
-    own = [located(plan.recipe.page, plan.base)] if plan.recipe.page else []
     make_folder(plan.folder)
-    for page in (pages[0], *own):
-        with atomic_open(page) as file:
-            file.write(markdown)
+    with atomic_open(pages[0]) as file:
+        file.write(as_markdown(plan, sections))
+    if plan.recipe.page:  # beside the recipe, without the pictures, which are the folder's
+        with atomic_open(located(plan.recipe.page, plan.base)) as file:
+            file.write(as_markdown(plan, text))
     with atomic_open(pages[1]) as file:
         file.write(as_html(plan, sections, results))
     return pages
