@@ -96,7 +96,7 @@ def test_a_read_only_folder(tmp_path, monkeypatch):
     with pytest.raises(SyntaxDataError, match=r"file: cannot be written: Permission denied"):
         write(tmp_path / "file")
     monkeypatch.setattr(os, "open", refuse)
-    with locked(tmp_path / "file"):  # what is done already can be read there
+    with pytest.raises(SyntaxDataError, match=r"file: cannot be written: Permission denied"), locked(tmp_path / "file"):
         pass
 
 
