@@ -167,6 +167,7 @@ def test_the_command_scores_pairs_with_the_parse_that_is_given(toy, trained, tmp
     # A model that knows control parses is not given real ones, nor has it a parser.
     controlled, real = tmp_path / "controlled", f"{tmp_path}/p.conllu"
     shutil.copytree(toy.data, controlled)
+    (controlled / "manifest.json").unlink(missing_ok=True)  # which would notice that labels change
     labels = controlled / "labels.en.json"
     labels.write_text(json.dumps({**json.loads(labels.read_text()), "parsed_with": {"control": ["linear"]}}))
     # The checkpoint is of before they remembered that: the data directory says it.
