@@ -15,10 +15,10 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_syntax.data.batch import places_of, unpack
+from fairseq_syntax.data.batch import places_of, target_syntax, unpack
 from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
+from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses
 from fairseq_syntax.model.options import check_options, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
@@ -134,14 +134,15 @@ class LaSynEMCriterion(FairseqCriterion):
         if first:
             check_tags(decoder, self.task)
             self._checked = decoder
-        if "tgt_syntax" not in sample:
+        syntax = target_syntax(sample)
+        if syntax is None:
             raise SyntaxDataError(
                 "the tag loss needs the target's parse, and this batch has none",
                 hint="use --task syntax_translation on data with a parsed target, or set --tag-weight 0",
             )
-        tags = decoder.target_values(sample["target"], sample["tgt_syntax"])
+        tags = decoder.target_values(sample["target"], syntax)
         # Of the first batch only: the host waits for the device.
-        if first and self.training and not tags.gt(0).any() and unpack(sample["tgt_syntax"]).pieces.numel():
+        if first and self.training and not tags.gt(0).any() and unpack(syntax).pieces.numel():
             raise SyntaxDataError(
                 f"no word of the first batch has a {str(decoder.tags).upper()} tag",
                 hint="parse the target with a tagger and binarize again",
@@ -152,18 +153,16 @@ class LaSynEMCriterion(FairseqCriterion):
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Sum over workers and batches."""
 
-        def total(key: str) -> Any:
-            return sum(log.get(key, 0) for log in logging_outputs)
-
-        size, tokens = total("sample_size"), total("ntokens")
-        metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=3)
-        metrics.log_scalar("nll_loss", total("nll_loss") / tokens / math.log(2), tokens, round=3)
+        sums = sums_on_host(logging_outputs)
+        size, tokens = sums["sample_size"], sums["ntokens"]
+        metrics.log_scalar("loss", sums["loss"] / size / math.log(2), size, round=3)
+        metrics.log_scalar("nll_loss", sums["nll_loss"] / tokens / math.log(2), tokens, round=3)
         metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg))
-        tags = total("tag_total")
+        tags = sums.get("tag_total", 0)
         if tags > 0:
-            metrics.log_scalar("tag_loss", total("tag_loss") / tags / math.log(2), tags, round=3)
-            metrics.log_scalar("tag_accuracy", 100.0 * total("tag_correct") / tags, tags, round=2)
-        reduce_head_metrics(logging_outputs)
+            metrics.log_scalar("tag_loss", sums["tag_loss"] / tags / math.log(2), tags, round=3)
+            metrics.log_scalar("tag_accuracy", 100.0 * sums["tag_correct"] / tags, tags, round=2)
+        reduce_head_metrics(sums)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

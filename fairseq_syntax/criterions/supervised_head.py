@@ -11,7 +11,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from fairseq.logging import metrics
 
-from fairseq_syntax.model.losses import reduce_head_metrics, system_losses
+from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses
 
 
 @register_criterion("supervised_head", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
@@ -46,11 +46,11 @@ class SupervisedHeadCriterion(LabelSmoothedCrossEntropyCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs) -> None:
-        super().reduce_metrics(logging_outputs)
-        sample_size = sum(log["sample_size"] for log in logging_outputs)
-        translation = sum(log["translation_loss"] for log in logging_outputs)
-        metrics.log_scalar("translation_loss", translation / sample_size / math.log(2), sample_size, round=3)
-        reduce_head_metrics(logging_outputs)
+        sums = sums_on_host(logging_outputs)
+        super().reduce_metrics([sums])
+        size = sums["sample_size"]
+        metrics.log_scalar("translation_loss", sums["translation_loss"] / size / math.log(2), size, round=3)
+        reduce_head_metrics(sums)
 
 
 @register_criterion("lisa", dataclass=LabelSmoothedCrossEntropyCriterionConfig)

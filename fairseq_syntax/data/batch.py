@@ -11,7 +11,7 @@ side or on the other sentences. Columns are 0-based.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_syntax.corpus.store.flat import ARC_FIELDS, LABEL_FIELDS, WORD_FIELDS, FlatArcs, FlatSyntax, Lengths
 
-__all__ = ["PieceArcs", "SyntaxBatch", "pack"]
+__all__ = ["PieceArcs", "SyntaxBatch", "in_one_transfer", "pack", "target_syntax"]
 
 Made = TypeVar("Made")
 
@@ -47,6 +47,7 @@ class Layout:
     n_arcs: int | None  # of the batch; None: it brings none
     n_piece_arcs: int | None
     has_parsed: bool
+    begin: int = 0  # elements of the tensor before these, of the other side's syntax
 
 
 class PackedSyntax(TypedDict):
@@ -93,6 +94,28 @@ def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
     }
 
 
+def in_one_transfer(batch: dict[str, Any]) -> dict[str, Any]:
+    """fairseq's batch whose source and target syntax, each packed, are in one tensor: that of ``src_syntax``.
+
+    :func:`target_syntax` finds the target's again.
+    """
+    source, target = batch["net_input"]["src_syntax"], batch["tgt_syntax"]
+    both = torch.cat([target["packed"], source["packed"]])
+    layout = replace(source["layout"], begin=len(target["packed"]))
+    batch["net_input"]["src_syntax"] = {"packed": both, "layout": layout}
+    batch["tgt_syntax"] = {"layout": target["layout"]}
+    return batch
+
+
+def target_syntax(sample: Mapping[str, Any]) -> BatchSyntax | None:
+    """The syntax of the target, where the batch brings it."""
+    syntax = sample.get("tgt_syntax")
+    if not isinstance(syntax, dict) or "packed" in syntax:
+        return syntax
+    source = sample["net_input"]["src_syntax"]
+    return {"packed": source["packed"][: source["layout"].begin], "layout": syntax["layout"]}
+
+
 def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     """What was packed, as views; what was not, as it is."""
     if isinstance(syntax, FlatSyntax):
@@ -102,7 +125,7 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     sizes = [B, B, *[W] * len(WORD_FIELDS)]
     sizes += [] if A is None else [B, *[A] * (len(ARC_FIELDS) - 1)]
     sizes += [B] if layout.has_parsed else []
-    n_pieces, n_words, pieces, head, deprel, upos, xpos, *rest = syntax["packed"].split(sizes)
+    n_pieces, n_words, pieces, head, deprel, upos, xpos, *rest = syntax["packed"][layout.begin :].split(sizes)
     parsed = rest.pop() if layout.has_parsed else None
     arcs = None
     if A is not None:
@@ -279,7 +302,7 @@ class SyntaxBatch:
 
         Args:
             per_word: [W]
-            other: what ``</s>`` and padding get, a scalar or [B, T]
+            other: what ``</s>`` and padding get, a number of that dtype or [B, T]
 
         Returns:
             [B, T] of ``per_word``'s dtype
@@ -287,7 +310,8 @@ class SyntaxBatch:
         if not per_word.numel():  # a batch of empty lines: nothing to spread, and nothing to index
             per_word = per_word.new_zeros(1)
         spread = per_word[self.word_of_piece.clamp(min=0)]
-        other = torch.as_tensor(other, dtype=spread.dtype, device=spread.device)
+        if isinstance(other, Tensor):
+            other = other.to(spread.dtype)
         return torch.where(self.real, spread, other)
 
     @cached_property

@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.corpus.store.flat import FlatSyntax, concatenate
 from fairseq_syntax.corpus.store.schema import sizes_fingerprint
-from fairseq_syntax.data.batch import PackedSyntax, pack
+from fairseq_syntax.data.batch import PackedSyntax, in_one_transfer, pack
 from fairseq_syntax.errors import SyntaxDataError
 
 if TYPE_CHECKING:
@@ -172,4 +172,6 @@ class SyntaxPairDataset(LanguagePairDataset):
             batch["net_input"]["src_syntax"] = self.source_syntax.collate(batch["id"])
         if batch and self.target_syntax is not None:
             batch["tgt_syntax"] = self.target_syntax.collate(batch["id"])
+            if self.source_syntax is not None:
+                batch = in_one_transfer(batch)
         return batch

@@ -203,7 +203,8 @@ class SyntaxSelfAttention(MultiheadAttention):
             inner.append((term, slice(start - dense.start, stop - dense.start), inputs))
         for term, h, inputs in inner:
             scores = torch.cat([scores[:, : h.start], term.scores(scores[:, h], inputs), scores[:, h.stop :]], dim=1)
-        observed = scores[:, [i - dense.start for i in observe]] if observe else None
+        # one by one: a list of indices would be copied to the device, and waited for
+        observed = torch.stack([scores[:, i - dense.start] for i in observe], dim=1) if observe else None
         if attn_mask is not None:
             scores = scores + causal_mask(attn_mask, key_padding_mask)
         elif key_padding_mask is not None:

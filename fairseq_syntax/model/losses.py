@@ -14,7 +14,7 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.batch import SyntaxBatch, target_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import HeadLoss, HeadSystem, Step
 
@@ -29,8 +29,9 @@ def _supervised_steps(
             if not system.supervises():
                 continue
             step = extra[f"{side}_step"]
-            if side == "decoder" and step.syntax is None and sample.get("tgt_syntax") is not None:
-                step.syntax = SyntaxBatch(sample["tgt_syntax"], sample["target"], model.decoder.padding_idx)
+            syntax = target_syntax(sample) if side == "decoder" and step.syntax is None else None
+            if syntax is not None:
+                step.syntax = SyntaxBatch(syntax, sample["target"], model.decoder.padding_idx)
             yield system, step
 
 
@@ -72,13 +73,30 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
     return total, log
 
 
-def reduce_head_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-    """Log what :func:`system_losses` noted: NAME_loss in bits per token, and NAME_uas in percent of the words."""
-    for name in sorted({key.removesuffix("_nll") for log in logging_outputs for key in log if key.endswith("_nll")}):
-        nll, tokens, correct, words = (
-            sum(log.get(f"{name}_{what}", 0) for log in logging_outputs)
-            for what in ("nll", "tokens", "correct", "words")
-        )
+def sums_on_host(logging_outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Each entry of the logging outputs, summed over them, as a number of the host.
+
+    What is on a device comes in one read. fairseq's meters, given tensors, wait for the device for each of them, and up
+    to four times.
+    """
+    sums: dict[str, Any] = {}
+    for output in logging_outputs:
+        for name, value in output.items():
+            sums[name] = sums[name] + value if name in sums else value
+    tensors = {name: value for name, value in sums.items() if torch.is_tensor(value)}
+    if tensors:
+        sums.update(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))
+    return sums
+
+
+def reduce_head_metrics(sums: Mapping[str, float]) -> None:
+    """Log what :func:`system_losses` noted: NAME_loss in bits per token, and NAME_uas in percent of the words.
+
+    Args:
+        sums: of the logging outputs, by :func:`sums_on_host`
+    """
+    for name in sorted(key.removesuffix("_nll") for key in sums if key.endswith("_nll")):
+        nll, tokens, correct, words = (sums[f"{name}_{what}"] for what in ("nll", "tokens", "correct", "words"))
         if tokens > 0:
             metrics.log_scalar(f"{name}_loss", nll / tokens / math.log(2), tokens, round=3)
         if words > 0:

@@ -69,7 +69,7 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
         # The loader leaves its counts on the host; without them it waits for the device here, as fairseq's does.
         lengths = src_lengths.cpu() if syntax is None else torch.from_numpy(syntax.lengths.pieces.astype("int64")) + 1
-        states, hiddens, cells = self.run(self.lstm, self.embed(x, syntax), lengths)
+        states, hiddens, cells = self.run(self.lstm, self.embed(x, syntax), lengths, src_lengths)
         return self.enrich(Encoded(states, hiddens, cells, tokens.eq(self.padding_idx).t(), syntax=syntax), x)
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
@@ -80,21 +80,24 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         """Change what the decoder will read; ``x`` [S, B, C] are the source embeddings, after dropout."""
         return encoded
 
-    def run(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, lstm: nn.LSTM, x: Tensor, lengths: Tensor, same_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run an LSTM over [S, B, C]: states [S, B, E], zero on padding, and last hiddens and cells [L, B, E].
 
-        ``lengths`` [B] int64 lie on the host and are at least 1.
+        Args:
+            lengths: [B] int64 on the host, at least 1
+            same_lengths: where ``x`` is
         """
-        # Sorted here, and not by PyTorch, which takes the order back from the device. fairseq's batches are sorted.
-        order = lengths.argsort(descending=True, stable=True)
-        is_sorted = torch.equal(order, torch.arange(len(order)))
+        # Sorted here, in both places, and not by PyTorch, which sorts on the host, copies the order to the device and
+        # takes it back. fairseq's batches are sorted.
+        is_sorted = bool((lengths[:-1] >= lengths[1:]).all())
         if not is_sorted:
-            x, lengths = x.index_select(1, order.to(x.device, non_blocking=True)), lengths[order]
+            order = same_lengths.argsort(descending=True, stable=True)
+            x, lengths = x.index_select(1, order), lengths.sort(descending=True).values
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
         packed, (hiddens, cells) = lstm(packed)
         states, _ = nn.utils.rnn.pad_packed_sequence(packed, total_length=x.size(0))
         if not is_sorted:
-            back = order.argsort().to(x.device, non_blocking=True)
+            back = order.argsort()
             states, hiddens, cells = (t.index_select(1, back) for t in (states, hiddens, cells))
         if lstm.bidirectional:
             hiddens, cells = self.combine_bidir(hiddens, x.size(1)), self.combine_bidir(cells, x.size(1))

@@ -122,7 +122,7 @@ class TwoEncoders(SyntaxLSTMEncoder):
         syntax = encoded.syntax
         assert syntax is not None  # the encoder has checked that it is there
         units = unit_vectors(self.convolution, x, syntax)[word_grid(syntax).t()]
-        return replace(encoded, second=self.run(self.unit_lstm, units, word_counts(syntax)))
+        return replace(encoded, second=self.run(self.unit_lstm, units, word_counts(syntax), syntax.n_words))
 
 
 @dataclass

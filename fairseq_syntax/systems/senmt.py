@@ -66,7 +66,7 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         line = syntax.batch_of_word
         grid = word_grid(syntax)
         grid = grid.index_put((line, place), torch.arange(line.numel(), device=line.device))  # [B, W'], in that order
-        states, _, _ = self.run(lstm, words[grid.t()], word_counts(syntax))
+        states, _, _ = self.run(lstm, words[grid.t()], word_counts(syntax), syntax.n_words)
         states = F.pad(states, (0, 0, 0, 0, 0, 1))
         place = syntax.of_word(place, grid.size(1)).t()
         return states[place, torch.arange(place.size(1), device=place.device)]

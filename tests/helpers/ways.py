@@ -89,6 +89,7 @@ class Bench:
     data: Path
     joined: Path
     work: Path
+    device: str = "--cpu"  # or "", for a GPU
     pair: Pair = field(default_factory=Pair)
 
     @property
@@ -143,19 +144,19 @@ def make(directory: Path) -> Bench:
 # ------------------------------------------------------------------------------------------------------------- the ways
 
 
-def training_options(row: str, more: str, updates: int, criterion: str | None = None) -> list[str]:
+def training_options(bench: Bench, row: str, more: str, updates: int, criterion: str | None = None) -> list[str]:
     """What fairseq-train is given, beside the data and where to save; ``criterion`` in place of the row's options."""
     sizes = TRANSFORMER if row in TRANSFORMERS else LSTM
     system = ROWS[row] if criterion is None else f"{ROWS[row].partition(' --criterion ')[0]} {criterion}"
     return (
         f"--task syntax_translation -s en -t de --optimizer adam --lr 0.01 --max-tokens 400 --seed 5 --num-workers 0 "
-        f"--log-format none --max-update {updates} --cpu --no-epoch-checkpoints {sizes} {system} {more}"
+        f"--log-format none --max-update {updates} {bench.device} --no-epoch-checkpoints {sizes} {system} {more}"
     ).split()
 
 
 def train(bench: Bench, row: str, out: Path, more: str = "", data: str | Path | None = None, updates: int = 3) -> Path:
     """fairseq-train for a few updates; the last checkpoint."""
-    fairseq("train", data or bench.data, "--save-dir", out, *training_options(row, more, updates))
+    fairseq("train", data or bench.data, "--save-dir", out, *training_options(bench, row, more, updates))
     return out / "checkpoint_last.pt"
 
 
@@ -196,7 +197,8 @@ def checkpoint(bench: Bench, row: str) -> Path:
 def translate(bench: Bench, *paths: Path, more: str = "", data: Path | None = None) -> None:
     """fairseq-generate over the test set: every sentence has a translation."""
     options = (
-        "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --cpu --max-tokens 400 --num-workers 0 " + more
+        "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --max-tokens 400 --num-workers 0 "
+        f"{bench.device} {more}"
     )
     printed = fairseq("generate", data or bench.data, "--path", ":".join(map(str, paths)), *options.split())
     found = {line.split("\t")[0] for line in printed.splitlines() if line.startswith("H-")}
@@ -222,27 +224,27 @@ def joined(bench: Bench, row: str, out: Path) -> None:
 def adaptive(bench: Bench, row: str, out: Path) -> None:
     """With fairseq's own criterion for it, in place of the row's."""
     criterion = "--criterion adaptive_loss --ddp-backend legacy_ddp --adaptive-softmax-cutoff 10,20"
-    fairseq("train", bench.data, "--save-dir", out, *training_options(row, "", 2, criterion))
+    fairseq("train", bench.data, "--save-dir", out, *training_options(bench, row, "", 2, criterion))
     translate(bench, out / "checkpoint_last.pt")
 
 
 def twice(bench: Bench, row: str, out: Path) -> None:
     """With fairseq's R-Drop, whose batches come twice in one, in place of the row's criterion."""
     criterion = "--criterion label_smoothed_cross_entropy_with_rdrop --label-smoothing 0.1 --rdrop-alpha 5"
-    fairseq("train", bench.data, "--save-dir", out, *training_options(row, "", 2, criterion))
+    fairseq("train", bench.data, "--save-dir", out, *training_options(bench, row, "", 2, criterion))
     translate(bench, out / "checkpoint_last.pt")
 
 
 def aligned(bench: Bench, row: str, out: Path) -> None:
     """With fairseq's criterion that learns given alignments, in place of the row's."""
     criterion = "--criterion label_smoothed_cross_entropy_with_alignment --label-smoothing 0.1 --load-alignments"
-    fairseq("train", bench.data, "--save-dir", out, *training_options(row, "", 2, criterion))
+    fairseq("train", bench.data, "--save-dir", out, *training_options(bench, row, "", 2, criterion))
     translate(bench, out / "checkpoint_last.pt")
 
 
 def two_processes(more: str, bench: Bench, row: str, out: Path) -> None:
     """Two processes train together, and the model translates."""
-    bench.pair.run(_train_in_one_of_two, [bench.data, "--save-dir", out, *training_options(row, more, 3)])
+    bench.pair.run(_train_in_one_of_two, [bench.data, "--save-dir", out, *training_options(bench, row, more, 3)])
     translate(bench, out / "checkpoint_last.pt")
 
 
@@ -255,9 +257,9 @@ def one_of_four(bench: Bench, row: str, out: Path) -> None:
     steps += "--max-tokens 4000 "
     if row in LSTMS:
         steps = steps.replace("--attention-dropout 0", "")
-    many = [bench.data, "--save-dir", out, *training_options(row, steps + "--batch-size 15 --update-freq 2", 99)]
+    many = [bench.data, "--save-dir", out, *training_options(bench, row, steps + "--batch-size 15 --update-freq 2", 99)]
     figures = bench.pair.run(_train_in_one_of_two, many)[0]
-    whole = [bench.data, "--save-dir", out / "one", *training_options(row, steps + "--batch-size 40", 99)]
+    whole = [bench.data, "--save-dir", out / "one", *training_options(bench, row, steps + "--batch-size 40", 99)]
     expected = logged(whole)
     names = {"loss", "nll_loss", "translation_loss", "ppl", "num_updates"}
     for one, other in zip(expected, figures, strict=True):
@@ -346,7 +348,8 @@ def interact(bench: Bench, row: str, more: str = "", constraint: str = "") -> st
     blocks = (bench.data.parent / "raw" / "test.en.conllu").read_text(encoding="utf-8").split("\n\n")
     sentences = ["\n".join(l for l in b.splitlines() if not l.startswith("#")) for b in blocks]
     lines = ["\\n".join(s.splitlines()).replace("\t", "\\t") + constraint for s in sentences if s.strip()][:5]
-    options = "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --cpu --buffer-size 3 " + more
+    options = "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --buffer-size 3 "
+    options += f"{bench.device} {more}"
     saved, sys.stdin = sys.stdin, StringIO("".join(line + "\n" for line in lines))
     try:
         printed = fairseq("interactive", bench.data, "--path", checkpoint(bench, row), *options.split())
@@ -362,7 +365,8 @@ def interactive(bench: Bench, row: str, out: Path) -> None:
 
 
 def validated(bench: Bench, row: str, out: Path) -> None:
-    options = "--task syntax_translation --valid-subset test --max-tokens 400 --cpu --num-workers 0 --log-format none"
+    options = "--task syntax_translation --valid-subset test --max-tokens 400 --num-workers 0 --log-format none "
+    options += bench.device
     fairseq("validate", bench.data, "--path", checkpoint(bench, row), *options.split())
 
 

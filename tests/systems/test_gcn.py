@@ -101,14 +101,14 @@ def test_where_it_acts_in_an_lstm():
     after, before = model("gcn_lstm"), model("gcn_lstm", gcn_after="embeddings")
     with torch.no_grad():
         encoded = after.encoder(inputs["src_tokens"], inputs["src_lengths"], inputs["src_syntax"])
-        states, hiddens, _ = after.encoder.run(
-            after.encoder.lstm, after.encoder.embed_tokens(inputs["src_tokens"]).transpose(0, 1), inputs["src_lengths"]
-        )
+        lengths = [inputs["src_lengths"]] * 2
+        embedded = after.encoder.embed_tokens(inputs["src_tokens"]).transpose(0, 1)
+        states, hiddens, _ = after.encoder.run(after.encoder.lstm, embedded, *lengths)
         torch.testing.assert_close(encoded.states, after.encoder.gcn(states, syntax))
         torch.testing.assert_close(encoded.hiddens, hiddens)
         encoded = before.encoder(inputs["src_tokens"], inputs["src_lengths"], inputs["src_syntax"])
         x = before.encoder.embed_tokens(inputs["src_tokens"]).transpose(0, 1)
-        states, _, _ = before.encoder.run(before.encoder.lstm, before.encoder.gcn(x, syntax), inputs["src_lengths"])
+        states, _, _ = before.encoder.run(before.encoder.lstm, before.encoder.gcn(x, syntax), *lengths)
         torch.testing.assert_close(encoded.states, states)
 
 

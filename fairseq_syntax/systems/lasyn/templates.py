@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairseq_syntax.data.batch import target_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 
@@ -76,13 +77,14 @@ class ReferenceTemplates:
 
     def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
         """The templates of a batch; a word whose tag the model does not know is left open."""
-        if "tgt_syntax" not in sample:
+        syntax = target_syntax(sample)
+        if syntax is None:
             raise SyntaxDataError(
                 "templates from the references need their parse, and this data has none",
                 hint="binarize with a parsed target, or give a file of tags",
             )
         decoder, target = models[0].decoder, sample["target"]
-        values = decoder.target_values(target, sample["tgt_syntax"]).tolist()
+        values = decoder.target_values(target, syntax).tolist()
         special = {decoder.padding_idx, decoder.dictionary.eos()}
         return [
             [v for v, word in zip(row, words) if word not in special] for row, words in zip(values, target.tolist())
