@@ -193,16 +193,17 @@ class SyntaxSelfAttention(MultiheadAttention):
                 return self._merge(attended), None
 
         dense = _hull([t.heads for t in terms] + [slice(i, i + 1) for i in observe], self.num_heads)
-        scores = q[:, dense] @ k[:, dense].transpose(2, 3)  # [B, h, T, T], first to last touched head
+        (q_dense, k_dense, v_dense), others = divided(dense, q, k, v)
+        scores = q_dense @ k_dense.transpose(2, 3)  # [B, h, T, T], first to last touched head
         inner: list[tuple[ScoreTerm, slice, HeadInputs]] = []
         for term in terms:
             start, stop, _ = term.heads.indices(self.num_heads)
             term_tensors, tensors = tuple(tensors[: len(term.tensors)]), tensors[len(term.tensors) :]
-            h = slice(start, stop)
-            inputs = HeadInputs(query, memory, q[:, h], k[:, h], v[:, h], term_tensors)
-            inner.append((term, slice(start - dense.start, stop - dense.start), inputs))
+            h = slice(start - dense.start, stop - dense.start)
+            inputs = HeadInputs(query, memory, *(of_heads(x, h) for x in (q_dense, k_dense, v_dense)), term_tensors)
+            inner.append((term, h, inputs))
         for term, h, inputs in inner:
-            scores = torch.cat([scores[:, : h.start], term.scores(scores[:, h], inputs), scores[:, h.stop :]], dim=1)
+            scores = with_heads(scores, h, term.scores(of_heads(scores, h), inputs))
         # one by one: a list of indices would be copied to the device, and waited for
         observed = torch.stack([scores[:, i - dense.start] for i in observe], dim=1) if observe else None
         if attn_mask is not None:
@@ -214,12 +215,12 @@ class SyntaxSelfAttention(MultiheadAttention):
         weights = self.dropout_module(kept)
         for term, h, _ in inner:
             if drop and term.without_dropout:
-                weights = torch.cat([weights[:, : h.start], kept[:, h], weights[:, h.stop :]], dim=1)
-        out = weights @ v[:, dense]  # [B, h, T, d]
+                weights = with_heads(weights, h, of_heads(kept, h))
+        out = weights @ v_dense  # [B, h, T, d]
         for term, h, inputs in inner:
-            if (added := term.output(weights[:, h], inputs)) is not None:
-                out = torch.cat([out[:, : h.start], out[:, h] + added, out[:, h.stop :]], dim=1)
-        return self._merge(with_plain_heads(out, dense, q, k, v, key_padding_mask, drop, attn_mask)), observed
+            if (added := term.output(of_heads(weights, h), inputs)) is not None:
+                out = with_heads(out, h, of_heads(out, h) + added)
+        return self._merge(with_plain_heads(out, others, key_padding_mask, drop, attn_mask)), observed
 
     def _with_past(
         self,
@@ -279,12 +280,41 @@ def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
     return mask.masked_fill(mask.isneginf().all(dim=-1, keepdim=True), 0.0)
 
 
+Heads = tuple[Tensor, ...]
+
+
+# Slicing and joining are copies, with two more in the gradient: none is made where the heads are all there are.
+
+
+def of_heads(x: Tensor, heads: slice) -> Tensor:
+    """The heads of ``x`` [B, H, …]."""
+    return x if heads.stop - heads.start == x.size(1) else x[:, heads]
+
+
+def with_heads(x: Tensor, heads: slice, value: Tensor) -> Tensor:
+    """``x`` [B, H, …] with ``value`` [B, h, …] in place of those heads."""
+    if heads.stop - heads.start == x.size(1):
+        return value
+    return torch.cat([x[:, : heads.start], value, x[:, heads.stop :]], dim=1)
+
+
+def divided(heads: slice, *tensors: Tensor) -> tuple[Heads, tuple[Heads | None, Heads | None]]:
+    """Those heads of each tensor [B, H, T, d], and the others before and after them; None where there are none.
+
+    Divided and not sliced: its gradient is joined in one operation.
+    """
+    start, stop, _ = heads.indices(tensors[0].size(1))
+    sizes = [start, stop - start, tensors[0].size(1) - stop]
+    if not sizes[0] and not sizes[2]:
+        return tensors, (None, None)
+    parts = list(zip(*(x.split([size for size in sizes if size], dim=1) for x in tensors), strict=True))
+    before = parts.pop(0) if sizes[0] else None
+    return parts[0], (before, parts[1] if sizes[2] else None)
+
+
 def with_plain_heads(
     special: Tensor,
-    heads: slice,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    others: tuple[Heads | None, Heads | None],
     key_padding_mask: Tensor | None,
     drop: float = 0.0,
     attn_mask: Tensor | None = None,
@@ -292,8 +322,9 @@ def with_plain_heads(
     """Join some heads with the others, which take PyTorch's own attention.
 
     Args:
-        special: [B, h, T, d], what the heads ``heads`` attend to
-        q, k, v: [B, H, T, d] of all heads; ``q`` is already divided by ``√d``
+        special: [B, h, T, d], what some heads attend to
+        others: queries, keys and values of the heads before and after those, by :func:`divided`; queries are already
+            divided by ``√d``
         key_padding_mask: [B, T], True on padding
         drop: probability to drop a weight of the others
         attn_mask: [T, S] added to the scores of the others
@@ -301,19 +332,17 @@ def with_plain_heads(
     Returns:
         [B, H, T, d]
     """
-    start, stop, _ = heads.indices(q.size(1))
+    if others == (None, None):
+        return special
     if attn_mask is not None:
         mask: Tensor | None = causal_mask(attn_mask, key_padding_mask)
     else:
         mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]  # [B, 1, 1, S]
-    parts = [special]
-    for at, side in ((0, slice(0, start)), (len(parts) + 1, slice(stop, q.size(1)))):
-        if side.start < side.stop:
-            plain = F.scaled_dot_product_attention(
-                q[:, side], k[:, side], v[:, side], attn_mask=mask, dropout_p=drop, scale=1.0
-            )
-            parts.insert(at, plain)
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    plain = [
+        None if part is None else F.scaled_dot_product_attention(*part, attn_mask=mask, dropout_p=drop, scale=1.0)
+        for part in others
+    ]
+    return torch.cat([part for part in (plain[0], special, plain[1]) if part is not None], dim=1)
 
 
 def _hull(heads: Sequence[slice], num_heads: int) -> slice:

@@ -37,6 +37,8 @@ from fairseq_syntax.model.attention import ScoreTerm, WhereParsed
 from fairseq_syntax.model.options import SystemConfig, read_options
 from fairseq_syntax.model.task import SyntaxTask
 
+Made = TypeVar("Made")
+
 __all__ = ["HeadClaims", "HeadLoss", "HeadSystem", "Step", "check_claims"]
 
 Place = tuple[int, int]  # (layer, head), both 0-based
@@ -96,9 +98,9 @@ class Step:
     padding: Tensor
     syntax: SyntaxBatch | None = None
     scores: dict[Place, Tensor] = field(default_factory=dict)
-    _made: dict[str, Tensor] = field(default_factory=dict)
+    _made: dict[str, Any] = field(default_factory=dict)
 
-    def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What ``make`` returns, made at the first call of that name in this step: for what several layers share."""
         if name not in self._made:
             self._made[name] = make()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, with_plain_heads
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, divided, with_plain_heads
 from fairseq_syntax.model.dense_factors import dense_factor_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.gaussian import gaussian_window
@@ -90,10 +90,8 @@ class ParentTerm(ScoreTerm):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         if self._fused and thresholds(q.device).fused:
-            h = self.heads
-            return with_plain_heads(
-                self.flex(q[:, h], k[:, h], v[:, h], key_padding_mask), self.heads, q, k, v, key_padding_mask
-            )
+            own, others = divided(self.heads, q, k, v)
+            return with_plain_heads(self.flex(*own, key_padding_mask), others, key_padding_mask)
         return dense_factor_attention(q, k, v, self.distance, key_padding_mask, heads=self.heads, add=self._add)
 
     def flex(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor:

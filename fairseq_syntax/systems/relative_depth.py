@@ -14,6 +14,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -51,23 +52,56 @@ def piece_depth(step: Step) -> Tensor:
     return step.once("piece depth", lambda: syntax.of_word(forest_of(step).depth, 0))
 
 
-class DepthTerm(ScoreTerm):
-    """Relative depth on all heads of a layer.
+class DepthBuckets:
+    """The buckets of a batch, which all layers share.
 
     Args:
         depth: [B, T] int64
         levels: how many depths there are in the batch
         most: k
+    """
+
+    def __init__(self, depth: Tensor, levels: int, most: int) -> None:
+        self._depth, self._most = depth, most
+        self.levels = -(-levels // 8) * 8  # fused kernels want a multiple of 8 dimensions
+
+    def _clipped(self, difference: Tensor) -> Tensor:
+        return difference.clamp(-self._most, self._most) + self._most
+
+    @cached_property
+    def of_pairs(self) -> Tensor:
+        """[B, T, T] int64; row: query, column: key."""
+        return self._clipped(self._depth[:, None, :] - self._depth[:, :, None])
+
+    @cached_property
+    def _levels(self) -> Tensor:
+        return torch.arange(self.levels, device=self._depth.device)
+
+    @cached_property
+    def of_levels(self) -> Tensor:
+        """[B, T, D] int64, of each query with all keys of a depth."""
+        return self._clipped(self._levels - self._depth[:, :, None])
+
+    @cached_property
+    def is_at(self) -> Tensor:
+        """[B, T, D] float32: 1 at each piece's own depth."""
+        return (self._depth[:, :, None] == self._levels).float()
+
+
+class DepthTerm(ScoreTerm):
+    """Relative depth on all heads of a layer.
+
+    Args:
+        buckets: of the batch
         embeddings: those of the layer, of 2k + 1 buckets
     """
 
-    def __init__(self, depth: Tensor, levels: int, most: int, embeddings: RelativeEmbeddings) -> None:
-        self._depth, self._levels, self._most, self._embeddings = depth, levels, most, embeddings
+    def __init__(self, buckets: DepthBuckets, embeddings: RelativeEmbeddings) -> None:
+        self._buckets, self._embeddings = buckets, embeddings
 
     @property
     def _dense(self) -> RelativeTerm:
-        difference = self._depth[:, None, :] - self._depth[:, :, None]  # row: query, column: key
-        return RelativeTerm(difference.clamp(-self._most, self._most) + self._most, self._embeddings)
+        return RelativeTerm(self._buckets.of_pairs, self._embeddings)
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         return self._dense.scores(scores, inputs)
@@ -77,11 +111,9 @@ class DepthTerm(ScoreTerm):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         B, H, T, d = q.shape
-        depths = -(-self._levels // 8) * 8  # fused kernels want a multiple of 8 dimensions
-        depth = torch.arange(depths, device=q.device)
-        bucket = (depth - self._depth[:, :, None]).clamp(-self._most, self._most) + self._most  # [B, T, D]
-        bucket = bucket[:, None].expand(B, H, T, depths)
-        one_hot = (self._depth[:, :, None] == depth).to(q.dtype)[:, None].expand(B, H, T, depths)
+        depths = self._buckets.levels
+        bucket = self._buckets.of_levels[:, None].expand(B, H, T, depths)
+        one_hot = self._buckets.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)
         keys, values = self._embeddings.keys.to(q.dtype), self._embeddings.values.to(q.dtype)
         by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]
         mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
@@ -156,9 +188,11 @@ class RelativeDepth(EncoderSystem):
         return HeadClaims(scales=frozenset(range(num_heads)))
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
-        depth = piece_depth(step)
-        levels = len(forest_of(step).level_sizes)
-        term = DepthTerm(depth, levels, self.most, cast(RelativeEmbeddings, self.depth[str(layer)]))
+        buckets = step.once(
+            "depth buckets",
+            lambda: DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), self.most),
+        )
+        term = DepthTerm(buckets, cast(RelativeEmbeddings, self.depth[str(layer)]))
         if not self.sequential:
             return term
         return BothTerms(term, self._sequential_term(step, layer))

@@ -86,7 +86,7 @@ def structural_buckets(syntax: SyntaxBatch, most: int) -> Tensor:
     Pieces of a word are at distance 0. ``</s>`` is as far as a word of another sentence, after all of them, and at
     distance 0 of itself. Rows and columns of padding mean nothing.
     """
-    words = tree_distance(Forest(syntax), syntax, most)
+    words = tree_distance(syntax.once(Forest, lambda: Forest(syntax)), syntax, most)
     # One more place for what is no word: after all others, and at distance 0 of itself.
     words = F.pad(F.pad(words, (0, 1), value=most), (0, 0, 0, 1), value=-most)
     words[:, -1, -1] = 0

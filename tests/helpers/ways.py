@@ -81,6 +81,8 @@ LSTMS = {
 }
 ROWS = {**TRANSFORMERS, **LSTMS}
 
+ONE_GPU = "--distributed-world-size 1"  # by default fairseq takes all that there are
+
 
 @dataclass
 class Bench:
@@ -89,7 +91,7 @@ class Bench:
     data: Path
     joined: Path
     work: Path
-    device: str = "--cpu"  # or "", for a GPU
+    device: str = "--cpu"  # or ONE_GPU
     pair: Pair = field(default_factory=Pair)
 
     @property

@@ -11,7 +11,7 @@ from tiny_syntax import sample, tiny_model
 from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets, sums_by_bucket
-from fairseq_syntax.systems.relative_depth import DepthTerm, forest_of, piece_depth
+from fairseq_syntax.systems.relative_depth import DepthBuckets, DepthTerm, forest_of, piece_depth
 from fairseq_syntax.systems.structural_positions import StructuralPositions, sinusoids, structural_buckets
 
 LINES = [random_line(random.Random(seed), max_words=9) for seed in range(6)]
@@ -77,7 +77,7 @@ def test_relative_depth_by_loops_in_both_forms(heads, most):
     lines, padding, q, k, v = heads
     embeddings = RelativeEmbeddings(2 * most + 1, 4)
     step = Step.of(batch(lines, left=True))
-    term = DepthTerm(piece_depth(step), len(forest_of(step).level_sizes), most, embeddings)
+    term = DepthTerm(DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), most), embeddings)
 
     def bucket(b, i, j):
         depth = []
@@ -97,7 +97,7 @@ def test_gradients_of_the_two_forms_agree(heads):
     lines, padding, q, k, v = heads
     embeddings = RelativeEmbeddings(5, 4)
     step = Step.of(batch(lines, left=True))
-    term = DepthTerm(piece_depth(step), len(forest_of(step).level_sizes), 2, embeddings)
+    term = DepthTerm(DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), 2), embeddings)
     weight = torch.randn(q.shape) * ~padding[:, None, :, None]
     found = []
     for form in (attend_densely, lambda term, *given: term.attend(*given)):

@@ -1,0 +1,58 @@
+"""What a training update costs a GPU beside fairseq's own model, counted on the emulated device: budgets.
+
+Depth is that of the base Transformer (6 + 6 layers), of which the number of kernels depends; widths are tiny.
+"""
+
+import gpu_costs
+import pytest
+import ways
+
+pytestmark = [pytest.mark.gpu, pytest.mark.emulated_gpu, pytest.mark.slow]
+DEEP = "--encoder-layers 6 --decoder-layers 6"
+# Kernels of an update, as multiples of those of fairseq's own model of the family.
+KERNELS = {
+    "pascal": 1.03,
+    "ldd (linear)": 1.05,
+    "ldd (dense)": 1.05,
+    "supervised_heads": 1.05,
+    "lisa": 1.05,
+    "sennrich_haddow": 1.05,
+    "relative_depth": 1.10,
+    "structural_positions": 1.10,
+    "predicted_pascal": 1.10,
+    "predicted_ldd": 1.10,
+    "gcn": 1.10,
+    "dbsa": 1.10,
+    "lasyn": 1.05,
+    "pascal + supervised_heads + lasyn": 1.10,
+}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    made = ways.make(tmp_path_factory.mktemp("ways"))
+    made.device = ways.ONE_GPU
+    yield made
+    made.pair.close()
+
+
+@pytest.fixture(scope="module")
+def plain(bench, tmp_path_factory):
+    """fairseq's own models."""
+    out = tmp_path_factory.mktemp("plain")
+    return {
+        "transformer": gpu_costs.trained(bench, "transformer", out, DEEP),
+        "lstm": gpu_costs.trained(bench, "lstm", out),
+    }
+
+
+@pytest.mark.parametrize("row", [row for row in ways.ROWS if row not in ("transformer", "lstm")])
+def test_an_update_costs_hardly_more_than_the_plain_models(bench, plain, row, tmp_path):
+    """At most one read and one transfer more, no wait for a transfer more, and kernels within the row's budget."""
+    family = ways.baseline(row)
+    base = plain[family]
+    costs = gpu_costs.trained(bench, row, tmp_path, DEEP if family == "transformer" else "")
+    for what, more in (("reads", 1), ("copies", 1), ("blocking_copies", 0), ("unpinned_copies", 0)):
+        assert costs.per_update(what) <= base.per_update(what) + more, (what, costs.reads)
+    ratio = costs.per_update("kernels") / base.per_update("kernels")
+    assert ratio <= KERNELS[row], costs.kernels - base.kernels
