@@ -23,6 +23,7 @@ def connect(device: Library, count: int) -> None:
     _device_functions(device, count)
     _memory(device)
     _streams(device)
+    _tensor_types()
     cuda: Any = torch.cuda
     cuda._initialized = True
     cuda._queued_calls.clear()
@@ -77,6 +78,28 @@ def _device_functions(device: Library, count: int) -> None:
     cuda.device_count = lambda: count
     cuda.get_device_properties = lambda of=None: checked(torch.cuda._utils._get_device_index(of, optional=True))
     cuda.is_bf16_supported = lambda including_emulation=True: True
+
+
+def _tensor_types() -> None:
+    """``torch.cuda.FloatTensor(3)`` and the like, and ``isinstance`` with them."""
+
+    class TensorType(type):
+        dtype: torch.dtype
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == cls.dtype
+
+        def __call__(cls, *args: Any) -> torch.Tensor:
+            if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+                return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+            return torch.empty(*args or (0,), dtype=cls.dtype, device="cuda")
+
+    for name, dtype in {
+        "Float": torch.float, "Double": torch.double, "Half": torch.half, "BFloat16": torch.bfloat16,
+        "Long": torch.long, "Int": torch.int, "Short": torch.short, "Char": torch.int8, "Byte": torch.uint8,
+        "Bool": torch.bool,
+    }.items():  # fmt: skip
+        setattr(torch.cuda, f"{name}Tensor", TensorType(f"{name}Tensor", (), {"dtype": dtype}))
 
 
 def _memory(device: Library) -> None:

@@ -109,8 +109,8 @@ def in_one_transfer(batch: dict[str, Any]) -> dict[str, Any]:
 
 def target_syntax(sample: Mapping[str, Any]) -> BatchSyntax | None:
     """The syntax of the target, where the batch brings it."""
-    syntax = sample.get("tgt_syntax")
-    if not isinstance(syntax, dict) or "packed" in syntax:
+    syntax: Any = sample.get("tgt_syntax")
+    if syntax is None or isinstance(syntax, FlatSyntax) or "packed" in syntax:
         return syntax
     source = sample["net_input"]["src_syntax"]
     return {"packed": source["packed"][: source["layout"].begin], "layout": syntax["layout"]}
@@ -125,12 +125,16 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     sizes = [B, B, *[W] * len(WORD_FIELDS)]
     sizes += [] if A is None else [B, *[A] * (len(ARC_FIELDS) - 1)]
     sizes += [B] if layout.has_parsed else []
-    n_pieces, n_words, pieces, head, deprel, upos, xpos, *rest = syntax["packed"][layout.begin :].split(sizes)
+    packed = syntax["packed"][layout.begin :]
+    # Widened here at once: as an index each of them would be, one by one.
+    n_pieces, n_words, pieces, head, deprel, upos, xpos, *rest = packed.long().split(sizes)
     parsed = rest.pop() if layout.has_parsed else None
     arcs = None
     if A is not None:
-        n_arcs, dependent, arc_head, label, prob = rest
-        arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob.view(torch.float32), layout.n_piece_arcs)
+        n_arcs, dependent, arc_head, label, _ = rest
+        begin = sum(sizes[: len(sizes) - layout.has_parsed]) - A
+        prob = packed[begin : begin + A].view(torch.float32)
+        arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob, layout.n_piece_arcs)
     return FlatSyntax(
         n_pieces,
         n_words,
@@ -230,6 +234,11 @@ class SyntaxBatch:
         return (~self.padding).int().argmax(dim=1)
 
     @cached_property
+    def rows(self) -> Tensor:
+        """[B] int64: the rows of the batch."""
+        return torch.arange(self.size[0], device=self.device)
+
+    @cached_property
     def column(self) -> Tensor:
         """[B, T] int64: each place's own column."""
         return torch.arange(self.size[1], device=self.device).expand(self.size)
@@ -252,6 +261,16 @@ class SyntaxBatch:
         return self.flat.pieces.long()
 
     @cached_property
+    def pieces_so_far(self) -> Tensor:
+        """[W] int64: pieces of the batch up to and with each word."""
+        return self.pieces.cumsum(0)
+
+    @cached_property
+    def pieces_before(self) -> Tensor:
+        """[B] int64: pieces of the batch before each sentence."""
+        return exclusive_cumsum(self.n_pieces)
+
+    @cached_property
     def first_word(self) -> Tensor:
         """[B] int64: flat index of each sentence's first word."""
         return exclusive_cumsum(self.n_words)
@@ -259,8 +278,7 @@ class SyntaxBatch:
     @cached_property
     def batch_of_word(self) -> Tensor:
         """[W] int64: row of the batch that each word stands in."""
-        rows = torch.arange(self.size[0], device=self.device)
-        return rows.repeat_interleave(self.n_words, output_size=self.pieces.numel())
+        return self.rows.repeat_interleave(self.n_words, output_size=self.pieces.numel())
 
     @cached_property
     def word_in_sentence(self) -> Tensor:
@@ -270,8 +288,7 @@ class SyntaxBatch:
     @cached_property
     def word_start(self) -> Tensor:
         """[W] int64: column of each word's first piece."""
-        row = self.batch_of_word
-        return exclusive_cumsum(self.pieces) - exclusive_cumsum(self.n_pieces)[row] + self.start[row]
+        return self.pieces_so_far - self.pieces + (self.start - self.pieces_before)[self.batch_of_word]
 
     @cached_property
     def word_middle(self) -> Tensor:
@@ -293,8 +310,8 @@ class SyntaxBatch:
     @cached_property
     def word_of_piece(self) -> Tensor:
         """[B, T] int64: flat index of the word that each piece belongs to, -1 on ``</s>`` and padding."""
-        flat_piece = exclusive_cumsum(self.n_pieces)[:, None] + self.offset_in_sentence
-        word = torch.searchsorted(self.pieces.cumsum(0), flat_piece.contiguous(), right=True)
+        flat_piece = self.pieces_before[:, None] + self.offset_in_sentence
+        word = torch.searchsorted(self.pieces_so_far, flat_piece.contiguous(), right=True)
         return word.masked_fill(~self.real, -1)
 
     def of_word(self, per_word: Tensor, other: Tensor | float) -> Tensor:
@@ -389,8 +406,7 @@ class SyntaxBatch:
     @cached_property
     def batch_of_arc(self) -> Tensor:
         """[A] int64: row of the batch that each arc stands in."""
-        rows = torch.arange(self.size[0], device=self.device)
-        return rows.repeat_interleave(self.arcs.n_arcs.long(), output_size=self.arcs.prob.numel())
+        return self.rows.repeat_interleave(self.arcs.n_arcs.long(), output_size=self.arcs.prob.numel())
 
     @cached_property
     def piece_arcs(self) -> PieceArcs:

@@ -200,7 +200,8 @@ class SyntaxSelfAttention(MultiheadAttention):
             start, stop, _ = term.heads.indices(self.num_heads)
             term_tensors, tensors = tuple(tensors[: len(term.tensors)]), tensors[len(term.tensors) :]
             h = slice(start - dense.start, stop - dense.start)
-            inputs = HeadInputs(query, memory, *(of_heads(x, h) for x in (q_dense, k_dense, v_dense)), term_tensors)
+            q_own, k_own, v_own = (of_heads(x, h) for x in (q_dense, k_dense, v_dense))
+            inputs = HeadInputs(query, memory, q_own, k_own, v_own, term_tensors)
             inner.append((term, h, inputs))
         for term, h, inputs in inner:
             scores = with_heads(scores, h, term.scores(of_heads(scores, h), inputs))
@@ -280,7 +281,7 @@ def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
     return mask.masked_fill(mask.isneginf().all(dim=-1, keepdim=True), 0.0)
 
 
-Heads = tuple[Tensor, ...]
+Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values
 
 
 # Slicing and joining are copies, with two more in the gradient: none is made where the heads are all there are.
@@ -298,16 +299,16 @@ def with_heads(x: Tensor, heads: slice, value: Tensor) -> Tensor:
     return torch.cat([x[:, : heads.start], value, x[:, heads.stop :]], dim=1)
 
 
-def divided(heads: slice, *tensors: Tensor) -> tuple[Heads, tuple[Heads | None, Heads | None]]:
-    """Those heads of each tensor [B, H, T, d], and the others before and after them; None where there are none.
+def divided(heads: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Heads, tuple[Heads | None, Heads | None]]:
+    """Those heads of queries, keys and values [B, H, T, d], and the others before and after; None where there are none.
 
     Divided and not sliced: its gradient is joined in one operation.
     """
-    start, stop, _ = heads.indices(tensors[0].size(1))
-    sizes = [start, stop - start, tensors[0].size(1) - stop]
+    start, stop, _ = heads.indices(q.size(1))
+    sizes = [start, stop - start, q.size(1) - stop]
     if not sizes[0] and not sizes[2]:
-        return tensors, (None, None)
-    parts = list(zip(*(x.split([size for size in sizes if size], dim=1) for x in tensors), strict=True))
+        return (q, k, v), (None, None)
+    parts = list(zip(*(x.split([size for size in sizes if size], dim=1) for x in (q, k, v)), strict=True))
     before = parts.pop(0) if sizes[0] else None
     return parts[0], (before, parts[1] if sizes[2] else None)
 

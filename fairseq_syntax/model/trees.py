@@ -25,11 +25,12 @@ class Paths:
     Args:
         parent: flat index of each word's parent; a root is its own parent
         steps: 2^steps is more than the words of any line
+        may_have_cycles: False where it is known that there are none
     """
 
-    def __init__(self, parent: Tensor, steps: int) -> None:
+    def __init__(self, parent: Tensor, steps: int, may_have_cycles: bool = True) -> None:
         self._steps = steps
-        self.parent = without_cycles(parent, steps)
+        self.parent = without_cycles(parent, steps) if may_have_cycles else parent
         """Flat index of each word's parent; a root is its own parent."""
 
     @cached_property
@@ -74,9 +75,13 @@ class Forest(Paths):
     """
 
     def __init__(self, syntax: SyntaxBatch) -> None:
-        super().__init__(syntax.parent, syntax.size[1].bit_length())
-        self._line, self._first_word = syntax.batch_of_word, syntax.first_word
-        self._lengths, self._heads = syntax.flat.lengths, syntax.flat.heads
+        self._host_parent: np.ndarray | None = None
+        steps, lengths, heads = syntax.size[1].bit_length(), syntax.flat.lengths, syntax.flat.heads
+        if heads is not None and lengths is not None:
+            words = lengths.words.astype(np.int64)
+            self._host_parent = heads + np.repeat(words.cumsum() - words, words)
+        self._line = syntax.batch_of_word
+        super().__init__(syntax.parent, steps, may_have_cycles=has_cycle(self._host_parent, steps))
 
     @cached_property
     def subtree_size(self) -> Tensor:
@@ -107,9 +112,8 @@ class Forest(Paths):
         On the host: where the heads stayed there, no other device is waited for.
         """
         host: Paths = self
-        if self.parent.device.type != "cpu" and self._heads is not None and self._lengths is not None:
-            words = self._lengths.words.astype(np.int64)
-            host = Paths(torch.from_numpy(self._heads + np.repeat(words.cumsum() - words, words)), self._steps)
+        if self.parent.device.type != "cpu" and self._host_parent is not None:
+            host = Paths(torch.from_numpy(self._host_parent), self._steps)
         return host.depth.bincount(minlength=1).tolist()
 
     @cached_property
@@ -126,6 +130,21 @@ class Forest(Paths):
             place[level] = torch.arange(level.numel(), device=level.device)
         above = place[self.parent].masked_fill(self.is_root, 0)
         return [above[level] for level in levels]
+
+
+def has_cycle(parent: np.ndarray | None, steps: int) -> bool:
+    """Whether words [W], each with the number of its parent and a root with its own, go round in a cycle somewhere.
+
+    Args:
+        parent: on the host; None: unknown, and so True
+        steps: 2^steps is at least the number of words of any line
+    """
+    if parent is None:
+        return True
+    ancestor = parent
+    for _ in range(steps):
+        ancestor = ancestor[ancestor]
+    return bool((parent[ancestor] != ancestor).any())
 
 
 def without_cycles(parent: Tensor, steps: int) -> Tensor:

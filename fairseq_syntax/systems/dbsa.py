@@ -33,7 +33,7 @@ from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.lisa import Biaffine, BiaffineTerm
-from fairseq_syntax.systems.supervised_heads import link
+from fairseq_syntax.systems.supervised_heads import link, log_attention
 
 
 class Targets(NamedTuple):
@@ -92,8 +92,7 @@ def attachment_nll(scores: Tensor, targets: Targets, hidden: Tensor) -> Tensor:
         scores: [B, T, T], row: dependent, column: head, before the masks
         hidden: broadcasts to [B, T, T], True on keys that a row does not see
     """
-    log_p = scores.float().masked_fill(hidden, -math.inf)
-    log_p = log_p.gather(2, targets.parent[:, :, None]).squeeze(2) - log_p.logsumexp(dim=2)
+    log_p = log_attention(scores, hidden).gather(2, targets.parent[:, :, None]).squeeze(2)
     return -torch.where(targets.real, log_p, 0.0).sum()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
@@ -61,17 +62,17 @@ def _children(links: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------ 3.2 the two objectives
 
 
-def row_normaliser(scores: Tensor, padding: Tensor) -> Tensor:
-    """``log Σ_j exp(scores[b, i, j])`` over the keys j that are not padding.
+def log_attention(scores: Tensor, hidden: Tensor) -> Tensor:
+    """Log of the weights of each row, ``log softmax(scores)``, −inf on hidden keys.
 
     Args:
-        scores: [B, T, T] float32
-        padding: [B, T] bool, True on padding
+        scores: [B, T, T]
+        hidden: broadcasts to [B, T, T], True on keys that a row does not see; each row sees one
 
     Returns:
-        [B, T]
+        [B, T, T] float32
     """
-    return scores.masked_fill(padding[:, None, :], -math.inf).logsumexp(dim=-1)
+    return F.log_softmax(scores.masked_fill(hidden, -math.inf), dim=-1, dtype=torch.float32)
 
 
 def child_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
@@ -87,12 +88,11 @@ def child_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
     Returns:
         scalar, float32
     """
-    scores = scores.float()
-    normaliser = row_normaliser(scores, padding)
+    log_p = log_attention(scores, padding[:, None, :])
     links = link(syntax)
     is_child, n_children = _children(links, syntax)
-    edge = scores.gather(1, links[:, None, :]).squeeze(1) - normaliser.gather(1, links)
-    leaf = scores.diagonal(dim1=1, dim2=2) - normaliser
+    edge = log_p.gather(1, links[:, None, :]).squeeze(1)
+    leaf = log_p.diagonal(dim1=1, dim2=2)
     # where, not a product: on padding the entries mean nothing, and nothing must come of them
     edge = torch.where(is_child, edge / n_children.gather(1, links).clamp(min=1), 0.0)
     leaf = torch.where(syntax.real & n_children.eq(0), leaf, 0.0)
@@ -105,9 +105,8 @@ def parent_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor, parent: Ten
     Args:
         parent: [B, T] int64, the column of each token's parent (default: :func:`link`)
     """
-    scores = scores.float()
     parent = link(syntax) if parent is None else parent
-    chosen = scores.gather(2, parent[:, :, None]).squeeze(2) - row_normaliser(scores, padding)
+    chosen = log_attention(scores, padding[:, None, :]).gather(2, parent[:, :, None]).squeeze(2)
     return -torch.where(syntax.real, chosen, 0.0).sum()
 
 

@@ -292,6 +292,13 @@ def test_a_thread_has_its_own_current_device():
     torch.cuda.set_device(0)
 
 
+def test_types_of_tensors():
+    made = torch.cuda.DoubleTensor(3)
+    assert made.shape == (3,) and made.dtype == torch.float64 and made.device.index == 0
+    assert isinstance(made, torch.cuda.DoubleTensor) and not isinstance(made, torch.cuda.FloatTensor)
+    assert torch.cuda.LongTensor([4, 5]).tolist() == [4, 5]
+
+
 # -------------------------------------------------------------------------------------------------------------- counts
 
 

@@ -18,13 +18,25 @@ KERNELS = {
     "lisa": 1.05,
     "sennrich_haddow": 1.05,
     "relative_depth": 1.10,
-    "structural_positions": 1.10,
+    "structural_positions": 1.14,  # two embeddings a layer, for each of which the optimizer has its kernels, too
     "predicted_pascal": 1.10,
     "predicted_ldd": 1.10,
     "gcn": 1.10,
     "dbsa": 1.10,
     "lasyn": 1.05,
     "pascal + supervised_heads + lasyn": 1.10,
+    # The attention of these reads a few rows of a table, step by step, in several operations.
+    "dlaa (interpolate)": 1.48,
+    "dlaa (hard)": 1.37,
+    "dlaa (gaussian)": 1.60,
+    "local-m": 1.36,
+    "local-p": 1.69,
+    # A second stream of the decoder, or a second and third encoder: their steps come beside the plain model's.
+    "sdrnmt1": 1.05,
+    "sdrnmt2": 1.57,
+    "senmt": 1.32,
+    "tree2seq": 1.26,
+    "gcn (lstm)": 1.05,
 }
 
 
