@@ -1,15 +1,16 @@
 """What a GPU would take for an update of each system, estimated from counts; nothing is timed and nothing computed.
 
-``python tools/gpu_estimate.py [--rows ROW …] [--json]``. Models of the base Transformer's size (6 + 6 layers, 512 dimensions, a
-vocabulary of 32,000) with batches of about 4,000 target tokens in half precision on the emulated device. Of every kernel the bytes that it moves
-and the operations of its matrix products are known. A kernel is taken to last as long as the longest of
+``python tools/gpu_estimate.py [--rows ROW …] [--json]``. Models of the base Transformer's size (6 + 6 layers, 512
+dimensions, a vocabulary of 32,000) with a batch of at most 4,000 tokens a side, in half precision on the emulated
+device. Of every kernel the bytes that it moves and the operations of its matrix products are known. A kernel is taken
+to last as long as the longest of
 
 - its bytes over the bandwidth of the memory,
 - its operations over the rate of the matrix units,
 - a launch: 5 µs, what PyTorch takes to start one,
 
-by NVIDIA's data sheets, and an update the sum of its kernels: forward, backward, and no optimizer, which is the same for all. A real one
-reaches neither bandwidth nor rate; what is estimated are ratios to the plain Transformer, which such faults enter twice.
+by NVIDIA's data sheets, and an update the sum of its kernels: forward, backward, and no optimizer. A real GPU reaches
+neither bandwidth nor rate; what is estimated are ratios to the plain Transformer, which such faults enter twice.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def main() -> int:
     except emulated_cuda.Unavailable as error:
         print(f"gpu_estimate: {error}", file=sys.stderr)
         return 1
-    found = {"updates": updates(list(dict.fromkeys(["transformer", *args.rows]))), "layers": layers()}
+    found: dict[str, Any] = {"updates": updates(list(dict.fromkeys(["transformer", *args.rows]))), "layers": layers()}
     if args.json:
         print(json.dumps(found))
         return 0

@@ -7,6 +7,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 using namespace emulated;
 
@@ -113,7 +114,20 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   void deviceSynchronize(c10::DeviceIndex device) const override { wait_for_device(device); }
 };
 
+// DistributedDataParallel wants to time its devices.
+struct Timer final : c10d::Timer {
+  explicit Timer(c10::Device) {}
+  std::optional<int64_t> measureDifference(Event start, Event end) override {
+    const auto from = getTimestamp(start), to = getTimestamp(end);
+    return from && to ? std::optional(*to - *from) : std::nullopt;
+  }
+};
+
 }  // namespace
+
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, ::Timer);
+}
 
 // PyTorch makes its hooks when it is first asked about CUDA: this library is to be loaded before.
 C10_REGISTER_GUARD_IMPL(CUDA, Guard);
