@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from emulated_cuda.build import Unavailable, load, reason_against
@@ -152,6 +153,17 @@ def _more(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in sorted(found.items(), key=lambda item: -item[1]) if count}
 
 
+@cache
+def _sizes_that_pytorch_does_not_know() -> object:
+    """Kernels that compute nothing for operators that have none; they write into arguments."""
+    import torch
+
+    kernels = torch.library.Library("aten", "IMPL", "Meta")
+    for name in ("_cummax_helper", "_cummin_helper"):
+        kernels.impl(name, lambda *args: None)
+    return kernels
+
+
 @contextmanager
 def sizes_only() -> Iterator[None]:
     """Compute nothing in the block: outputs have their sizes and take memory that nobody touches.
@@ -159,6 +171,7 @@ def sizes_only() -> Iterator[None]:
     So a model of any size can be counted. A question for a value is answered with 1 or True.
     """
     device = _needed()
+    _sizes_that_pytorch_does_not_know()
     device.set_sizes_only(True)
     try:
         yield

@@ -121,7 +121,9 @@ def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
     Raises:
         SyntaxDataError: another training holds it, or it cannot be written
     """
-    if cfg.no_save is not False or cfg.distributed_rank not in (0, None) or str(cfg.save_dir).startswith("${"):
+    # Where fairseq has started a process for each GPU, the options of all of them name the first.
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else cfg.distributed_rank
+    if cfg.no_save is not False or rank not in (0, None) or str(cfg.save_dir).startswith("${"):
         return
     with as_data_error(cfg.save_dir):
         os.makedirs(cfg.save_dir, exist_ok=True)

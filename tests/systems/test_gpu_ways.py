@@ -12,7 +12,7 @@ import gpu_costs
 import pytest
 import torch
 import ways
-from toy_data import USER_DIR, fairseq
+from toy_data import USER_DIR, fairseq, syntax_command
 
 import emulated_cuda
 
@@ -125,3 +125,15 @@ def test_two_devices_train_as_one_with_the_joined_batch(bench, on_gpu, tmp_path,
     one, both = (torch.load(tmp_path / d / "checkpoint_last.pt", weights_only=True)["model"] for d in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(both[name], value, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("row", ["pascal", "ldd (linear)", "dlaa (hard)", "lasyn"])
+def test_translate_on_the_device(bench, row, tmp_path):
+    """``fairseq-syntax translate --device cuda`` writes what the CPU writes."""
+    written = []
+    for device in ("cpu", "cuda"):
+        out = tmp_path / f"{device}.txt"
+        inputs = ["--input", bench.data.parent / "raw" / "test.en.conllu", "--output", out]
+        assert syntax_command("translate", ways.checkpoint(bench, row), *inputs, "--device", device) == 0
+        written.append(out.read_text(encoding="utf-8"))
+    assert written[0] == written[1] and written[0].strip()
