@@ -93,6 +93,8 @@ def register() -> None:
     """Let ``init_process_group("nccl")`` make such a group."""
     if not dist.is_available():
         return
+    c: Any = torch._C
+    c._nccl_version, c._nccl_version_suffix = lambda: (2 << 32) | (27 << 16), lambda: b""  # which DDP asks for
     modules: tuple[Any, ...] = (dist, c10d)
     for module in modules:
         module.is_nccl_available = lambda: True

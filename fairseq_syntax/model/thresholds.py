@@ -1,6 +1,7 @@
 """Where one form of a computation becomes faster than another, by kind of device: all such figures, in one place.
 
-Those of CPUs were measured, on one core in float32. Those of GPUs are guesses until ``make gpu`` has run on one.
+Those of CPUs were measured, on one core in float32. Those of GPUs are estimates from counts (docs/gpus.md) or guesses
+until ``make gpu`` has run on one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Thresholds:
 
 
 CPU = Thresholds(scores_per_entry=60, scratch=1 << 22, heap=True, fused=False)
-GPU = Thresholds(scores_per_entry=60, scratch=1 << 24, heap=False, fused=True)
+# Estimated: LDD's linear form has some fifty kernels more, which the dense one costs more than from 512 tokens on.
+GPU = Thresholds(scores_per_entry=4000, scratch=1 << 24, heap=False, fused=True)
 
 
 def thresholds(device: torch.device) -> Thresholds:

@@ -24,6 +24,7 @@ KERNELS = {
     "gcn": 1.10,
     "dbsa": 1.10,
     "lasyn": 1.05,
+    "lasyn (K = 2)": 1.05,
     "pascal + supervised_heads + lasyn": 1.10,
     # The attention of these reads a few rows of a table, step by step, in several operations.
     "dlaa (interpolate)": 1.48,
