@@ -57,21 +57,21 @@ class HostCopies(group):
             tensor.copy_(value)
         return work
 
-    def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
-        return self._through_host(self._gloo.allreduce, tensors, options or dist.AllreduceOptions())
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        return self._through_host(self._gloo.allreduce, tensors, opts or dist.AllreduceOptions())
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         for tensor in tensors[:-1]:
             self.allreduce([tensor])
         return self.allreduce(tensors[-1:])
 
-    def broadcast(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
-        return self._through_host(self._gloo.broadcast, tensors, options or dist.BroadcastOptions())
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        return self._through_host(self._gloo.broadcast, tensors, opts or dist.BroadcastOptions())
 
-    def reduce(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
-        return self._through_host(self._gloo.reduce, tensors, options or dist.ReduceOptions())
+    def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        return self._through_host(self._gloo.reduce, tensors, opts or dist.ReduceOptions())
 
-    def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         host = [[torch.empty_like(tensor, device="cpu") for tensor in tensors] for tensors in outputs]
         work = self._gloo.allgather(host, [tensor.cpu() for tensor in inputs])
         work.wait()
@@ -80,10 +80,10 @@ class HostCopies(group):
                 tensor.copy_(value)
         return work
 
-    def _allgather_base(self, output: torch.Tensor, value: torch.Tensor, options: Any = None) -> Any:
+    def _allgather_base(self, output: torch.Tensor, value: torch.Tensor, opts: Any = None) -> Any:
         return self.allgather([list(output.chunk(self.size()))], [value])
 
-    def barrier(self, options: Any = None) -> Any:
+    def barrier(self, opts: Any = None) -> Any:
         work = self._gloo.barrier()
         work.wait()
         return work
