@@ -253,7 +253,7 @@ def test_errors(tmp_path):
         with pytest.raises(SyntaxDataError, match=match):
             build(tmp_path, **options)
 
-    fails("no such variant", ldd_variant="LDX")
+    fails("--ldd-variant", ldd_variant="LDX")
     fails("no such form", ldd_form="sparse")
     fails("not a list of numbers", ldd_layers="first")
     fails("do not divide", encoder_embed_dim=66, encoder_attention_heads=6, ldd_label_groups="ud")
