@@ -254,8 +254,8 @@ def test_errors(tmp_path):
             build(tmp_path, **options)
 
     fails("--ldd-variant", ldd_variant="LDX")
-    fails("no such form", ldd_form="sparse")
-    fails("not a list of numbers", ldd_layers="first")
+    fails("--ldd-form", ldd_form="sparse")
+    fails("--ldd-layers", ldd_layers="first")
     fails("do not divide", encoder_embed_dim=66, encoder_attention_heads=6, ldd_label_groups="ud")
     fails("no such file", ldd_label_groups=str(tmp_path / "none"))
     fails("miss most labels", task=Task([UNKNOWN, "SBJ", "OBJ", "VMOD"]))
