@@ -74,7 +74,7 @@ def test_the_wheel_holds_everything(wheel):
     toy = {name for name in names if name.startswith("fairseq_syntax/toy/")}
     assert {name for name in names if ".dist-info/" not in name} - toy == checkout
     # what `fairseq-syntax demo` runs: every program of the toy corpora, and what they read
-    programs = {path.name for path in (ROOT / "examples" / "toy").iterdir() if path.suffix in (".py", ".txt")}
+    programs = {path.name for path in (ROOT / "examples" / "toy").iterdir() if path.suffix in (".py", ".txt", ".yaml")}
     assert {Path(name).name for name in toy} == programs
     assert "fairseq_syntax/py.typed" in names
     assert "fairseq-syntax = fairseq_syntax.cli:main" in entry_points
