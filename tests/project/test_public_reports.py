@@ -63,7 +63,7 @@ def test_null_and_zero_width_characters_come_back(tmp_path):
     text = "ein\u200b Hund\0 ŉ ︰ \u00ad \ufeff x\u2060y \u0083 ﷺ"
     path = tmp_path / "train.de"
     path.write_text(f"{text}\nein Hund sieht\n" * 20, "utf-8")
-    options = ["--lang", "de", "--input", path, "--outdir", tmp_path / "out", "--train", "sentencepiece"]
+    options = ["--lang", "de", "--input", path, "--output", tmp_path / "out", "--train", "sentencepiece"]
     assert not toy_data.syntax_command("segment", *options, "--vocab-size", 40)
     segmenter = load_segmenter(tmp_path / "out/segmentation.de.json")
     assert segmenter.decode(segmenter.encode_text(text)) == text
