@@ -117,7 +117,7 @@ def target_syntax(sample: Mapping[str, Any]) -> BatchSyntax | None:
 
 
 def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
-    """What was packed, as views; what was not, as it is."""
+    """A batch's syntax by names: numbers that were packed as int64, probabilities as float32; others as they are."""
     if isinstance(syntax, FlatSyntax):
         return syntax
     layout = syntax["layout"]

@@ -86,7 +86,7 @@ def test_binarizing_the_syntax_alone_notes_the_tokens_too(toy, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(toy.data, data)
     (data / MANIFEST).unlink()
-    options = ["-s", "en", "-t", "de", "--destdir", str(data)]
+    options = ["-s", "en", "-t", "de", "--output", str(data)]
     prefixes = [x for split in ("train", "valid") for x in (f"--{split}pref", str(toy.segmented / split))]
     assert not command(["binarize", *options, *prefixes])
     noted = Manifest.read(data).files

@@ -1,7 +1,6 @@
 """Killed around any commit and given again, every step ends with the files of one undisturbed run."""
 
 import importlib.util
-import itertools
 import sys
 from pathlib import Path
 
@@ -89,41 +88,6 @@ def module(path: Path):
     finally:
         sys.path.remove(str(path.parent))
     return found
-
-
-@pytest.mark.slow
-def test_corpora_scripts(raw, tmp_path, monkeypatch):
-    """Killed at any time, the script ends with the same files; in place of its commands there are copies here."""
-    pipeline = module(ROOT / "preprocess" / "pipeline.py")
-
-    def copy(words, check, env):
-        def given(name):
-            rest = words[words.index(name) + 1 :]
-            return list(itertools.takewhile(lambda word: not word.startswith("--"), rest))
-
-        if "fairseq_cli.preprocess" in words:
-            folder = Path(given("--destdir")[0])
-            pairs = [(f"{given('--trainpref')[0]}.{lang}", folder / f"dict.{lang}.txt") for lang in ("en", "de")]
-        elif "segment" in words:
-            pairs = [
-                (name, Path(given("--output")[0], Path(name).name.removesuffix(".conllu"))) for name in given("--input")
-            ]
-        else:
-            pairs = list(zip(given("--input"), map(Path, given("--output"))))
-        for before, after in pairs:
-            after.parent.mkdir(parents=True, exist_ok=True)
-            with pipeline.atomic_open(after) as file:
-                file.write(Path(before).read_text(encoding="utf-8") + "more\n")
-
-    monkeypatch.setattr(pipeline.subprocess, "run", copy)
-    pairs = [("a man", "ein Mann"), ("a dog", "ein Hund")]
-
-    def make(out: Path) -> None:
-        options = ["--data", str(tmp_path / "data"), "--output", str(out)]
-        args = pipeline.arguments(None).parse_args(options)
-        assert pipeline.run(args, lambda _: [("train", pairs), ("valid", pairs[1:]), ("test", pairs[:1])]) == 0
-
-    assert kills.check_every_kill(make, tmp_path / "runs") >= 20
 
 
 @pytest.mark.slow
