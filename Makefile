@@ -27,13 +27,14 @@ endif
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 export CUDA
 
-.PHONY: help install demo test gpu-emulated test-fast check format matrix ways release bench gpu docs clean
+.PHONY: help install demo test gpu-emulated recipes test-fast check format matrix ways release bench gpu docs clean
 
 help:
 	@echo "make install    everything into $(VENV), as the others do first"
 	@echo "make demo       install, then the plain Transformer against PASCAL on the toy corpus (3 minutes on 2 cores)"
 	@echo "make test       install, then all tests, on all cores"
 	@echo "make gpu-emulated  of these, those that use a GPU: on an emulated one, where there is none"
+	@echo "make recipes    install, then every recipe of the papers' tables, cut down to seconds (ten minutes of a core)"
 	@echo "make test-fast  install, then the quick tests: no training, no other process"
 	@echo "make check      install, then ruff and mypy"
 	@echo "make format     let ruff mend what it can"
@@ -63,6 +64,9 @@ test: $(VENV)/.package
 
 gpu-emulated: $(VENV)/.package
 	$(ON_GPU)
+
+recipes: $(VENV)/.package
+	EVERY_RECIPE=1 $(PYTEST) tests/lab/test_paper_smoke.py
 
 test-fast: $(VENV)/.package
 	$(PYTEST) -m "not slow and not gpu"
