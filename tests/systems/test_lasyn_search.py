@@ -237,7 +237,7 @@ def test_a_joint_search_prunes_and_looks_on_where_it_must():
 
 
 def joint_search(seed, spread, beam, step, n_values, ahead, block):
-    """Scores, words and beams of the search; the best scores and all by brute force; how many words were asked about."""
+    """Scores, words and beams of the search; best and all scores by brute force; how many words were asked about."""
     make = torch.Generator().manual_seed(seed)
     n_sentences, n_words = 3, 12
     asked = []
