@@ -7,13 +7,13 @@ import math
 import parse_models
 import pytest
 import torch
+from data_errors import data_error
 from enumerated_trees import enumerated
 from parse_models import models
 
 from fairseq_syntax.corpus.conllu import format_conllu, parse_conllu_block
 from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores, head_probabilities, sparse_arcs
-from fairseq_syntax.errors import SyntaxDataError
 
 LABELS = ["root", "dep", "nmod:poss"]
 
@@ -161,11 +161,11 @@ def test_what_stanza_gives_can_be_written_and_read():
 
 
 def test_missing_and_damaged_models_are_named(tmp_path):
-    with pytest.raises(SyntaxDataError, match=r"no Stanza models for 'xx': neither pos\.pt and depparse\.pt"):
+    with data_error("'xx'", "pos.pt", "depparse.pt"):
         load_parser(ParserOptions(lang="xx", model_dir=str(tmp_path)))
     for name in ("pos.pt", "depparse.pt"):
         (tmp_path / name).write_bytes((models() / name).read_bytes()[:5000])
-    with pytest.raises(SyntaxDataError, match="Stanza cannot load these models"):
+    with data_error(path=tmp_path):
         load_parser(ParserOptions(lang="xx", model_dir=str(tmp_path)))
 
 
@@ -205,7 +205,7 @@ def test_supar_behind_the_same_interface(tmp_path):
         for word in range(len(line.words)):
             assert abs(sum(p for dependent, _, _, p in line.arcs if dependent == word) - 1.0) < 1e-3
     (tmp_path / "bad").write_bytes(b"nothing")
-    with pytest.raises(SyntaxDataError, match="SuPar cannot load this"):
+    with data_error(path="bad"):
         load_parser(ParserOptions(parser="supar", model_dir=str(tmp_path / "bad")))
-    with pytest.raises(SyntaxDataError, match="is no SuPar checkpoint"):
+    with data_error("--model-dir"):
         load_parser(ParserOptions(parser="supar"))

@@ -1,0 +1,35 @@
+"""What a refusal is about, rather than how it is worded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fairseq_syntax.errors import SyntaxDataError
+
+
+@contextmanager
+def data_error(
+    *names: str, path: str | os.PathLike[str] | None = None, line: int | None = None, option: str | None = None
+) -> Iterator[pytest.ExceptionInfo[SyntaxDataError]]:
+    """Like ``pytest.raises`` for a :class:`SyntaxDataError`.
+
+    Args:
+        names: what its text must name: other options, files, words of the input
+        path: the file at fault, or the last part of its path
+        line: its line
+        option: the option at fault
+    """
+    with pytest.raises(SyntaxDataError) as caught:
+        yield caught
+    error = caught.value
+    assert not [name for name in names if name not in str(error)], error
+    if path is not None:
+        assert error.path is not None, error
+        assert os.fspath(path) in (os.fspath(error.path), Path(error.path).name), error
+    assert line is None or error.line == line, error
+    assert option is None or error.option == option, error
