@@ -8,6 +8,7 @@ from pathlib import Path
 import kills
 import numpy as np
 import pytest
+from data_errors import data_error
 from fairseq.binarizer import FileBinarizer, VocabularyDatasetBinarizer
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
@@ -15,7 +16,6 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_syntax.data import tokens
 from fairseq_syntax.data.tokens import binarize_tokens, load_dictionary, make_dictionary
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.jobs import Parts, Step
 
 WORDS = [
@@ -121,7 +121,7 @@ def test_a_line_ends_where_its_parse_does(tmp_path):
     found = MMapIndexedDataset(str(tmp_path / "t"))
     assert [words.string(sentence) for sentence in found] == ["w1 w2", "w3 w4"]
     (tmp_path / "u.en").write_bytes(b"w1\nw2 \xff\n")
-    with pytest.raises(SyntaxDataError, match=r"u\.en:2: not UTF-8: byte 4"):
+    with data_error(path="u.en", line=2):
         binarize(tmp_path / "u.en", tmp_path / "u", words)
     assert not (tmp_path / "u.bin").exists() and not (tmp_path / "u.bin.parts").exists()
 
