@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from random import Random
 
 import pytest
+from data_errors import data_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -167,7 +168,7 @@ def control(names: tuple[str, ...], seed: int = 1, **options) -> Control:
 def test_what_every_control_keeps(text, name, seed):
     names = tuple(name.split())
     if {"sharpened", "flattened"} & set(names) and any(line.arcs is None and line.words for line in text):
-        with pytest.raises(SyntaxDataError, match="has no distributions"):
+        with data_error("--distributions"):
             list(Control(names, seed)(text))
         return
     before = "".join(map(format_conllu, text))
@@ -452,7 +453,7 @@ def test_the_title_has_a_temperature_that_is_not_the_usual_one(tmp_path, capsys)
     other = made("linear", "sharpened", "--temperature", "0.1")
     assert controls_of(other) == ["linear", "sharpened --temperature 0.1"]
     for trained, own in ((usual, other), (other, usual)):
-        with pytest.raises(SyntaxDataError, match="and these are others") as error:
+        with data_error(path="x") as error:
             check_controls(trained, own, "x")
     assert "fairseq-syntax control linear sharpened --temperature 0.1 makes" in error.value.hint
     check_controls(other, other, "x")

@@ -7,11 +7,11 @@ import re
 
 import numpy as np
 import pytest
+from data_errors import data_error
 from parse_models import conllu, models, sentences
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.corpus.conllu import parse_conllu_block
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab import calibration
 from fairseq_syntax.lab.calibration import Choices
 
@@ -92,16 +92,16 @@ def test_a_known_temperature_is_found(temperature):
 
 
 @pytest.mark.parametrize(
-    ("parsed", "message"),
+    "parsed",
     [
-        (PARSED.replace("\ta\t", "\tx\t"), "line 1 has other words"),
-        (GOLD, "line 1 of the parse has no distributions"),
+        PARSED.replace("\ta\t", "\tx\t"),  # other words
+        GOLD,  # no distributions
     ],
 )
-def test_what_cannot_be_compared(parsed, message):
-    with pytest.raises(SyntaxDataError, match=message):
+def test_what_cannot_be_compared(parsed):
+    with data_error("line 1"):
         calibration.compare([parse_conllu_block(GOLD)], [parse_conllu_block(parsed)])
-    with pytest.raises(SyntaxDataError, match="no words"):
+    with data_error():
         calibration.compare([], [])
 
 

@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 import pytest
+from data_errors import data_error
 from hypothesis import given
 from hypothesis import strategies as st
 from nltk.translate.ribes_score import corpus_ribes, sentence_ribes, word_rank_alignment
@@ -311,37 +312,37 @@ def test_any_text_is_read_line_by_line(tmp_path_factory, lines):
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    "content, line",
     [
-        (b"", "empty"),
-        ("ein\nzwölf\n".encode("latin-1"), r"run:2: not UTF-8.*0xf6"),
-        (b"H-0\t-0.5\ta@@ b\n", "without D- lines"),
-        (b"D-0\t-0.5\ta\nD-2\t-0.5\tb\n", "no translation of sentence 1"),
-        (b"D-0\t-0.5\ta\nD-1\tb\n", r"run:2: D-1 has no score"),
+        (b"", None),
+        ("ein\nzwölf\n".encode("latin-1"), 2),
+        (b"H-0\t-0.5\ta@@ b\n", None),
+        (b"D-0\t-0.5\ta\nD-2\t-0.5\tb\n", None),
+        (b"D-0\t-0.5\ta\nD-1\tb\n", 2),
     ],
 )
-def test_bad_files_are_named(tmp_path, content, message):
+def test_bad_files_are_named(tmp_path, content, line):
     path = tmp_path / "run"
     path.write_bytes(content)
-    with pytest.raises(SyntaxDataError, match=message):
+    with data_error(path=path, line=line):
         read_translations(path)
 
 
 def test_other_numbers_of_lines_double_names_and_unknown_baselines_are_named(files, tmp_path):
     short = tmp_path / "short"
     short.write_text("one line\n")
-    with pytest.raises(SyntaxDataError, match=r"short: 1 lines, but .*ref has 150"):
+    with data_error(path="short"):
         command.main(_parse("--ref", files / "ref", "--sys", short))
     a = read_system(str(files / "a"))
-    with pytest.raises(SyntaxDataError, match="two systems are called"):
+    with data_error(str(files / "a"), "--sys"):
         evaluate([a, a], [read_text(files / "ref")], Options())
-    with pytest.raises(SyntaxDataError, match="no system is called c"):
+    with data_error(str(files / "a")):
         evaluate([a], [read_text(files / "ref")], Options(), baseline="c")
-    with pytest.raises(SyntaxDataError, match="cannot be read"):
+    with data_error(path="nowhere"):
         read_system("c=nowhere")
     (files / "a,b").write_text((files / "a").read_text(encoding="utf-8"), encoding="utf-8")
     assert read_system(f"c={files / 'a,b'}").runs[0].lines == a.runs[0].lines
-    with pytest.raises(SyntaxDataError, match="no tokenizer klingon"):
+    with data_error("klingon"):
         command.main(_parse("--ref", files / "ref", "--sys", files / "a", "--tokenize", "klingon"))
 
 
@@ -353,9 +354,9 @@ def test_beer_is_the_last_score_that_the_program_prints(tmp_path):
     )
     program.chmod(0o755)
     assert metrics.beer(str(program), ["a"], [["b"], ["c"]]) == 0.625
-    with pytest.raises(SyntaxDataError, match="BEER failed"):
+    with data_error("BEER", str(tmp_path / "missing")):
         metrics.beer(str(tmp_path / "missing"), ["a"], [["b"]])
-    with pytest.raises(SyntaxDataError, match="printed no score"):
+    with data_error("BEER", "true"):
         metrics.beer("true", ["a"], [["b"]])
 
 
@@ -420,13 +421,13 @@ def test_what_cannot_be_scored_is_said_before_anything_is_lost(tmp_path):
     damaged[12] ^= 255
     (tmp_path / "bad.gz").write_bytes(damaged)
     ref = f"{tmp_path}/ref"
-    for argv, message in (
-        (["--sys", ref, "--json", ref], "the output would overwrite this input"),
-        (["--sys", f"x={tmp_path}/bad.gz"], "bad.gz: cannot be read"),
-        (["--sys", ref, "--resamples", "1"], "resamples must be 0 or at least 2"),
-        (["--sys", ref, "--tokenize", "klingon"], "no tokenizer klingon"),
+    for argv, name in (
+        (["--sys", ref, "--json", ref], ref),
+        (["--sys", f"x={tmp_path}/bad.gz"], "bad.gz"),
+        (["--sys", ref, "--resamples", "1"], "resamples"),
+        (["--sys", ref, "--tokenize", "klingon"], "klingon"),
     ):
-        with pytest.raises(SyntaxDataError, match=message):
+        with data_error(name):
             command.main(_parse("--ref", ref, *argv))
     assert (tmp_path / "ref").read_text() == "a b\n"
 
@@ -434,5 +435,5 @@ def test_what_cannot_be_scored_is_said_before_anything_is_lost(tmp_path):
 def test_the_output_of_two_runs_is_no_run(tmp_path):
     run = "S-0\ta\nH-0\t-1\tb\nD-0\t-1\tb\n"
     (tmp_path / "two.out").write_text(run * 2)
-    with pytest.raises(SyntaxDataError, match=r"two.out:4: S-0 stands twice"):
+    with data_error(path="two.out", line=4):
         read_translations(tmp_path / "two.out")
