@@ -61,12 +61,6 @@ def test_a_subcommand_that_needs_fairseq_registers_first(tmp_path):
     assert "DEBUG" not in done.stderr  # fairseq's imports configure logging; registering leaves it alone
 
 
-@pytest.mark.slow
-def test_importing_registers_where_fairseq_is_there_already():
-    done = python("-c", "from fairseq.tasks import TASK_REGISTRY as t; import fairseq_syntax; print(*t)")
-    assert "syntax_translation" in done.stdout.split(), done.stderr
-
-
 @pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])  # before NumPy 2, and since
 def test_checkpoints_may_come_from_another_numpy(tmp_path, module):
     saved = {"count": np.int64(4), "loss": np.float64(2.5), "all": np.arange(3)}

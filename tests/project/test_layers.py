@@ -97,21 +97,27 @@ def loaded_by(statements: str) -> set[str]:
     return {m.removeprefix("fairseq_syntax.") for m in run.stdout.split()} - {"fairseq_syntax"}
 
 
+@pytest.fixture(scope="module")
+def plugin() -> set[str]:
+    """What fairseq's commands load of this package where ``--user-dir`` names it."""
+    return loaded_by(
+        f"import argparse, fairseq.utils as u; u.import_user_module(argparse.Namespace(user_dir={str(ROOT)!r}))\n"
+        "from fairseq.tasks import TASK_REGISTRY; assert 'syntax_translation' in TASK_REGISTRY"
+    )
+
+
 def test_importing_the_package_only_defines():
     assert loaded_by("import fairseq_syntax") == set()
 
 
-def test_user_dir_loads_the_plugin_alone():
+def test_user_dir_loads_the_plugin_alone(plugin):
     """Parsers, alignment and everything above the plugin wait until they are used."""
-    user_dir = f"import argparse, fairseq.utils as u; u.import_user_module(argparse.Namespace(user_dir={str(ROOT)!r}))"
-    modules = loaded_by(user_dir)
-    assert "tasks.syntax_translation" in modules and "systems.pascal" in modules
+    assert "tasks.syntax_translation" in plugin and "systems.pascal" in plugin
     later = ("corpus.parsing", "corpus.filters", "inference.alignment", "inference.interactive", "use", "lab", "cli")
-    assert not [m for m in modules if m.startswith(later)]
+    assert not [m for m in plugin if m.startswith(later)]
 
 
-def test_what_registration_reaches_is_small():
-    modules = loaded_by("import fairseq_syntax; fairseq_syntax.register()")
-    files = [ROOT / m.replace(".", "/") for m in modules]
+def test_what_registration_reaches_is_small(plugin):
+    files = [ROOT / m.replace(".", "/") for m in plugin]
     files = [f / "__init__.py" if f.is_dir() else f.with_suffix(".py") for f in files]
     assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 15_000
