@@ -232,21 +232,14 @@ def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequen
 
 
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
-    from fairseq_syntax.corpus.conllu import read_conllu, text_of
-    from fairseq_syntax.corpus.parsed_line import is_parse_of, take_spaces, why_other
-    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.corpus.conllu import read_conllu
+    from fairseq_syntax.corpus.parsed_line import take_spaces
+    from fairseq_syntax.runtime.files import errors_in
 
-    found: list[ParsedLine] = []
-    for path, one in zip(paths, sets):
-        for line, source in zip(read_conllu(path, n_lines=len(one.sources)), one.sources):
-            if not is_parse_of(line, source):
-                number = line.line_number + 1
-                raise SyntaxDataError(
-                    f"the parse says {text_of(line)[:60]!r}, source {number} of {one.name} {source[:60]!r}",
-                    path=path,
-                    line=line.file_line,
-                    hint=why_other(line, source),
-                )
-            take_spaces(line, source)
-            found.append(line)
-    return found
+    parses: list[ParsedLine] = []
+    for path, contrast in zip(paths, sets):
+        for line, source in zip(read_conllu(path, n_lines=len(contrast.sources)), contrast.sources):
+            with errors_in(path):
+                take_spaces(line, source)
+            parses.append(line)
+    return parses

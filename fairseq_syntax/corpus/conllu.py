@@ -38,8 +38,10 @@ __all__ = [
     "owner",
     "parse_conllu_block",
     "read_conllu",
+    "surface_rows",
     "text_of",
     "unflatten",
+    "with_spaces",
     "write_conllu",
 ]
 
@@ -113,6 +115,29 @@ def parse_conllu_block(text: str) -> ParsedLine:
     for line in ConlluReader(None, None).read("#" if row.startswith("#") else row for row in rows):
         append(merged, line)
     return merged
+
+
+def surface_rows(rows: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """The number and the columns of those CoNLL-U rows that stand for a surface token: a range, or a word in none."""
+    covered = 0
+    for number, row in enumerate(rows):
+        columns = row.split("\t")
+        first, _, last = columns[0].partition("-")
+        if not row.strip():
+            covered = 0  # the next sentence's words are counted anew
+        elif first.isdigit() and (last or int(first) > covered):
+            covered = int(last) if last else covered
+            yield number, columns
+
+
+def with_spaces(block: str, line: ParsedLine) -> str:
+    """The CoNLL-U of a text line with ``SpaceAfter=No`` as its tokens in ``line`` have it, and all else as it is."""
+    rows = block.split("\n")
+    for token, (number, columns) in zip(line.tokens, surface_rows(rows), strict=True):
+        misc = [value for value in columns[-1].split("|") if value not in ("_", "SpaceAfter=No")]
+        misc += [] if token.space_after else ["SpaceAfter=No"]
+        rows[number] = "\t".join([*columns[:-1], "|".join(misc) or "_"])
+    return "\n".join(rows)
 
 
 def escape(text: str) -> str:

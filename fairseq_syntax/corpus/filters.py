@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
-from fairseq_syntax.corpus.conllu import parse_conllu_block
+from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
 from fairseq_syntax.corpus.conllu_parts import conllu_parts
 from fairseq_syntax.corpus.line_numbers import is_line_comment
-from fairseq_syntax.corpus.parsed_line import is_parse_of, text_of, why_other
+from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
 from fairseq_syntax.corpus.title import is_of_title, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
@@ -107,8 +107,19 @@ class LanguageIdentifier:
         return str(language), float(probability)
 
 
+class Verdict(NamedTuple):
+    """Why a line has to go: one of :data:`REASONS` and its detail; without a reason it is kept.
+
+    ``parse`` is the CoNLL-U of a line that is kept, where it did not have the spaces of its text and now has.
+    """
+
+    reason: str = ""
+    detail: str = ""
+    parse: str | None = None
+
+
 class Judge:
-    """Says of one line of all files why it has to go, or None.
+    """Judges the lines of parallel files.
 
     Args:
         limits: see :class:`Limits`
@@ -120,8 +131,8 @@ class Judge:
         if limits.languages:
             self._identify = LanguageIdentifier(limits.candidates, limits.languages)
 
-    def __call__(self, texts: Sequence[str], parse: str | None = None) -> tuple[str, str] | None:
-        """The reason, one of :data:`REASONS`, and its detail.
+    def __call__(self, texts: Sequence[str], parse: str | None = None) -> Verdict:
+        """The verdict on one line.
 
         Args:
             texts: the line in each file
@@ -132,33 +143,32 @@ class Judge:
         """
         limits = self.limits
         if not all(text.strip() for text in texts):
-            return "empty", "file " + ", ".join(str(i + 1) for i, text in enumerate(texts) if not text.strip())
+            empty = (str(i) for i, text in enumerate(texts, start=1) if not text.strip())
+            return Verdict("empty", f"file {', '.join(empty)}")
         lengths = [len("".join(text.split())) if limits.characters else len(text.split()) for text in texts]
         if min(lengths) < limits.min_length:
-            return "too short", f"{min(lengths)} < {limits.min_length}"
+            return Verdict("too short", f"{min(lengths)} < {limits.min_length}")
         if limits.max_length is not None and max(lengths) > limits.max_length:
-            return "too long", f"{max(lengths)} > {limits.max_length}"
+            return Verdict("too long", f"{max(lengths)} > {limits.max_length}")
         if limits.max_ratio is not None and max(lengths) > limits.max_ratio * min(lengths):
-            return "ratio", f"{max(lengths)}:{min(lengths)}"
+            return Verdict("ratio", f"{max(lengths)}:{min(lengths)}")
+        spaced = None
         if parse is not None:
             if not parse:
-                return "no parse", "the parser gave no sentence"
+                return Verdict("no parse", "the parser gave no sentence")
             try:
                 parsed = parse_conllu_block(parse + "\n")  # its rows as they are, even if it is one
             except SyntaxDataError as error:
-                return "bad parse", error.message
-            if not any(is_parse_of(parsed, text) for text in texts):
-                others = ", ".join(repr(text[:60]) for text in texts)
-                raise SyntaxDataError(
-                    f"the parse says {text_of(parsed)[:60]!r}, the text {others}",
-                    hint=why_other(parsed, *texts),
-                )
+                return Verdict("bad parse", error.message)
+            before = text_of(parsed)
+            take_spaces(parsed, *texts)
+            spaced = with_spaces(parse, parsed) if text_of(parsed) != before else None
         if self._identify is not None and limits.languages:
             for text, wanted in zip(texts, limits.languages):
-                found, probability = self._identify(text)
-                if found != wanted and probability >= limits.min_probability:
-                    return "language", f"{found} ({probability:.2f}) where {wanted} is due"
-        return None
+                language, probability = self._identify(text)
+                if language != wanted and probability >= limits.min_probability:
+                    return Verdict("language", f"{language} ({probability:.2f}) where {wanted} is due")
+        return Verdict(parse=spaced)
 
 
 def filter_files(
@@ -178,7 +188,7 @@ def filter_files(
     Args:
         inputs, outputs: parallel UTF-8 files, ``.gz`` allowed for input
         conllu: the parse of one of the inputs and where to write what is kept of it; its ``# line`` comments are
-            renumbered and all its columns stay as they are. Without it no line is unparsable.
+            renumbered, the spaces are those of the text, and all else stays. Without it no line is unparsable.
         removed: a file for the removed lines: number, reason, detail and the texts, separated by tabs
         workers: processes
 
@@ -203,7 +213,7 @@ def filter_files(
         report = Report()
         for note in made.notes():
             report.lines += len(note["verdicts"])
-            report.kept += note["verdicts"].count(None)
+            report.kept += sum(not reason for reason, _, _ in note["verdicts"])
         verdicts: Iterator[Any] = (verdict for note, _ in made for verdict in note["verdicts"])
         lines: Iterator[Any] = _parallel(inputs, parse)
         with ExitStack() as stack:  # all outputs take their names together, at the end
@@ -216,8 +226,8 @@ def filter_files(
                 if row is missing or verdict is missing:
                     raise _changed(inputs[0])
                 line, texts, block = row
-                if verdict is not None:
-                    reason, detail = verdict
+                reason, detail, spaced = verdict
+                if reason:
                     report.removed[reason] = report.removed.get(reason, 0) + 1
                     report.examples.setdefault(reason, (line, detail, texts))
                     if of_removed is not None:
@@ -232,7 +242,7 @@ def filter_files(
                         raise _changed(parse)
                     if number == 1:
                         of_parse.write(title(report.kept, parsed_with=parsed_with(parse)))
-                    for sentence in block.split("\n\n"):
+                    for sentence in (spaced or block).split("\n\n"):
                         of_parse.write(f"# line = {number}\n{sentence}\n\n")
         return asdict(report)
 
@@ -287,7 +297,7 @@ def _chunks(lines: Iterator[_Line]) -> Iterator[tuple[Span, list[_Line]]]:
 
 @dataclass
 class _JudgePart:
-    """Makes the verdicts on the lines of a part, as a note: the reason and its detail, or null."""
+    """Makes the verdicts on the lines of a part, as a note."""
 
     limits: Limits
     parse: str | None

@@ -193,18 +193,27 @@ def is_parse_of(line: ParsedLine, text: str) -> bool:
     return "".join(text_of(line).split()) == "".join(text.split())
 
 
-def take_spaces(line: ParsedLine, text: str) -> None:
-    """Lets the tokens of a parse have the spaces of the text that it is of (:func:`is_parse_of`).
+def take_spaces(line: ParsedLine, *texts: str) -> int:
+    """Gives the tokens of a parse the spaces of the text that it is of; returns which of ``texts`` that is.
 
     A parse may not know of them: not all parsers write ``SpaceAfter=No``.
+
+    Raises:
+        SyntaxDataError: it is the parse of none of them, white space aside
     """
-    at = 0
+    which = next((i for i, text in enumerate(texts) if is_parse_of(line, text)), None)
+    if which is None:
+        others = ", ".join(repr(text[:60]) for text in texts)
+        message = f"the parse says {text_of(line)[:60]!r}, the text {others}"
+        raise SyntaxDataError(message, line=line.file_line or None, hint=why_other(line, *texts))
+    text, at = texts[which], 0
     for token in line.tokens:
         for _ in "".join(token.form.split()):
             while text[at].isspace():
                 at += 1
             at += 1
         token.space_after = at == len(text) or text[at].isspace()
+    return which
 
 
 # As the Penn Treebank and Moses write them, and as HTML does.

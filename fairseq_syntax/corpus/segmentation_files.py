@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fairseq_syntax.corpus.conllu import ParsedLine, check_text, format_conllu, 
 from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts, count_lines
 from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.corpus.segmentation_training import fingerprints, train_segmenter
-from fairseq_syntax.corpus.title import parsed_with, title
+from fairseq_syntax.corpus.title import Spacing, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
@@ -179,7 +179,8 @@ def segment_file(
                 files[0].write(body[: note["bytes"]])
                 if len(files) == 2:
                     files[1].write(body[note["bytes"] :])
-        counts = {key: sum(note[key] for note in notes) for key in ("lines", "words", "pieces")}
+        counts = {key: sum(note[key] for note in notes) for key in ("lines", "words", "pieces", "marks", "joined")}
+        Spacing(counts.pop("marks"), counts.pop("joined")).warn(path)
         return segmenter.note | counts
 
     if len(outputs) == 1 and step.record() is None:
@@ -248,6 +249,7 @@ class _SegmentPart:
         texts: list[str] = []
         rows: list[str] = []
         words = pieces = 0
+        spacing = Spacing()
         source: Iterable[ParsedLine | bytes] = part.read(path) if is_conllu(path) else part.rows
         for number, line in enumerate(source, start=part.start + 1):
             if isinstance(line, bytes):
@@ -263,11 +265,13 @@ class _SegmentPart:
                 for token, of_token in zip(line.tokens, encoded):
                     token.pieces = len(of_token)
                 rows.append(format_conllu(line))
+                spacing.add(line)
                 words += len(forms)
             flat = list(chain.from_iterable(encoded))
             pieces += len(flat)
             texts.append(" ".join(flat) + "\n")
         body = "".join(texts).encode()
         note = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
+        note |= asdict(spacing)
         altered = dict(islice(segmenter.altered.items(), 1000))
         return note | {"altered": altered}, body + "".join(rows).encode()

@@ -13,8 +13,10 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import is_read_once, read_raw_lines
 
@@ -66,6 +68,29 @@ def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
 def without_control(parsed_with: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The options of the parser from whose parses controls were made; None where nothing is known."""
     return None if parsed_with is None else {name: own for name, own in parsed_with.items() if name != "control"}
+
+
+@dataclass
+class Spacing:
+    """What a parse knows of the spaces of its text, counted over its lines."""
+
+    marks: int = 0  # tokens without a letter or a digit, most of which no space precedes in running text
+    joined: int = 0  # tokens without a space after them
+
+    def add(self, line: ParsedLine) -> None:
+        """Counts a line."""
+        self.joined += sum(not token.space_after for token in line.tokens)
+        self.marks += sum(not any(map(str.isalnum, token.form)) for token in line.tokens)
+
+    def warn(self, path: str | os.PathLike[str]) -> None:
+        """Warns where a parse seems to know of no spaces, though it was not made of tokenized text."""
+        if self.marks and not self.joined and (parsed_with(path) or {}).get("tokenizer") != "whitespace":
+            logger.warning(
+                "%s has no SpaceAfter=No: all its tokens are taken to have spaces between them. If the text has not, "
+                "give it: fairseq-syntax parse --parser conllu --input %s --text TEXT",
+                path,
+                path,
+            )
 
 
 def check_controls(

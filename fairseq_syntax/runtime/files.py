@@ -287,7 +287,9 @@ def errors_in(path: str | os.PathLike[str]) -> Iterator[None]:
     except SyntaxDataError as error:
         if error.path is not None:
             raise
-        raise SyntaxDataError(error.message, path=path, line=error.line, hint=error.hint) from error
+        raise SyntaxDataError(
+            error.message, path=path, line=error.line, option=error.option, hint=error.hint
+        ) from error
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:

@@ -85,7 +85,7 @@ def test_a_sentence_in_another_language_goes(corpus):
     assert report.removed == {"empty": 1, "too short": 2, "language": 1}
     assert report.examples["language"][0] == 6 and "de (" in report.examples["language"][1]
     strict = Judge(Limits(languages=("en",), candidates=("de", "fr"), min_probability=1.1))
-    assert strict([EN[5]]) is None, "no language is that probable"
+    assert not strict([EN[5]]).reason, "no language is that probable"
     with data_error("xx"):
         Judge(Limits(languages=("xx",)))
 
@@ -128,6 +128,23 @@ def test_the_parse_of_another_text_is_an_error(corpus, jobs):
     with data_error(path="x.conllu"):
         _filter(corpus, Limits(), conllu=(str(parse), str(out)), workers=jobs)
     assert not list(corpus.glob("out*"))
+
+
+def test_what_is_kept_of_a_parse_has_the_spaces_of_the_text(tmp_path):
+    (tmp_path / "en").write_text("I don't.\nso\n")
+    parse = tmp_path / "en.conllu"
+    rows = ["1\tI", "2-3\tdon't", "2\tdo", "3\tn't", "4\t."]
+    heads = "0\troot", "_\t_", "1\tdep", "1\tdep", "1\tpunct"
+    parse.write_text(
+        "\n".join(f"{row}\tlemma\t_\t_\t_\t{head}\t_\tNote=1" for row, head in zip(rows, heads))
+        + "\n\n"
+        + _sentence("so", line=None)
+    )
+    filter_files([str(tmp_path / "en")], [str(tmp_path / "o")], Limits(), conllu=(str(parse), str(tmp_path / "oc")))
+    assert [text_of(line) for line in read_conllu(tmp_path / "oc")] == ["I don't.", "so"]
+    kept = [row.split("\t") for row in (tmp_path / "oc").read_text().splitlines() if "\t" in row]
+    assert [row[9] for row in kept] == ["Note=1", "Note=1|SpaceAfter=No", "Note=1", "Note=1", "Note=1", "Note=1"]
+    assert {row[2] for row in kept} == {"lemma"}
 
 
 def test_a_parse_without_line_numbers_is_one_sentence_a_line(tmp_path):

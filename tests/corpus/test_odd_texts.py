@@ -12,7 +12,8 @@ from data_errors import data_error
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.conllu_parts import conllu_parts
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-from fairseq_syntax.corpus.segmentation import load_segmenter
+from fairseq_syntax.corpus.segmentation import WordSegmenter, load_segmenter
+from fairseq_syntax.corpus.segmentation_files import segment_file
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.contrast_sets import ContrastSet, Item, _checked
@@ -35,6 +36,19 @@ def test_a_parse_that_knows_of_no_spaces_has_those_of_its_text(tmp_path):
     pass_on(parse, tmp_path / "out.conllu", text=text)
     found = [[token.space_after for token in line.tokens] for line in read_conllu(tmp_path / "out.conllu")]
     assert found == [[True, False, False, True], [False, True, False, True]]
+
+
+@pytest.mark.parametrize("title, told", [("", 1), ('# parsed_with = {"tokenizer": "whitespace"}\n', 0)])
+def test_a_parse_that_knows_of_no_spaces_is_told_of_once(tmp_path, caplog, title, told):
+    """Unless it is of tokenized text, or there are no marks to tell by."""
+    write(tmp_path / "in.en.conllu", f"# lines = 2\n{title}{rows('I', 'see', '.')}\n{rows('so', '.')}\n")
+    pass_on(tmp_path / "in.en.conllu", tmp_path / "out.en.conllu")
+    assert sum(r.levelname == "WARNING" for r in caplog.records) == told
+    segment_file(WordSegmenter(), tmp_path / "out.en.conllu", [tmp_path / "pieces", tmp_path / "pieces.conllu"])
+    assert sum(r.levelname == "WARNING" for r in caplog.records) == 2 * told
+    text = write(tmp_path / "text", "I see.\nso.\n")
+    pass_on(tmp_path / "in.en.conllu", tmp_path / "out.en.conllu", text=text, overwrite=True)
+    assert sum(r.levelname == "WARNING" for r in caplog.records) == 2 * told
 
 
 def test_escapes_are_named(tmp_path):

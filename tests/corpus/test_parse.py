@@ -645,7 +645,7 @@ def test_an_existing_parse_is_checked_and_passed_on(text, capsys):
     assert parse(*common) == 1  # there is something already
     text.write_text("A man sleeps.\nTwo cats\n")
     assert parse(*common, "--text", text, "--overwrite") == 1
-    assert "foreign:6: the parse says 'Two dogs', line 2" in capsys.readouterr().err
+    assert "foreign:6: the parse says 'Two dogs'" in capsys.readouterr().err
     text.write_text("A man sleeps.\n\nTwo dogs\n")
     assert parse(*common, "--text", text, "--overwrite") == 1
     foreign.write_text("")

@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.readers import read_corpus
-from fairseq_syntax.corpus.readers.treebanks import surface_words
+from fairseq_syntax.corpus.conllu import surface_rows
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -43,7 +43,7 @@ def test_pairs_and_trees(treebanks):
 
 def test_words_of_ranges():
     rows = ["# c", "1-2\tzum\t_", "1\tzu\t_", "2\tdem\t_", "3\tHaus\t_", "3.1\tempty\t_", "4\t.\t_"]
-    assert surface_words(rows) == ["zum", "Haus", "."]
+    assert [columns[1] for _, columns in surface_rows(rows)] == ["zum", "Haus", "."]
 
 
 @pytest.mark.parametrize("damage", [lambda text: text.replace("# sent_id = 1.dev\n", ""), lambda text: text + text])

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_syntax.corpus.conllu import surface_rows
 from fairseq_syntax.corpus.downloads import find
 from fairseq_syntax.corpus.parallel_text import Row, Split
 from fairseq_syntax.errors import SyntaxDataError
@@ -74,22 +75,8 @@ def read_treebank(path: Path) -> dict[str, TreebankSentence]:
             raise SyntaxDataError(f"a sentence has no sent_id: {block[0]!r}", path=path)
         if matches[0][1] in sentences:
             raise SyntaxDataError(f"the sent_id {matches[0][1]} stands twice", path=path)
-        words = surface_words(block)
+        words = [columns[1] for _, columns in surface_rows(block)]
         text = " ".join((matches[1][1] if matches[1] else " ".join(words)).split())
         sentences[matches[0][1]] = TreebankSentence(block, words, text)
         block = []
     return sentences
-
-
-def surface_words(rows: list[str]) -> list[str]:
-    """The words as they are written: ranges such as ``3-4`` in place of their parts."""
-    words, covered = [], 0
-    for row in rows:
-        number, _, rest = row.partition("\t")
-        form = rest.partition("\t")[0]
-        if "-" in number and number[0].isdigit():
-            covered = int(number.split("-")[1])
-            words.append(form)
-        elif number.isdigit() and int(number) > covered:
-            words.append(form)
-    return words
