@@ -145,6 +145,7 @@ def parser_options(args: argparse.Namespace, **more):
 
 def main(args: argparse.Namespace) -> int:
     import logging
+    import sys
 
     from fairseq_syntax.corpus.parsing.conllu_file import pass_on
     from fairseq_syntax.corpus.parsing.jobs import Job, Plan, carry_out, merge
@@ -186,6 +187,7 @@ def main(args: argparse.Namespace) -> int:
     gpus = 1.0 if options.device.startswith("cuda") else 0.0
     if args.ray is not None and args.gpus_per_worker and not gpus:
         raise SyntaxDataError("--gpus-per-worker, but the parser is to run on the CPU", hint="give --device cuda")
+    print(f"loading the parser {options.parser} …", file=sys.stderr, flush=True)  # which may take long
     with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
         plan = Plan.of(job)
         parsed = carry_out(plan, None if isinstance(workers, int) else workers)

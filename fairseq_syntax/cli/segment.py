@@ -100,11 +100,14 @@ def main(args: argparse.Namespace) -> int:
     if training:
         files = ", ".join(map(str, training["files"]))
         if args.train != "words":
-            print(f"training a {args.train} model of {args.vocab_size} pieces on {files}", file=sys.stderr)
+            print(f"training a {args.train} model of {args.vocab_size} pieces on {files} …", file=sys.stderr)
     of_parse = any(map(is_conllu, [*args.input, *(training["files"] if training else [])]))
     remade = [paths[0] for paths in outputs]
     segmenter = prepare_model(prefix, args.model, training, args.overwrite, of_parse=of_parse, remade=remade)
-    print(f"{prefix}.json: {segmenter.kind}, fingerprint {segmenter.fingerprint[:12]}")
+    pieces = "" if segmenter.pieces is None else f"{segmenter.pieces} pieces, "
+    if args.train and segmenter.pieces is not None and segmenter.pieces < args.vocab_size:
+        pieces = f"{segmenter.pieces} pieces, as the text has not {args.vocab_size}, "
+    print(f"{prefix}.json: {segmenter.kind}, {pieces}fingerprint {segmenter.fingerprint[:12]}")
     with chosen_workers(args, count=args.workers) as workers:
         for path, paths in zip(args.input, outputs):
             report = segment_file(segmenter, path, paths, overwrite=args.overwrite, workers=workers)

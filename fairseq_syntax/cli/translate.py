@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
 
     from fairseq_syntax.corpus.conllu_parts import count_lines
     from fairseq_syntax.inference.alignment import written
-    from fairseq_syntax.runtime.console import finished, progress
+    from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
     from fairseq_syntax.runtime.files import atomic_open, check_output
     from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.use.base import cut_short
@@ -75,6 +75,7 @@ def main(args: argparse.Namespace) -> int:
     total = None if is_stream(args.input) else count_lines(args.input)
     lines = iter(read_sentences(args.input))
     count = bad = 0
+    cut = CountedWarnings(lambda text: print(f"fairseq-syntax translate: warning: {text}", file=sys.stderr))
 
     def write(path: str | None):
         return nullcontext(sys.stdout if path == "-" else None) if path in ("-", None) else atomic_open(path)
@@ -94,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
                     print(f"fairseq-syntax translate: error: {where}: {best[0].error}", file=sys.stderr)
                 if best[0].cut:
                     short = cut_short(best[0]).replace("max_len_b", "--max-len-b")
-                    print(f"fairseq-syntax translate: warning: {where}: may be cut: {short}", file=sys.stderr)
+                    cut.add(f"{where}: may be cut: {short}")
                 file.write(best[0].text + "\n")
                 if links is not None:
                     linked = best[0].alignment  # an empty line has none
@@ -102,6 +103,7 @@ def main(args: argparse.Namespace) -> int:
             file.flush()
             count += len(chunk)
             bar.update(len(chunk))
+    cut.end("lines that may be cut")
     if args.output != "-":
         finished(args.output, f"{count} lines", f"fairseq-syntax score --ref REFERENCE --sys {args.output}")
     if args.alignments:

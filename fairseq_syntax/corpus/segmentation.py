@@ -149,6 +149,11 @@ class Segmenter(ABC):
         return [piece for word in text.split() for piece in known.get((word, True)) or self._pieces(word, True)]
 
     @property
+    def pieces(self) -> int | None:
+        """The number of pieces that the model was trained to; None for one that was not trained here."""
+        return self.about.get("pieces")
+
+    @property
     def note(self) -> dict[str, str]:
         """What is noted of the pieces that it cuts: the model, and whether words are those of a parse."""
         return {"segmenter": self.fingerprint, "cut_from": self.cut_from}

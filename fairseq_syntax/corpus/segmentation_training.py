@@ -72,10 +72,10 @@ def train_segmenter(
     options: dict = {"vocab_size": vocab_size, "max_lines": max_lines, "seed": seed}
     if kind == "sentencepiece":
         options |= {"model_type": model_type, "character_coverage": character_coverage, "threads": threads}
-        model = _train_sentencepiece(lines, options)
+        model, pieces = _train_sentencepiece(lines, options)
     else:
-        model = _train_subword_nmt(lines, vocab_size)
-    return segmentation.SEGMENTERS[kind](model, {"training": {"options": options, **about}})
+        model, pieces = _train_subword_nmt(lines, vocab_size)
+    return segmentation.SEGMENTERS[kind](model, {"training": {"options": options, **about}, "pieces": pieces})
 
 
 def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
@@ -119,7 +119,7 @@ def _sample(lines: Iterable[Any], count: int, rng: random.Random) -> list[Any]:
     return kept
 
 
-def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options: dict) -> bytes:
+def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options: dict) -> tuple[bytes, int]:
     import sentencepiece
 
     count = 0
@@ -164,14 +164,15 @@ def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options:
         raise SyntaxDataError(
             f"sentencepiece cannot train such a model: {error}", hint="try another --vocab-size"
         ) from error
-    return output.getvalue()
+    model = output.getvalue()
+    return model, len(sentencepiece.SentencePieceProcessor(model_proto=model))
 
 
 def _no_words() -> SyntaxDataError:
     return SyntaxDataError("no words to train a segmentation model on", hint="name other text with --train-on")
 
 
-def _train_subword_nmt(lines: Iterable[tuple[list[str], list[bool]]], vocab_size: int) -> bytes:
+def _train_subword_nmt(lines: Iterable[tuple[list[str], list[bool]]], vocab_size: int) -> tuple[bytes, int]:
     from subword_nmt.learn_bpe import learn_bpe
 
     counts: Counter[str] = Counter()
@@ -188,4 +189,5 @@ def _train_subword_nmt(lines: Iterable[tuple[list[str], list[bool]]], vocab_size
     dictionary = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
     # A pair seen once is still merged where the vocabulary has room, as sentencepiece would.
     learn_bpe(dictionary, output, vocab_size, min_frequency=1, is_dict=True, total_symbols=True)
-    return output.getvalue().encode("utf-8")
+    codes = output.getvalue()
+    return codes.encode("utf-8"), characters + codes.count("\n") - 1  # without the line of the version

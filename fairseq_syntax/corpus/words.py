@@ -1,11 +1,36 @@
-"""The words of a text that nobody has parsed."""
+"""The words of a text that nobody has parsed, and texts in which spaces do not tell them."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 Span = tuple[int, int]  # [start, end) in characters
+WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "bo", "km", "lo", "my", "th"})
+# Thai, Lao, Tibetan, Burmese, Khmer, kana, Han.
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_TOKENIZED = re.compile(r"(?<=\w)(\s?)[.,](?=\s|\Z)")
+
+
+def language_of(code: str) -> str:
+    """The language of a code: ``zh`` of ``zh-CN`` and ``zh_cn``."""
+    return code.replace("_", "-").partition("-")[0].lower()
+
+
+def has_no_spaces(lines: Iterable[str]) -> bool:
+    """Whether most letters of a text are of scripts that put no spaces between words, such as Japanese or Thai."""
+    letters = without = 0
+    for line in lines:
+        letters += sum(map(str.isalpha, line))
+        without += len(_WITHOUT_SPACES.findall(line))
+    return without > letters / 2
+
+
+def looks_tokenized(lines: Iterable[str]) -> bool:
+    """Whether most full stops and commas of a text (at least ten of them) have a space before them."""
+    spaces = [space for line in lines for space in _TOKENIZED.findall(line)]
+    return len(spaces) >= 10 and sum(map(bool, spaces)) > len(spaces) / 2
 
 
 def words_of(text: str) -> list[Span]:

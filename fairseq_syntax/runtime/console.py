@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -74,6 +75,47 @@ def progress(
         disable=True if quiet else None,
     )
     return bar
+
+
+_of_the_part: ContextVar[Callable[[float], None] | None] = ContextVar("of_the_part", default=None)
+
+
+def partly_done(share: float) -> None:
+    """Moves the bar of whoever waits for this work in this process, where there is one.
+
+    Args:
+        share: of the work, from 0 to 1, that is done
+    """
+    if (move := _of_the_part.get()) is not None:
+        move(share)
+
+
+@contextmanager
+def moved_by_parts(move: Callable[[float], None]) -> Iterator[None]:
+    """Calls ``move`` with the shares of :func:`partly_done` within the block."""
+    token = _of_the_part.set(move)
+    try:
+        yield
+    finally:
+        _of_the_part.reset(token)
+
+
+class CountedWarnings:
+    """Warnings of one kind: the first three are given, and the others counted."""
+
+    def __init__(self, warn: Callable[[str], None], shown: int = 3) -> None:
+        self._warn, self._shown, self.count = warn, shown, 0
+
+    def add(self, text: str) -> None:
+        """Gives a warning, or counts it."""
+        self.count += 1
+        if self.count <= self._shown:
+            self._warn(text)
+
+    def end(self, what: str) -> None:
+        """Says how many there were in all, where that is not known yet; ``what`` names their kind."""
+        if self.count > self._shown:
+            self._warn(f"{what}: {self.count} in all")
 
 
 def say(text: str) -> None:

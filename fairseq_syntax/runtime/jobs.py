@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.runtime.console import moved_by_parts, progress
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     file_sha256,
@@ -253,19 +253,28 @@ def make_parts(
 ) -> MadeParts:
     """Makes the parts of a source that are missing; see :func:`map_parts`."""
     spans: list[Span] = []
+    done = 0
 
     def missing() -> Iterator[tuple[Span, Task]]:
+        nonlocal done
         for span, task in source:
             spans.append(span)
             if parts.is_whole(span):
-                bar.update(span[1] - span[0])
+                done += span[1] - span[0]
+                show()
             else:
                 yield span, task
 
-    with progress(total=total, of=parts.output.name) as bar:
+    def show(share: float = 0.0) -> None:
+        """Moves the bar to what is done, and, in this process, to a share of the part that is being made."""
+        within = int(share * (spans[-1][1] - spans[-1][0])) if spans else 0
+        bar.update(max(0, done + within - bar.n))
+
+    with progress(total=total, of=parts.output.name) as bar, moved_by_parts(show):
         work = _Part(parts, make)
         for start, end in in_workers(work, missing(), workers=workers, method=method, hint=hint):
-            bar.update(end - start)
+            done += end - start
+            show()
     return MadeParts(parts, spans)
 
 

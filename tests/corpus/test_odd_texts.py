@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from data_errors import data_error
 
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.corpus.conllu_parts import conllu_parts
+from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
+from fairseq_syntax.corpus.parsing.jobs import Job, Plan, parse_corpus
+from fairseq_syntax.corpus.parsing.tokenizers import SpacyTokenizer
 from fairseq_syntax.corpus.segmentation import WordSegmenter, load_segmenter
 from fairseq_syntax.corpus.segmentation_files import segment_file
 from fairseq_syntax.data.labels import LabelInventory
@@ -121,3 +125,41 @@ def test_a_source_that_no_pair_uses_may_be_empty():
     contrast.items.append(Item(2, (1,), "a"))
     with pytest.raises(SyntaxDataError):
         _checked(contrast, lambda number: {"path": "a", "line": number})
+
+
+@pytest.mark.parametrize(
+    "lang, text",
+    [("ja", "a"), ("zh-CN", "a"), ("th", "a"), ("en", "私は東京に行きます。"), ("en", "ฉันชอบกินข้าว")],
+)
+def test_the_basic_tokenizer_refuses_scripts_without_spaces(tmp_path, lang, text):
+    options = ParserOptions(parser="chain_parser", lang=lang)
+    path = write(tmp_path / "text", f"{text}\n")
+    with pytest.raises(SyntaxDataError) as error:
+        parse_corpus(Job(path, tmp_path / "out.conllu", options))
+    assert error.value.option == "--tokenizer"
+    spaced = Job(path, tmp_path / "out.conllu", replace(options, tokenizer="whitespace"))
+    assert parse_corpus(spaced) == spaced.output
+
+
+def test_a_foreign_word_is_no_text_without_spaces(tmp_path):
+    path = write(tmp_path / "text", "She reads 東京 in Tokyo, and 北京 in Beijing.\n")
+    parse_corpus(Job(path, tmp_path / "out.conllu", ParserOptions(parser="chain_parser")))
+    (line,) = read_conllu(tmp_path / "out.conllu")
+    assert "東京" in line.words
+
+
+@pytest.mark.parametrize("lang, words", [("ja", 7), ("zh", 5)])
+def test_spacy_cuts_japanese_and_chinese_into_words(lang, words):
+    for module in ("spacy", "sudachipy" if lang == "ja" else "jieba"):
+        pytest.importorskip(module)
+    text = {"ja": "私は東京に行きます。", "zh": "他在北京大学学习。"}[lang]
+    ((tokens,),) = SpacyTokenizer(lang).tokenize([text])
+    assert len(tokens) == words and "".join(token.form for token in tokens) == text
+
+
+@pytest.mark.parametrize("text, told", [("A man , a dog .\n", True), ("A man, a dog.\n", False), ("a man\n", False)])
+def test_a_text_that_looks_tokenized_is_told_of(tmp_path, caplog, text, told):
+    path = write(tmp_path / "text", 20 * text)
+    for tokenizer in ("basic", "whitespace"):
+        Plan.of(Job(path, tmp_path / "out", ParserOptions(parser="chain_parser", tokenizer=tokenizer)))
+    assert sum("pretokenized" in record.message for record in caplog.records) == told

@@ -16,6 +16,7 @@ from fairseq.tokenizer import tokenize_line
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fairseq_syntax.cli import main
 from fairseq_syntax.cli import segment as segment_cli
 from fairseq_syntax.corpus import segmentation
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
@@ -490,6 +491,15 @@ def test_numbers_that_no_training_has(tmp_path, corpus, option, capsys):
     with pytest.raises(SystemExit):
         run_segment("--lang", "en", "--input", corpus, "--output", tmp_path, "--train", "sentencepiece", *option)
     assert f"{option[0]}: must be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])
+def test_a_model_of_fewer_pieces_than_asked_for_says_how_many(tmp_path, capsys, kind):
+    (tmp_path / "a.en").write_text("a man sees a dog\n" * 5)
+    command = ["segment", "--lang", "en", "--input", str(tmp_path / "a.en"), "--output", str(tmp_path / "out")]
+    assert main([*command, "--train", kind, "--vocab-size", "500"]) == 0
+    pieces = load_segmenter(tmp_path / "out/segmentation.en.json").pieces
+    assert 10 < pieces < 50 and f"{pieces} pieces" in capsys.readouterr().out
 
 
 def test_segment_command_says_what_a_model_loses(tmp_path, capsys):

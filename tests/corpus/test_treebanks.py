@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.corpus.conllu import read_conllu, surface_rows
 from fairseq_syntax.corpus.readers import read_corpus
-from fairseq_syntax.corpus.conllu import surface_rows
 from fairseq_syntax.errors import SyntaxDataError
 
 

@@ -50,3 +50,15 @@ def test_one_module_owns_the_bars() -> None:
         if re.search(r"^\s*(from|import) tqdm", path.read_text("utf-8"), re.M)
     }
     assert users == {"console.py"}
+
+
+def test_warnings_of_one_kind_are_counted() -> None:
+    given: list[str] = []
+    for count, expected in ((3, 3), (30, 4)):
+        given.clear()
+        warnings = console.CountedWarnings(given.append)
+        for number in range(count):
+            warnings.add(f"line {number}")
+        warnings.end("lines")
+        assert len(given) == expected
+    assert "30" in given[-1]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime import jobs
+from fairseq_syntax.runtime.console import partly_done
 from fairseq_syntax.runtime.files import atomic_open
 from fairseq_syntax.runtime.jobs import Parts, Step, map_parts, part_spans
 
@@ -115,3 +119,26 @@ def test_outputs_of_one_name_in_two_folders_and_outputs_without_a_record(tmp_pat
     nowhere = Step.of("shout", ["/dev/null"], [source])
     assert not run(nowhere, source).was_done and not run(nowhere, source).was_done
     assert not nowhere.record_path.exists() and not nowhere.parts(5).folder.exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_bar_moves_within_a_part_that_is_made_here(tmp_path, source, monkeypatch, workers):
+    places: list[int] = []
+
+    class Bar:
+        n = 0
+
+        def update(self, count: int) -> None:
+            self.n += count
+            places.append(self.n)
+
+    monkeypatch.setattr(jobs, "progress", lambda **_: nullcontext(Bar()))
+    monkeypatch.setattr(sys.modules[__name__], "shout", shout_slowly)
+    run(Step.of("shout", [tmp_path / "a"], [source]), source, workers=workers)
+    assert places == sorted(places) and places[-1] == len(LINES)
+    assert (2 in places) == (workers == 1)
+
+
+def shout_slowly(lines: list[str]) -> tuple[dict, bytes]:
+    partly_done(0.5)
+    return {"letters": 0}, b""

@@ -121,18 +121,20 @@ class Parser(ABC):
             SyntaxDataError: a sentence of more than ``max_words`` words under ``long_lines="error"``, or tokens that
                 are not those of their line; or as :meth:`checked_parses`
         """
-        tokenized = self._tokenized(lines, first_line)
-        tokenized = [self._shorten(found, first_line + index) for index, found in enumerate(tokenized)]
-        sentences = [
-            [self._spelt(word, first_line + index) for token in sentence for word in token.words]
-            for index, line in enumerate(tokenized)
-            for sentence in line
-        ]
-        numbers = [first_line + index for index, line in enumerate(tokenized) for _ in line]
+        whole = self._tokenized(lines, first_line)
+        tokenized = [self._shorten(sentences, number) for number, sentences in enumerate(whole, first_line)]
+        numbers = [number for number, line in enumerate(tokenized, first_line) for _ in line]
+        words = [[word for token in sentence for word in token.words] for line in tokenized for sentence in line]
+        # A batch takes memory for its longest word's characters, times its words.
+        sentences = [[word[:LONGEST_WORD] for word in sentence] for sentence in words]
+        cut = [number for number, sentence in zip(numbers, words) if max(map(len, sentence)) > LONGEST_WORD]
+        _warn_of(cut, f"the parser sees the first {LONGEST_WORD} characters of a longer word")
+        split = [number for number, old in enumerate(whole, first_line) if old is not tokenized[number - first_line]]
+        _warn_of(split, f"a sentence of more than {self.options.max_words} tokens is parsed in parts")
         parses = iter(self.checked_parses(sentences, numbers))
         parsed: list[ParsedLine] = []
-        for index, found in enumerate(tokenized):
-            parse = assemble(found, [next(parses) for _ in found], first_line + index)
+        for index, line in enumerate(tokenized):
+            parse = assemble(line, [next(parses) for _ in line], first_line + index)
             text = lines[index]
             expected = normalise(text) if isinstance(text, str) else " ".join(text)
             if text_of(parse) != expected:
@@ -188,16 +190,6 @@ class Parser(ABC):
                 tokenized[index] = [[Surface(form, True, [form]) for form in line]]
         return tokenized
 
-    @staticmethod
-    def _spelt(word: str, line_number: int) -> str:
-        """The word as the parser sees it: a batch takes memory for its longest word's characters, times its words."""
-        if len(word) <= LONGEST_WORD:
-            return word
-        logger.warning(
-            "line %d: of a word of %d characters the parser sees the first %d", line_number + 1, len(word), LONGEST_WORD
-        )
-        return word[:LONGEST_WORD]
-
     def _shorten(self, sentences: TokenizedLine, line_number: int) -> TokenizedLine:
         """Splits sentences of more than ``max_words`` words, after punctuation where there is any."""
         limit = self.options.max_words
@@ -208,7 +200,6 @@ class Parser(ABC):
                 f"line {line_number + 1} has a sentence of {max(map(len, sentences))} tokens, more than {limit}",
                 hint="raise --max-words, or split such sentences with --long-lines split",
             )
-        logger.warning("line %d: a sentence of more than %d tokens is parsed in parts", line_number + 1, limit)
         short: TokenizedLine = []
         for sentence in sentences:
             while len(sentence) > limit:
@@ -218,6 +209,14 @@ class Parser(ABC):
                 sentence = sentence[cut:]
             short.append(sentence)
         return short
+
+
+def _warn_of(numbers: Sequence[int], what: str) -> None:
+    """One warning of what holds of several lines, counted from 0."""
+    if numbers:
+        shown = ", ".join(str(number + 1) for number in numbers[:3])
+        more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
+        logger.warning("line %s%s: %s", shown, more, what)
 
 
 def _fault_of(parse: SentenceParse, n: int) -> str:

@@ -18,7 +18,9 @@ from typing import Any
 
 from fairseq_syntax.corpus.conllu import check_text, format_conllu, read_conllu
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
+from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, cannot_cut
 from fairseq_syntax.corpus.title import title
+from fairseq_syntax.corpus.words import has_no_spaces, looks_tokenized
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
@@ -88,9 +90,14 @@ class Plan:
         check_text(job.text, "--parser conllu takes what is parsed already")
         digest = hashlib.sha256()
         n_lines = 0
+        first: list[str] = []
         for line in read_lines(job.text):
             digest.update(line.encode() + b"\n")
             n_lines += 1
+            if len(first) < 1000:
+                first.append(line)
+        if job.options.tokenizer != "whitespace" and looks_tokenized(first):
+            logger.warning("%s looks tokenized already: is --pretokenized meant?", job.text)
         if n_lines == 0:
             raise SyntaxDataError("is empty", path=job.text)
         models = fingerprint_of_models(job.options, job.output)
@@ -248,6 +255,8 @@ class _ParsePart:
         end = start + len(lines)
         parser = self.parser
         with errors_in(self.text):
+            if isinstance(parser.tokenizer, BasicTokenizer) and has_no_spaces(lines):
+                raise cannot_cut(f"the text of lines {start + 1} to {end}")
             parsed = parser.parse(lines, first_line=start)
             body = "".join(format_conllu(line) for line in parsed)
         # A parser may give what is no tree; better here than after the merge.

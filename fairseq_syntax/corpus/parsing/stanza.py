@@ -36,6 +36,7 @@ from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentencePa
 from fairseq_syntax.corpus.parsing.distributions import Arc, arcs_of_scores
 from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import partly_done
 from fairseq_syntax.runtime.files import file_sha256
 
 _PROCESSORS = ("tokenize", "mwt", "pos", "lemma", "depparse")
@@ -234,6 +235,7 @@ class StanzaParser(Parser):
                 for tree, sparse in zip(trees, arcs)
             ]
             parses += unsort(found, order)
+            partly_done(len(parses) / len(document.sentences))
         return parses if loader.data_orig_idx is None else unsort(parses, loader.data_orig_idx)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import partly_done
 from fairseq_syntax.runtime.files import file_sha256
 
 
@@ -65,16 +66,20 @@ class SuparParser(Parser):
 
     @torch.inference_mode()
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
-        order = sorted(range(len(sentences)), key=lambda index: len(sentences[index]))
-        found: dict[int, SentenceParse] = {}
+        parses: dict[int, SentenceParse] = {}
+
+        def take(batch: list[int]) -> None:
+            parses.update(zip(batch, self._batch([sentences[index] for index in batch])))
+            partly_done(len(parses) / len(sentences))
+
         batch: list[int] = []
-        for index in order:
+        for index in sorted(range(len(sentences)), key=lambda index: len(sentences[index])):
             if batch and (len(batch) + 1) * (len(sentences[index]) + 1) > self.options.batch_size:
-                found.update(zip(batch, self._batch([sentences[i] for i in batch])))
+                take(batch)
                 batch = []
             batch.append(index)
-        found.update(zip(batch, self._batch([sentences[i] for i in batch])))
-        return [found[index] for index in range(len(sentences))]
+        take(batch)
+        return [parses[index] for index in range(len(sentences))]
 
     def _batch(self, sentences: list[list[str]]) -> list[SentenceParse]:
         words, *features = self._inputs(sentences)

@@ -5,12 +5,14 @@ Whatever the tokenizer, joining the tokens again gives the line with its whitesp
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -117,9 +119,14 @@ class BasicTokenizer(Tokenizer):
         lang: two-letter code; contractions are known for English, French and Italian
         split_sentences: end a sentence at ``. ! ?`` (and quotes or brackets closing there) before a space and a
             token that does not begin with a small letter; otherwise a line is one sentence
+
+    Raises:
+        SyntaxDataError: the language puts no spaces between words
     """
 
     def __init__(self, lang: str, *, split_sentences: bool = False) -> None:
+        if language_of(lang) in WITHOUT_SPACES:
+            raise cannot_cut(lang)
         self.contraction = _CONTRACTIONS.get(lang)
         self.split_sentences = split_sentences
 
@@ -149,6 +156,16 @@ def _sentences(tokens: list[Surface]) -> Iterable[list[Surface]]:
     yield tokens[start:]
 
 
+def cannot_cut(what: str) -> SyntaxDataError:
+    """The error of a text whose words no spaces tell."""
+    return SyntaxDataError(
+        f"the basic tokenizer cannot cut {what}, where no spaces are between words",
+        option="--tokenizer",
+        hint="--tokenizer spacy (pip install 'fairseq-syntax[ja]' or '[zh]') or stanza, or --pretokenized with "
+        "spaces between words",
+    )
+
+
 class SpacyTokenizer(Tokenizer):
     """The rules of ``spacy.blank(lang)``: no model to download, more languages than the basic tokenizer.
 
@@ -160,9 +177,14 @@ class SpacyTokenizer(Tokenizer):
         try:
             import spacy
 
-            self.pipeline = spacy.blank(lang)
+            # spaCy's own choice for Chinese is a character a word.
+            of_chinese = {"nlp": {"tokenizer": {"segmenter": "jieba"}}}
+            self.pipeline = spacy.blank(lang, config=of_chinese if lang == "zh" else {})
         except ImportError as error:
-            raise SyntaxDataError(f"spaCy cannot be used: {error}", hint="pip install spacy") from error
+            extra = lang if lang in ("ja", "zh") else "spacy"
+            hint = f"pip install 'fairseq-syntax[{extra}]'"
+            raise SyntaxDataError(f"spaCy cannot be used: {error}", option="--tokenizer", hint=hint) from error
+        logging.getLogger("jieba").setLevel(logging.WARNING)
         if split_sentences:
             self.pipeline.add_pipe("sentencizer")
 

@@ -1,5 +1,7 @@
 """The metrics by the names that options take; without the libraries that compute them, which take seconds to import."""
 
+from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of
+
 METRICS = {
     "bleu": "BLEU",
     "bleu1": "BLEU-1",
@@ -14,12 +16,10 @@ LOWER_IS_BETTER = frozenset({"TER"})
 # What is measured where nothing else is asked for.
 USUAL = (*(key for key in METRICS if key not in ("bleu_char", "exact")), DISTINCT_KEY)
 MORE_IS_BETTER = tuple(key for key, name in METRICS.items() if name not in LOWER_IS_BETTER)
-# sacrebleu's tokenizers, of languages without spaces.
-_TOKENIZERS = {"zh": "zh", "yue": "zh", "ja": "ja-mecab", "ko": "ko-mecab"} | dict.fromkeys(
-    ("bo", "km", "lo", "my", "th"), "char"
-)
+# sacrebleu's tokenizers, of languages without spaces, and of Korean.
+_TOKENIZERS = dict.fromkeys(WITHOUT_SPACES, "char") | {"zh": "zh", "yue": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
 
 def tokenizer_of(lang: str) -> str:
     """sacrebleu's tokenizer for a language, such as ``zh`` for ``zh-cn``; ``char`` for others without spaces."""
-    return _TOKENIZERS.get(lang.replace("_", "-").partition("-")[0].lower(), "13a")
+    return _TOKENIZERS.get(language_of(lang), "13a")
