@@ -9,13 +9,13 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from data_errors import data_error
 from fairseq.models.lstm import LSTMModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lstm_models import check_same_in_any_batch, check_search, empty_line, lines, model, net_input
 from random_parses import EOS, PAD, Line, batch, flat, pad, random_line, random_tree
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model import loop_gradients
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredRows, DeferredStates
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
@@ -304,7 +304,7 @@ def test_the_parse_matters_after_save_and_load():
 def test_missing_parse_is_an_error():
     inputs = net_input(lines(8))
     inputs.pop("src_syntax")
-    with pytest.raises(SyntaxDataError, match="without its parse"):
+    with data_error("--task syntax_translation"):
         model("dlaa_lstm")(**inputs)
 
 

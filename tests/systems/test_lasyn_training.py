@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from data_errors import data_error
 from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from random_parses import EOS, Line, flat, pad, random_line
@@ -20,7 +21,6 @@ from toy_data import train_in_two_processes
 
 import fairseq_syntax
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.lasyn.diversity import training_bigrams
 from fairseq_syntax.systems.lasyn.edits import EDGE, TagBigrams, edit_distance, neighbours, random_variation
 from fairseq_syntax.systems.lasyn.model import UNKNOWN
@@ -134,15 +134,15 @@ def test_without_tags_no_parse_is_asked_for():
 
 def test_what_cannot_be_trained_on():
     sample = batch(some_lines())
-    with pytest.raises(SyntaxDataError, match="no names"):
+    with data_error("name"):
         criterion()(tiny_model("lasyn_transformer", latent_values=7), sample)
-    with pytest.raises(SyntaxDataError, match="use --arch lasyn_transformer"):
+    with data_error("--arch", "lasyn_transformer"):
         criterion()(tiny_model("transformer"), sample)
     sample["tgt_syntax"].upos[:] = 0
-    with pytest.raises(SyntaxDataError, match="no word of the first batch has a UPOS tag"):
+    with data_error("UPOS"):
         criterion()(tiny_model("lasyn_transformer"), sample)
     del sample["tgt_syntax"]
-    with pytest.raises(SyntaxDataError, match="needs the target's parse"):
+    with data_error("target"):
         criterion()(tiny_model("lasyn_transformer"), sample)
 
 
@@ -153,7 +153,7 @@ def test_a_store_without_tags(monkeypatch):
     task = tiny_task()
     task.data_dir, task.cfg = "bin", Namespace(target_lang="de")
     monkeypatch.setattr(tiny_syntax, "tiny_task", lambda: task)
-    with pytest.raises(SyntaxDataError, match=r"bin/labels\.de\.json: the target's parse has no UPOS tags"):
+    with data_error(path="labels.de.json"):
         tiny_model("lasyn_transformer")
 
 
