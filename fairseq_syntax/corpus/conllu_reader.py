@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import chain, repeat
-from operator import eq
 from typing import Any, NoReturn
 
 from fairseq_syntax.corpus.line_numbers import LineNumbers, natural, shown
@@ -16,17 +13,14 @@ from fairseq_syntax.errors import SyntaxDataError
 NAMES = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 COLUMNS = len(NAMES)
 MASS_TOLERANCE = 1e-3
-LONGEST_KNOWN = 100  # characters of a MISC column that is remembered: few are longer, and a server reads anything
 ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": r"\\", ",": r"\c"}
 
 _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
 _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
 _NUMBERS = {str(number): number for number in range(1000)}
-_HEADS = {f",{number}": number for number in range(1000)}
 _DIGITS = frozenset("123456789")
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
-_NUMERALS = re.compile(r"[0-9.e+-]+", re.ASCII)
 
 
 class ConlluReader:
@@ -145,34 +139,29 @@ class ConlluReader:
 
     def add_sentence(self, line: ParsedLine, rows: list[str], places: list[int]) -> None:
         offset = len(line.words)
-        table = _table(rows)
-        if table is not None:  # words only: nearly every sentence of nearly every language
-            self.add_words(line, table, places, offset)
-            return
-        ranges: list[tuple[int, int, int, list[str]]] = []  # first, last, file line, columns; counted over the line
+        ranges: dict[int, tuple[int, int, list[str]]] = {}  # first → last word of the line, file line, columns
         words: list[tuple[int, list[str]]] = []
+        last_covered = -1
         for row, at in zip(rows, places):
             columns = self.columns(row, at)
             self.check_values(columns, at)
             if columns[0] == str(len(words) + 1):
                 words.append((at, columns))
             elif (match := _RANGE.match(columns[0])) and len(columns[0]) < 20:
-                first, last = int(match[1]), int(match[2])
-                if first != len(words) + 1 or last < first or (ranges and ranges[-1][1] >= offset + first - 1):
+                first, last = (offset + int(number) - 1 for number in match.groups())
+                if first != offset + len(words) or last < first or last_covered >= first:
                     self.fail(f"the range {columns[0]} does not begin with the next word, {len(words) + 1}", at)
-                ranges.append((offset + first - 1, offset + last - 1, at, columns))
+                ranges[first], last_covered = (last, at, columns), last
             elif not _EMPTY_NODE.match(columns[0]):
                 self.fail(f"id {shown(columns[0])} where {len(words) + 1} is due", at)
         if not words:
             self.fail("a sentence without words", places[0])
-        if ranges and ranges[-1][1] >= offset + len(words):
-            self.fail(f"the range {ranges[-1][3][0]} ends after the sentence", ranges[-1][2])
+        if last_covered >= offset + len(words):
+            _, at, columns = ranges[max(ranges)]
+            self.fail(f"the range {columns[0]} ends after the sentence", at)
 
         self.add_heads(line, [columns[6] for _, columns in words], [at for at, _ in words], offset)
-        arcs: list[tuple[int, int, str, float]] = []
-        has_arcs = False
-        within = iter([*ranges, None])
-        span = next(within)
+        next_token = offset
         for index, (at, columns) in enumerate(words, start=offset):
             _, form, _, upos, xpos, _, _, deprel, _, misc = columns
             line.words.append(form)
@@ -180,58 +169,13 @@ class ConlluReader:
             line.xpos.append(xpos)
             line.deprels.append(deprel)
             if "Arcs=" in misc:
-                has_arcs = self.add_arcs(arcs, misc, index, offset, len(words), at) or has_arcs
-            if span is not None and index == span[0]:
-                first, last, token_at, token_columns = span
-                word = owner(first, last, line.heads)
-            elif span is not None and span[0] < index <= span[1]:
-                span = next(within) if index == span[1] else span
-                continue
-            else:
-                first, last, word, token_at, token_columns = index, index, index, at, columns
-            line.tokens.append(self.token(token_columns[1], token_columns[9], token_at, first, last, word))
-            if span is not None and index == span[1]:
-                span = next(within)
-        if has_arcs:
-            line.arcs = [] if line.arcs is None else line.arcs
-            line.arcs += arcs
+                self.add_arcs(line, misc, index, offset, len(words), at)
+            if index == next_token:
+                last, token_at, columns = ranges.get(index, (index, at, columns))
+                word = owner(index, last, line.heads) if last > index else index
+                line.tokens.append(self.token(columns[1], columns[9], token_at, index, last, word))
+                next_token = last + 1
         line.sentences.append((offset, offset + len(words)))
-
-    def add_words(self, line: ParsedLine, table: list[list[str]], places: list[int], offset: int) -> None:
-        """A sentence in which every token is a word: what :meth:`add_sentence` does, a column at a time."""
-        _, forms, _, upos, xpos, _, heads, deprels, _, miscs = table
-        n_words = len(forms)
-        if not all(map(str.strip, forms)) or any(label != label.strip() for label in {*upos, *deprels}):
-            for row, place in zip(zip(*table), places):
-                self.check_values(list(row), place)
-        self.add_heads(line, heads, places, offset)
-        line.words += forms
-        line.upos += upos
-        line.xpos += xpos
-        line.deprels += deprels
-        arcs: list[tuple[int, int, str, float]] | None
-        cut = [misc.partition("|") if misc[:5] == "Arcs=" else ("", "", misc) for misc in miscs]
-        surfaces = [_surface(misc) if len(misc) <= LONGEST_KNOWN else _read_surface(misc) for _, _, misc in cut]
-        # What is wrong, or not as plain as most, goes word by word, where a fault has its line.
-        plain = not any(wrong or "Arcs=" in misc for (_, _, wrong), (_, _, misc) in zip(surfaces, cut))
-        arcs = _plain_arcs([arcs for arcs, _, _ in cut], offset) if plain else None
-        if arcs is not None:
-            indices = range(offset, offset + n_words)
-            line.tokens += [
-                Token(form, space, index, index, index, pieces)
-                for index, form, (space, pieces, _) in zip(indices, forms, surfaces)
-            ]
-            has_arcs = any(text for text, _, _ in cut)
-        else:
-            arcs, has_arcs = [], False
-            for index, (form, misc, at) in enumerate(zip(forms, miscs, places), start=offset):
-                if "Arcs=" in misc:
-                    has_arcs = self.add_arcs(arcs, misc, index, offset, n_words, at) or has_arcs
-                line.tokens.append(self.token(form, misc, at, index, index, index))
-        if has_arcs:
-            line.arcs = [] if line.arcs is None else line.arcs
-            line.arcs += arcs
-        line.sentences.append((offset, offset + n_words))
 
     def add_heads(self, line: ParsedLine, texts: list[str], places: list[int], offset: int) -> None:
         """Heads of one sentence, checked to be a tree with one root."""
@@ -259,15 +203,13 @@ class ConlluReader:
             self.fail(f"the heads form a cycle through word {cycle + 1}", places[cycle])
         line.heads += [head + offset for head in heads] if offset else heads
 
-    def add_arcs(
-        self, arcs: list[tuple[int, int, str, float]], misc: str, index: int, offset: int, n_words: int, at: int
-    ) -> bool:
-        found = False
+    def add_arcs(self, line: ParsedLine, misc: str, index: int, offset: int, n_words: int, at: int) -> None:
+        """The arcs of one word, whose MISC may have some."""
         mass = 0.0
         for value in misc.split("|"):
             if not value.startswith("Arcs="):
                 continue
-            found = True
+            line.arcs = [] if line.arcs is None else line.arcs
             for arc in value[5:].split(",") if len(value) > 5 else ():
                 head_text, _, rest = arc.partition(":")
                 label, _, p_text = rest.rpartition(":")
@@ -288,95 +230,20 @@ class ConlluReader:
                 mass += p
                 if "\\" in label:
                     label = unescape(label)
-                arcs.append((index, parent, label, p))
+                line.arcs.append((index, parent, label, p))
         if mass > 1.0 + MASS_TOLERANCE:
             self.fail(f"the arcs of word {index - offset + 1} have a mass of {mass:.4f}, above 1", at)
-        return found
 
     def token(self, form: str, misc: str, at: int, first: int, last: int, word: int) -> Token:
-        space_after, pieces, wrong = _read_surface(misc)
-        if wrong:
-            self.fail(f"not a number of pieces: {shown(wrong)}", at)
+        space_after, pieces = True, None
+        for entry in misc.split("|") if misc != "_" else ():
+            if entry == "SpaceAfter=No":
+                space_after = False
+            elif entry.startswith("Pieces="):
+                pieces = natural(entry[7:])
+                if not pieces:
+                    self.fail(f"not a number of pieces: {shown(entry)}", at)
         return Token(form, space_after, first, last, word, pieces)
-
-
-def _table(rows: list[str]) -> list[list[str]] | None:
-    """The columns of a sentence of plain words, split all at once; None where there is anything else in its rows.
-
-    The line breaks stay, each at the front of the next row's id: so a row with a column too few and one with a column
-    too many cannot make up for each other.
-    """
-    text = "".join(rows) if rows[-1].endswith("\n") else "\n".join(rows) + "\n"
-    if text.count("\n") != len(rows) or "\r" in text:
-        return None
-    cells = text.replace("\n", "\t\n").split("\t")
-    if len(cells) != COLUMNS * len(rows) + 1 or cells[:-1:COLUMNS] != _ids(len(rows)) or "" in cells:
-        return None
-    return [cells[column:-1:COLUMNS] for column in range(COLUMNS)]
-
-
-@lru_cache(maxsize=1024)
-def _ids(count: int) -> list[str]:
-    """The ids of a sentence of plain words, each behind the line break of the row before it."""
-    return ["1", *(f"\n{number}" for number in range(2, count + 1))]
-
-
-def _read_surface(misc: str) -> tuple[bool, int | None, str]:
-    """Whether a space follows, the number of pieces where there is one, and the entry that is not such a number."""
-    space_after, pieces, wrong = True, None, ""
-    for entry in misc.split("|"):
-        if entry == "SpaceAfter=No":
-            space_after = False
-        elif entry.startswith("Pieces="):
-            pieces = natural(entry[7:])
-            wrong = wrong or ("" if pieces else entry)
-    return space_after, pieces, wrong
-
-
-_surface = lru_cache(maxsize=4096)(_read_surface)
-
-
-def _plain_arcs(texts: list[str], offset: int) -> list[tuple[int, int, str, float]] | None:
-    """The arcs of a sentence's words, all of them at once; None where one is wrong or not as plain as most.
-
-    Args:
-        texts: ``Arcs=HEAD:LABEL:P,…`` of each word, or nothing
-        offset: words of the line before the sentence
-    """
-    counts = [text.count(",") + 1 if len(text) > 5 else 0 for text in texts]
-    if not any(counts):
-        return []
-    joined = "".join([f",{text[5:]}" for text in texts if len(text) > 5])
-    if "\\" in joined:
-        return None
-    # The commas stay, each at the front of a head: so an arc with a part too few and one with a part too many cannot
-    # make up for each other.
-    cells = joined.replace(",", ":,").split(":")[1:]
-    if len(cells) != 3 * sum(counts):  # a label has a colon in it
-        cells = []
-        for arc in joined[1:].split(","):
-            head_text, _, rest = arc.partition(":")
-            label, _, p_text = rest.rpartition(":")
-            cells += f",{head_text}", label, p_text
-    labels, p_texts = cells[1::3], cells[2::3]
-    heads: list[Any] = list(map(_HEADS.get, cells[::3]))
-    dependents = list(chain.from_iterable(map(repeat, range(1, len(counts) + 1), counts)))
-    if None in heads or max(heads) > len(texts) or any(map(eq, heads, dependents)) or "" in labels:
-        return None
-    try:
-        ps = list(map(float, p_texts))
-    except ValueError:
-        return None
-    if _NUMERALS.fullmatch("".join(p_texts)) is None or max(ps) > 1.0 or min(ps) < 0.0:
-        return None
-    start = 0
-    for count in counts:
-        if sum(ps[start : start + count]) > 1.0 + MASS_TOLERANCE:
-            return None
-        start += count
-    before = offset - 1
-    parents = [(head or dependent) + before for head, dependent in zip(heads, dependents)]
-    return list(zip([dependent + before for dependent in dependents], parents, labels, ps))
 
 
 def unescape(text: str) -> str:

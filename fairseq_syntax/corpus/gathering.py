@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import random
-from collections import deque
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 
-from fairseq_syntax.corpus.parallel_text import Row, Split, parallel, read_tsv
+from fairseq_syntax.corpus.parallel_text import Row, Split, parallel, read_tsv, reservoir
 from fairseq_syntax.corpus.word_segmentation import segment_words
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -50,14 +52,7 @@ def subset(rows: Iterable[Row], pairs: int, seed: int) -> list[Row]:
 
     The same rows and seed give the same subset.
     """
-    draw = random.Random(seed)
-    kept: list[tuple[int, Row]] = []
-    for number, row in enumerate(rows):
-        if number < pairs:
-            kept.append((number, row))
-        elif (place := draw.randrange(number + 1)) < pairs:
-            kept[place] = (number, row)
-    return [row for _, row in sorted(kept, key=lambda one: one[0])]
+    return [row for _, row in sorted(reservoir(enumerate(rows), pairs, random.Random(seed)))]
 
 
 def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str]) -> Iterator[Row]:
@@ -72,19 +67,22 @@ def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str
 
 
 def _worded(rows: Iterable[Row], columns: slice, program: str) -> Iterator[Row]:
-    """Rows with spaces between the words of some columns, as a stream: rows wait while the program has them."""
-    waiting: deque[Row] = deque()
+    """Rows with spaces between the words of some columns; they wait in a temporary file for those."""
+    with tempfile.TemporaryFile() as waiting:
 
-    def sentences() -> Iterator[str]:
-        for row in rows:
-            waiting.append(row)
-            yield from row[columns]
+        def sentences() -> Iterator[str]:
+            for row in rows:
+                pickle.dump(row, waiting)
+                yield from row[columns]
 
-    words = segment_words(sentences(), program)
-    for first in words:
-        row = list(waiting.popleft())
-        row[columns] = [first, *islice(words, len(row[columns]) - 1)]
-        yield tuple(row)
+        words = segment_words(sentences(), program)
+        words = chain(list(islice(words, 1)), words)  # now all rows wait
+        waiting.seek(0)
+        with suppress(EOFError):
+            while True:
+                row = list(pickle.load(waiting))
+                row[columns] = islice(words, len(row[columns]))
+                yield tuple(row)
 
 
 def gathered(

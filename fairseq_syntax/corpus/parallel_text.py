@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import html
 import os
+import random
 import re
-import xml.parsers.expat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+from xml.etree import ElementTree
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 
 Path = str | os.PathLike[str]
+Item = TypeVar("Item")
 # A sentence, its translation, and further reference translations where a test set has several.
 Row = tuple[str, ...]
 
@@ -104,60 +106,30 @@ def read_wmt_xml(path: Path, element: str, lang: str | None = None) -> Iterator[
     Raises:
         SyntaxDataError: not well-formed XML
     """
-    sentences: list[str] = []
-    inside: list[str] = []  # elements that are open
-    chosen = False  # in an element that is wanted
-    taken = False  # this document's is taken
-    parts: list[str] | None = None  # text of the segment that is open
+    parser = ElementTree.XMLPullParser(("start", "end"))
+    wanted = taken = False  # whether such an element is open; whether one of this document was read
 
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal chosen, taken, parts
-        inside.append(name)
-        if name == "doc":
-            taken = False
-        elif name == element and not taken and lang in (None, attributes.get("lang", lang)):
-            chosen = taken = True
-        elif name == "seg" and chosen:
-            parts = []
+    def segments() -> Iterator[str]:
+        nonlocal wanted, taken
+        for event, node in parser.read_events():
+            if node.tag == "doc":
+                taken = False
+                node.clear()  # which is read by now, or still empty
+            elif node.tag == element and event == "end":
+                wanted = False
+            elif node.tag == element:
+                wanted = not taken and lang in (None, node.get("lang", lang))
+                taken |= wanted
+            elif node.tag == "seg" and event == "end" and wanted:
+                yield _spaced("".join(node.itertext()))
 
-    def end(name: str) -> None:
-        nonlocal chosen, parts
-        inside.pop()
-        if name == "seg" and parts is not None:
-            sentences.append(_spaced("".join(parts)))
-            parts = None
-        elif name == element:
-            chosen = False
-
-    def characters(text: str) -> None:
-        if parts is not None:
-            parts.append(text)
-
-    parser = xml.parsers.expat.ParserCreate("utf-8")
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.CharacterDataHandler = characters
-    # No entity of a file's own making: nesting them is how a small file becomes a large one.
-    parser.EntityDeclHandler = _refuse_entities
     try:
         for line in read_lines(path):
-            parser.Parse((line + "\n").encode("utf-8"), False)
-            yield from sentences
-            sentences.clear()
-        parser.Parse(b"", True)
-    except xml.parsers.expat.ExpatError as error:
-        message = f"is not well-formed XML: {xml.parsers.expat.ErrorString(error.code)}"
-        raise SyntaxDataError(message, path=path, line=error.lineno) from error
-    except _Refused as error:
-        message = f"declares an entity, {error}"
-        raise SyntaxDataError(message, path=path, line=parser.CurrentLineNumber) from error
-
-
-class _Refused(Exception):
-    """An XML file declares an entity."""
-
-
-def _refuse_entities(name: str, *_: object) -> None:
-    raise _Refused(name)
+            parser.feed(line + "\n")
+            yield from segments()
+        parser.close()
+    except ElementTree.ParseError as error:
+        raise SyntaxDataError(f"is not well-formed XML: {error}", path=path, line=error.position[0]) from error
 
 
 def read_aspec(path: Path, languages: Sequence[str] = ("ja", "en")) -> Iterator[dict[str, str]]:
@@ -228,6 +200,17 @@ def aligned(sides: Sequence[Iterable[str]], paths: Sequence[Path]) -> Iterator[R
             hint = "they are not the two sides of one corpus, or one is cut off"
             raise SyntaxDataError(message, path=ended, line=count, hint=hint)
         yield row
+
+
+def reservoir(items: Iterable[Item], count: int, draw: random.Random) -> list[Item]:
+    """So many items drawn at random without replacement, in no order; all of them, if there are fewer."""
+    kept: list[Item] = []
+    for number, item in enumerate(items):
+        if number < count:
+            kept.append(item)
+        elif (place := draw.randrange(number + 1)) < count:
+            kept[place] = item
+    return kept
 
 
 def unescape(text: str) -> str:

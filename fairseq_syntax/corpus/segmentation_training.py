@@ -8,11 +8,11 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 from fairseq_syntax.corpus import segmentation
 from fairseq_syntax.corpus.conllu import ParsedLine, check_text, is_conllu, read_conllu
 from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
+from fairseq_syntax.corpus.parallel_text import reservoir
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import check_rereadable, file_sha256, read_lines
 
@@ -101,22 +101,12 @@ def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> It
             else:
                 yield from (text for text in read_lines(path) if text and not text.isspace())
 
-    for line in _sample(all_lines(), count, random.Random(seed)):
+    for line in reservoir(all_lines(), count, random.Random(seed)):
         if isinstance(line, str):
             yield from _words_of_texts([line])
         else:
             path, part = line
             yield from _words_of_parses(part.read(path))
-
-
-def _sample(lines: Iterable[Any], count: int, rng: random.Random) -> list[Any]:
-    kept: list[Any] = []
-    for index, line in enumerate(lines):
-        if index < count:
-            kept.append(line)
-        elif (place := rng.randrange(index + 1)) < count:
-            kept[place] = line
-    return kept
 
 
 def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options: dict) -> tuple[bytes, int]:

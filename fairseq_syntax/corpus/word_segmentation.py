@@ -9,10 +9,8 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import IO
+from itertools import zip_longest
 
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -23,6 +21,7 @@ def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
     """Each sentence with spaces between its words.
 
     Args:
+        sentences: all are read before the first comes back; they wait in a temporary file
         command: the program with its options
 
     Raises:
@@ -32,75 +31,29 @@ def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
     words = shlex.split(command)
     if not words:
         raise SyntaxDataError("no program for word segmentation", hint="such as mecab -Owakati")
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        text.writelines(sentence.encode() + b"\n" for sentence in sentences)
+        text.seek(0)
         try:
-            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            status = subprocess.run(words, stdin=text, stdout=output, stderr=errors).returncode
         except OSError as error:
             message = f"{words[0]} cannot be run: {error.strerror}"
             raise SyntaxDataError(message, hint="install it, or name another program") from error
-        assert process.stdin is not None and process.stdout is not None
-        feeder = _Feeder(sentences, process.stdin)
-        feeder.start()
-        try:
-            number = 0
-            for number, raw in enumerate(process.stdout, start=1):
-                segmented = " ".join(raw.decode("utf-8", "replace").split())
-                sentence = feeder.sent(number)
-                if sentence is None or _letters(sentence) != _letters(segmented):
-                    message = f"{words[0]} changed a sentence: {sentence!r} became {segmented!r}"
-                    raise SyntaxDataError(message, line=number)
-                yield segmented
-            feeder.join()
-            if feeder.error is not None:
-                raise feeder.error
-            status = process.wait()
-            if status or number != feeder.count:
-                errors.seek(0)
-                detail = errors.read().decode("utf-8", "replace").strip()[-300:]
-                message = f"{words[0]} ended after {number} of {feeder.count} lines"
-                message += f" with status {status}" if status else ""
-                raise SyntaxDataError(message, line=number, hint=detail or command)
-        finally:
-            process.kill()  # of no effect where it has ended
-            process.stdout.close()
-            process.wait()
-            feeder.join()
-
-
-class _Feeder(threading.Thread):
-    """Writes sentences to a program while another thread reads what it makes of them.
-
-    What is written and not yet read again is kept to be compared; it is as much as the program and the pipes hold.
-    """
-
-    def __init__(self, sentences: Iterable[str], stream: IO[bytes]) -> None:
-        super().__init__(daemon=True)
-        self.sentences, self.stream = sentences, stream
-        self.count = 0
-        self.error: Exception | None = None
-        self._waiting: dict[int, str] = {}
-        self._lock = threading.Lock()
-
-    def run(self) -> None:
-        try:
-            for sentence in self.sentences:
-                with self._lock:
-                    self.count += 1
-                    self._waiting[self.count] = sentence
-                self.stream.write(sentence.encode("utf-8") + b"\n")
-        except BrokenPipeError:
-            pass  # the program has ended; its status says why
-        except Exception as error:  # of the stream of sentences, which the reading thread passes on
-            self.error = error
-        finally:
-            with suppress(OSError):
-                self.stream.close()
-
-    def sent(self, number: int) -> str | None:
-        """The sentence of that number, from 1, which is forgotten; None if there was none."""
-        with self._lock:
-            return self._waiting.pop(number, None)
-
-
-def _letters(text: str) -> str:
-    return "".join(text.split())
+        for file in (text, output, errors):
+            file.seek(0)
+        number = 0
+        for number, (line, segmented) in enumerate(zip_longest(text, output), start=1):
+            if line is None or segmented is None:
+                number -= 1
+                break
+            sentence, spaced = line.decode(), " ".join(segmented.decode("utf-8", "replace").split())
+            if "".join(sentence.split()) != "".join(spaced.split()):
+                message = f"{words[0]} changed a sentence: {sentence[:-1]!r} became {spaced!r}"
+                raise SyntaxDataError(message, line=number)
+            yield spaced
+        else:
+            if not status:
+                return
+        detail = errors.read().decode("utf-8", "replace").strip()[-300:]
+        message = f"{words[0]} ended with status {status}, and {number} lines are as they should be"
+        raise SyntaxDataError(message, line=number, hint=detail or command)

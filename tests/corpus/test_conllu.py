@@ -25,7 +25,6 @@ from fairseq_syntax.corpus.conllu import (
     unflatten,
     write_conllu,
 )
-from fairseq_syntax.corpus.conllu_reader import _plain_arcs
 from fairseq_syntax.corpus.parsed_line import check_parse, cycle_through
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
@@ -182,7 +181,7 @@ def test_a_row_of_an_iterable_holds_no_line_break():
 
 
 @given(st.data())
-def test_arcs_read_all_at_once_are_those_read_one_by_one(data):
+def test_arcs_are_read_as_they_stand(data):
     n = data.draw(st.integers(1, 4))
     label = st.sampled_from(["dep", "nsubj:pass", "a:0.5", "x"])
     texts, expected = [], []
@@ -190,8 +189,9 @@ def test_arcs_read_all_at_once_are_those_read_one_by_one(data):
         heads = data.draw(st.lists(st.integers(0, n).filter(lambda head, word=word: head != word), max_size=3))
         arcs = [(head, data.draw(label), data.draw(st.sampled_from(["0.25", "1e-05", "0"]))) for head in heads]
         texts.append("Arcs=" + ",".join(map(":".join, ((str(head), name, p) for head, name, p in arcs))))
-        expected += [(word + 1, (head or word) + 1, name, float(p)) for head, name, p in arcs]
-    assert _plain_arcs(texts, offset=2) == expected
+        expected += [(word - 1, (head or word) - 1, name, float(p)) for head, name, p in arcs]
+    rows = [f"{word}\tw\t_\tX\t_\t_\t{word - 1}\tdep\t_\t{text}\n" for word, text in enumerate(texts, 1)]
+    assert read("".join(rows) + "\n")[0].arcs == expected
 
 
 @given(st.integers(1, 20), st.randoms(use_true_random=False))

@@ -6,11 +6,13 @@ So come the UN Parallel Corpus (``UNv1.0.en-zh``; to be fetched in parts from th
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from fairseq_syntax.corpus.downloads import find
-from fairseq_syntax.corpus.held_out import held_out
 from fairseq_syntax.corpus.parallel_text import Row, aligned, read_text
 from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.corpus.word_segmentation import segment_words
@@ -33,13 +35,20 @@ def read(
     group_count: int = 0,
     group_size: int = 1000,
 ) -> Iterator[Split]:
-    """The splits: train, valid, and test or test_10, test_20, … by the words of the source.
+    """The splits: train, valid, and test or test_10, test_20, … by the words of the source; no pair is in two.
+
+    The corpus is read once to learn its lengths, and once for each split; 4 bytes a pair are held.
 
     Args:
         name: what the files' names begin with
         words: by language, a program that puts spaces between words (:mod:`.word_segmentation`)
-        seed, train_pairs, max_length, valid_pairs, group_width, group_count, group_size: of
-            :func:`.held_out.held_out`
+        seed: of the draw
+        train_pairs: drawn at random; None: all that are left
+        max_length: most words of a training or validation source
+        valid_pairs: drawn at random
+        group_width: words; group ``test_30`` of width 10 has sources of 21 to 30 words
+        group_count: how many groups; 0: one test of ``group_size`` pairs of any length
+        group_size: pairs of a group; all there are, where they are fewer
     """
     langs = (source, target)
     pairs = (f"{source}-{target}", f"{target}-{source}")
@@ -53,13 +62,39 @@ def read(
         ]
         return aligned(sides, paths)
 
-    yield from held_out(
-        rows,
-        seed=seed,
-        train_pairs=train_pairs,
-        max_length=max_length,
-        valid_pairs=valid_pairs,
-        group_width=group_width,
-        group_count=group_count,
-        group_size=group_size,
-    )
+    lengths = np.frombuffer(array("i", (len(row[0].split()) for row in rows())), dtype=np.int32)
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    in_order = lengths[order]
+    free = np.ones(len(lengths), dtype=bool)  # places of the order that are in no split yet
+    chosen: dict[str, np.ndarray] = {}
+
+    def choose(split: str, wanted: np.ndarray, size: int | None) -> None:
+        places = np.flatnonzero(wanted & free)[:size]
+        free[places] = False
+        chosen[split] = np.sort(order[places])
+
+    # Tests first: long sentences are rare.
+    if group_count:
+        for group in range(1, group_count + 1):
+            over, to = (group - 1) * group_width, group * group_width
+            choose(f"test_{to}", (in_order > over) & (in_order <= to), group_size)
+    else:
+        choose("test", in_order > 0, group_size)
+    fits = (in_order > 0) & (in_order <= (max_length or np.iinfo(np.int32).max))
+    choose("valid", fits, valid_pairs)
+    choose("train", fits, train_pairs)
+    tests = [split for split in chosen if split.startswith("test")]
+    for split in ("train", "valid", *tests):
+        yield Split(split, _of_numbers(rows(), chosen[split]))
+
+
+def _of_numbers(rows: Iterable[Row], numbers: np.ndarray) -> Iterator[Row]:
+    """The rows of these numbers, in ascending order."""
+    wanted = iter(numbers.tolist())
+    number = next(wanted, None)
+    for n, row in enumerate(rows):
+        if number is None:
+            return
+        if n == number:
+            yield row
+            number = next(wanted, None)
