@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, locked, make_folder
+from fairseq_syntax.runtime.files import as_data_error, file_digest, locked, make_folder
 
 
 class DamagedArchive(SyntaxDataError):
@@ -77,9 +77,9 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
             raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
     except (OSError, http.client.HTTPException) as error:
         raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
-    if checksum is not None and (found := _digest(partial, checksum)) != checksum:
+    if checksum is not None and (now := _digest(partial, checksum)) != checksum:
         partial.unlink()
-        message = f"is another file than it was: its checksum is {found}, not {checksum}"
+        message = f"is another file than it was: its checksum is {now}, not {checksum}"
         raise SyntaxDataError(message, path=url, hint=hint)
     try:
         # On a full disk the archive stays, and the next run goes on with it.
@@ -95,13 +95,9 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
 
 
 def _digest(path: Path, checksum: str) -> str:
-    """The checksum of a file, by the algorithm of the given one."""
+    """The checksum of a file, by the algorithm of another."""
     algorithm = checksum.partition(":")[0]
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    with as_data_error(path), open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return f"{algorithm}:{digest.hexdigest()}"
+    return f"{algorithm}:{file_digest(path, hashlib.new(algorithm, usedforsecurity=False))}"
 
 
 def check_gzip(path: Path) -> None:

@@ -18,7 +18,7 @@ from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
 from fairseq_syntax.corpus.conllu_parts import conllu_parts
 from fairseq_syntax.corpus.line_numbers import is_line_comment
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
-from fairseq_syntax.corpus.title import is_of_title, parsed_with, title
+from fairseq_syntax.corpus.title import PARSED_WITH, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open,
@@ -281,7 +281,7 @@ def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, 
             row = decode_line(raw, path, number)
             if not row.strip():
                 sentences.append([])
-            elif row != "#" and not is_line_comment(row) and not is_of_title(row):
+            elif row != "#" and not is_line_comment(row) and not row.startswith(PARSED_WITH):
                 sentences[-1].append(row)
         kept = ["\n".join(rows) for rows in sentences if any(not row.startswith("#") for row in rows)]
         yield part.start, "\n\n".join(kept)

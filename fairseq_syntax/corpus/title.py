@@ -1,7 +1,6 @@
 """The title of a parse: the comments above its first sentence that are of the whole text.
 
 - ``# lines = N``: the number of lines.
-- ``# made_from = …``: a fingerprint of what the parse depends on, in files of ``fairseq-syntax parse``.
 - ``# parsed_with = {…}``: the parser's options, so that a model's raw text can be parsed as its training text was; and
   under ``control`` the names of the controls that a control parse was made by, in their order, with a temperature that
   is not the control's own (``sharpened --temperature 0.1``).
@@ -22,23 +21,20 @@ from fairseq_syntax.runtime.files import is_read_once, read_raw_lines
 
 logger = logging.getLogger(__name__)
 
-_PARSED_WITH = "# parsed_with = "
+PARSED_WITH = "# parsed_with = "
 _LONGEST = 8  # rows: a file may be comments without end
 
 
-def title(n_lines: int, *, made_from: str | None = None, parsed_with: Mapping[str, Any] | None = None) -> str:
+def title(n_lines: int, *, parsed_with: Mapping[str, Any] | None = None) -> str:
     """The rows of a title, each with its line end.
 
     Args:
         n_lines: of the text
-        made_from: the fingerprint, if there is one
         parsed_with: the parser's options, where they are known
     """
     rows = f"# lines = {n_lines}\n"
-    if made_from is not None:
-        rows += f"# made_from = {made_from}\n"
     if parsed_with is not None:
-        rows += _PARSED_WITH + json.dumps(parsed_with, ensure_ascii=False) + "\n"
+        rows += PARSED_WITH + json.dumps(parsed_with, ensure_ascii=False) + "\n"
     return rows
 
 
@@ -50,9 +46,9 @@ def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
         row = raw.decode("utf-8", "replace")
         if number == _LONGEST or not row.startswith("#"):
             return None
-        if row.startswith(_PARSED_WITH):
+        if row.startswith(PARSED_WITH):
             try:
-                found = json.loads(row.removeprefix(_PARSED_WITH))
+                found = json.loads(row.removeprefix(PARSED_WITH))
             except ValueError:
                 return None
             return found if isinstance(found, dict) else None
@@ -115,8 +111,3 @@ def check_controls(
         )
     if own and not known:
         logger.warning("%s: control parses (%s), for a model that knows real ones", path, ", ".join(own))
-
-
-def is_of_title(row: str) -> bool:
-    """Whether a row without its line end is one of a title, its number of lines aside."""
-    return row.startswith((_PARSED_WITH, "# made_from = "))

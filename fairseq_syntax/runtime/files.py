@@ -46,14 +46,18 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     Raises:
         SyntaxDataError: it cannot be read
     """
-    digest = hashlib.sha256()
+    return file_digest(path, hashlib.sha256())
+
+
+def file_digest(path: str | os.PathLike[str], digest: Any) -> str:
+    """As :func:`file_sha256`, by any object that has ``update`` and ``hexdigest``."""
     try:
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     except OSError as error:
         raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
-    return digest.hexdigest()
+    return str(digest.hexdigest())
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:

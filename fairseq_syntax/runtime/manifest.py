@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import locked, write_json
+from fairseq_syntax.runtime.files import file_digest, locked, write_json
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -29,14 +29,7 @@ def file_checksum(path: str | os.PathLike[str]) -> str:
     Raises:
         SyntaxDataError: it cannot be read
     """
-    digest = xxhash.xxh3_64()
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-    except OSError as error:
-        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
-    return digest.hexdigest()
+    return file_digest(path, xxhash.xxh3_64())
 
 
 def entry_of(path: str | os.PathLike[str]) -> Entry:
@@ -52,14 +45,13 @@ def check_entry(path: str | os.PathLike[str], entry: Mapping[str, Any], hint: st
     """
     if not os.path.isfile(path):
         raise SyntaxDataError("is missing", path=path, hint=hint)
-    size = os.path.getsize(path)
-    if size != entry.get("bytes"):
-        message = f"is damaged, or not the file that was made: {size} bytes, not {entry.get('bytes')}"
+    now = entry_of(path)
+    if now != entry:
+        message = (
+            f"is damaged, or not the file that was made: {now['bytes']} bytes, and there were {entry.get('bytes')}"
+        )
         raise SyntaxDataError(message, path=path, hint=hint)
-    found = file_checksum(path)
-    if found != entry.get("xxh3"):
-        raise SyntaxDataError("is damaged, or not the file that was made", path=path, hint=hint)
-    return found
+    return str(now["xxh3"])
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,11 +59,11 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "checksum": _seal(values)}
 
 
-def unsealed(values: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
+def unsealed(values: Any, path: str | os.PathLike[str], hint: str | None = None) -> dict[str, Any]:
     """Values that were :func:`sealed`, without their checksum. Raises SyntaxDataError where they have changed."""
     values = dict(values) if isinstance(values, dict) else {}
     if values.pop("checksum", None) != _seal(values):
-        raise SyntaxDataError("is damaged, or was edited", path=path)
+        raise SyntaxDataError("is damaged, or was edited", path=path, hint=hint)
     return values
 
 
@@ -102,9 +94,7 @@ class Manifest:
         path = Path(folder) / MANIFEST
         try:
             values = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except NotADirectoryError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise SyntaxDataError(f"is damaged: {error}", path=path, hint=cls.hint) from error

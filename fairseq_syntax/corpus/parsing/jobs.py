@@ -29,7 +29,6 @@ from fairseq_syntax.runtime.files import (
     errors_in,
     fingerprint,
     read_lines,
-    read_raw_lines,
 )
 from fairseq_syntax.runtime.jobs import (
     Made,
@@ -41,7 +40,6 @@ from fairseq_syntax.runtime.jobs import (
     map_parts,
     merge_parts,
     part_spans,
-    read_record,
 )
 from fairseq_syntax.runtime.workers import Workers, cores
 
@@ -146,7 +144,6 @@ def parse_corpus(job: Job, workers: Workers | None = None) -> Path | None:
 def carry_out(plan: Plan, workers: Workers | None = None) -> Path | None:
     """As :func:`parse_corpus`, of a job whose text was read."""
     job, source = plan.job, _texts(plan)
-    _adopt(plan)
     parse_part = _ParsePart(job.text, job.options, _threads(job, workers))
     how: dict[str, Any] = {
         "workers": workers or job.workers,
@@ -174,7 +171,6 @@ def merge(plan: Plan) -> Path:
     Raises:
         SyntaxDataError: a part is missing or damaged, or belongs to another job
     """
-    _adopt(plan)
     with plan.step.making(replace=plan.job.overwrite) as record:
         if record is not None:
             plan.files.remove_own()
@@ -193,19 +189,10 @@ def merge(plan: Plan) -> Path:
     return plan.job.output
 
 
-def _adopt(plan: Plan) -> None:
-    """Records a finished parse that was moved here without its record, as its title says what it was made from."""
-    output = plan.job.output
-    if output.is_file() and read_record(output) is None:
-        rows = title(plan.n_lines, made_from=plan.fingerprint).encode()
-        if b"".join(islice(read_raw_lines(output), rows.count(b"\n"))) == rows:
-            plan.step.finish()
-
-
 def _write(plan: Plan, made: MadeParts) -> None:
     with atomic_open_binary(plan.job.output) as file:
         options = plan.job.options.of_the_result
-        file.write(title(plan.n_lines, made_from=plan.fingerprint, parsed_with=options).encode())
+        file.write(title(plan.n_lines, parsed_with=options).encode())
         for _, body in made:
             file.write(body)
 

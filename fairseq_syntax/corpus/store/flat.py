@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -65,41 +65,18 @@ ARC_FIELDS = ("n_arcs", "dependent", "head", "label", "prob")
 def concatenate(parts: Sequence[FlatSyntax[np.ndarray]]) -> FlatSyntax[np.ndarray]:
     """The sentences of several parts, in turn; with arcs where all have them."""
 
-    def joined(name: str) -> np.ndarray:
-        return np.concatenate([getattr(part, name) for part in parts])
+    def joined(names: Sequence[str], items: Sequence[Any]) -> dict[str, np.ndarray]:
+        return {name: np.concatenate([getattr(item, name) for item in items]) for name in names}
 
+    tree_arcs = _sum([part.n_tree_arcs for part in parts])
+    flat = FlatSyntax(**joined(("n_pieces", "n_words", *WORD_FIELDS), parts), n_tree_arcs=tree_arcs)
     runs = [part.arcs for part in parts if part.arcs is not None]
-
-    def joined_arcs(name: str) -> np.ndarray:
-        return np.concatenate([getattr(run, name) for run in runs])
-
-    parsed = None
+    if len(runs) == len(parts):
+        flat.arcs = FlatArcs(**joined(ARC_FIELDS, runs), n_piece_arcs=_sum([run.n_piece_arcs for run in runs]))
     if any(part.parsed is not None for part in parts):
-        known = [np.ones_like(part.n_words) if part.parsed is None else part.parsed for part in parts]
-        parsed = np.concatenate(known)
-    return FlatSyntax(
-        n_pieces=joined("n_pieces"),
-        n_words=joined("n_words"),
-        pieces=joined("pieces"),
-        head=joined("head"),
-        deprel=joined("deprel"),
-        upos=joined("upos"),
-        xpos=joined("xpos"),
-        n_tree_arcs=_sum([part.n_tree_arcs for part in parts]),
-        arcs=None
-        if len(runs) < len(parts)
-        else FlatArcs(
-            n_arcs=joined_arcs("n_arcs"),
-            dependent=joined_arcs("dependent"),
-            head=joined_arcs("head"),
-            label=joined_arcs("label"),
-            prob=joined_arcs("prob"),
-            n_piece_arcs=_sum([run.n_piece_arcs for run in runs]),
-        ),
-        parsed=parsed,
-    )
+        flat.parsed = np.concatenate([np.ones_like(p.n_words) if p.parsed is None else p.parsed for p in parts])
+    return flat
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    return None if None in numbers else sum(number or 0 for number in numbers)

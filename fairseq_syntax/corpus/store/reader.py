@@ -14,6 +14,7 @@ from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import Buffers
 from fairseq_syntax.corpus.store.flat import FlatArcs, FlatSyntax
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.manifest import unsealed
 
 _AGAIN = "run the command again that made it: fairseq-syntax binarize, or fairseq-preprocess"
 
@@ -212,8 +213,7 @@ def _open(path: str) -> tuple[mmap.mmap, pa.Buffer, pa.ipc.RecordBatchFileReader
         )
     if missing := layout.OWN_METADATA - metadata.keys():
         raise _damaged(path, f"its metadata lack {', '.join(sorted(missing))}")
-    if layout.metadata_checksum(metadata) != metadata["checksum"]:
-        raise _damaged(path, "the checksum of its metadata is another")
+    metadata = unsealed(metadata, path, _AGAIN)
     sentences, chunk, with_arcs = metadata["sentences"], metadata["chunk"], metadata["arcs"] is not None
     if batches != -(-sentences // chunk) or len(metadata["checksums"]) != batches:
         raise _damaged(path, "it has lost record batches")

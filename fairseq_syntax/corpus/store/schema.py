@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,12 +83,6 @@ def chunk_checksum(buffers: list[memoryview]) -> str:
     for buffer in buffers:
         digest.update(buffer)
     return digest.hexdigest()
-
-
-def metadata_checksum(metadata: Mapping[str, Any]) -> str:
-    """XXH3 (64 bits, hexadecimal) of the metadata themselves, their own checksum aside."""
-    rest = {key: value for key, value in metadata.items() if key != "checksum"}
-    return xxhash.xxh3_64_hexdigest(json.dumps(rest, sort_keys=True).encode())
 
 
 def sizes_fingerprint(sizes: np.ndarray) -> str:

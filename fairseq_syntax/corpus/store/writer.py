@@ -17,6 +17,7 @@ from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import Buffers, pack
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.runtime.files import as_data_error, atomic_path, errors_in
+from fairseq_syntax.runtime.manifest import sealed
 
 
 def write_store(
@@ -57,8 +58,7 @@ def write_store(
         "tokens": layout.sizes_fingerprint(lengths),
         "checksums": checksums,
     }
-    about["checksum"] = layout.metadata_checksum(about)
-    final = layout.schema(with_arcs).with_metadata({layout.METADATA_KEY: json.dumps(about, ensure_ascii=False)})
+    final = layout.schema(with_arcs).with_metadata({layout.METADATA_KEY: json.dumps(sealed(about), ensure_ascii=False)})
     with (
         atomic_path(path) as temporary,
         as_data_error(path),
