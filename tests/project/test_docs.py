@@ -14,6 +14,7 @@ from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
+from warm_commands import warm_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,10 +97,11 @@ def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     (folder / "examples").symlink_to(ROOT / "examples")
     blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs/tutorial.md").read_text("utf-8"), re.M | re.S)
     assert len(blocks) > 8
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     command = ["bash", "-c", "set -euo pipefail\n" + "\n".join(blocks)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    with warm_commands(tmp_path_factory.mktemp("warm")) as commands:
+        path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder, done.stdout
 

@@ -1,0 +1,102 @@
+"""The installed commands, run in forks of a process that has imported fairseq: that takes longer than what they do.
+
+What a command sees is its own: arguments, streams, folder, environment, and the plugin, which is loaded as ever.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+_COMMAND = """#!{python} -ES
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+socket.send_fds(server, [json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode() + b"\\n"], [0, 1, 2])
+status = server.recv(1)
+sys.exit(status[0] if status else 1)
+"""
+_NAMES = ("fairseq-syntax", *(f"fairseq-{name}" for name in ("preprocess", "train", "generate", "interactive")))
+
+
+def _run(argv: list[str], folder: str, environment: dict[str, str]) -> int:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv, name = argv, Path(argv[0]).name
+    try:
+        if name == "fairseq-syntax":
+            status = import_module("fairseq_syntax.cli").main()
+        else:
+            status = import_module(f"fairseq_cli.{name.partition('-')[2]}").cli_main()
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        status = stop.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return status if isinstance(status, int) else int(status is not None)
+
+
+def _serve(address: str) -> None:
+    import fairseq.criterions
+    import fairseq.models
+    import fairseq.tasks  # noqa: F401
+
+    logging.getLogger().handlers.clear()  # of these imports; a command sets up its own
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(address)
+    server.listen()
+    print("ready", flush=True)
+    running: set[int] = set()
+    while True:
+        connection, _ = server.accept()
+        running -= {child for child in running if os.waitpid(child, os.WNOHANG)[0]}
+        if child := os.fork():
+            running.add(child)
+            connection.close()
+            continue
+        server.close()
+        message, streams, *_ = socket.recv_fds(connection, 1 << 16, 3)
+        while not message.endswith(b"\n"):
+            message += connection.recv(1 << 16)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        status = _run(*json.loads(message))
+        connection.send(bytes([status & 255]))
+        os._exit(status)
+
+
+@contextmanager
+def warm_commands(folder: Path) -> Iterator[Path]:
+    """A folder for ``PATH`` that has this package's command and fairseq's, below ``folder``."""
+    commands = folder / "commands"
+    commands.mkdir()
+    address = str(folder / "socket")
+    for name in _NAMES:
+        (commands / name).write_text(_COMMAND.format(python=sys.executable, address=address), encoding="utf-8")
+        (commands / name).chmod(0o755)
+    server = subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout and server.stdout.readline() == "ready\n"
+        yield commands
+    finally:
+        server.kill()
+        server.communicate()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
