@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from xml.etree import ElementTree
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -106,7 +106,7 @@ def read_wmt_xml(path: Path, element: str, lang: str | None = None) -> Iterator[
     Raises:
         SyntaxDataError: not well-formed XML
     """
-    parser = ElementTree.XMLPullParser(("start", "end"))
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
     wanted = taken = False  # whether such an element is open; whether one of this document was read
 
     def segments() -> Iterator[str]:

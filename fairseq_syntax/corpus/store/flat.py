@@ -65,7 +65,7 @@ ARC_FIELDS = ("n_arcs", "dependent", "head", "label", "prob")
 def concatenate(parts: Sequence[FlatSyntax[np.ndarray]]) -> FlatSyntax[np.ndarray]:
     """The sentences of several parts, in turn; with arcs where all have them."""
 
-    def joined(names: Sequence[str], items: Sequence[Any]) -> dict[str, np.ndarray]:
+    def joined(names: Sequence[str], items: Sequence[Any]) -> dict[str, Any]:
         return {name: np.concatenate([getattr(item, name) for item in items]) for name in names}
 
     tree_arcs = _sum([part.n_tree_arcs for part in parts])
