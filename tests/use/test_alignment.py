@@ -11,10 +11,10 @@ import pytest
 import tiny_syntax
 import torch
 import toy_data
+from data_errors import data_error
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference import alignment, alignment_head
 from fairseq_syntax.inference.alignment import PieceText
 from fairseq_syntax.inference.alignment_head import AlignmentHead
@@ -108,7 +108,7 @@ def test_agreement_with_given_links():
     # A = 4, A∩S = 2, A∩P = 3, S = 2
     assert (found.precision, found.recall, found.aer) == (3 / 4, 1.0, 1 - 5 / 6)
     assert found.f1 == pytest.approx(2 * 0.75 / 1.75)
-    with pytest.raises(SyntaxDataError, match="'0:1' is no link"):
+    with data_error("'0:1'", line=1):
         alignment.read_gold(["0:1"])
 
 
@@ -203,7 +203,7 @@ def test_a_models_own_alignment_heads_are_the_default(tmp_path):
     alignment_head.save_head(AlignmentHead(2, 3), tmp_path / "model.pt", by="f1")
     assert alignment_head.load_head(tmp_path / "model.pt", model) == AlignmentHead(2, 3)
     alignment_head.save_head(AlignmentHead(2, 4), tmp_path / "model.pt")
-    with pytest.raises(SyntaxDataError, match="layer 2, head 4, which the model does not have"):
+    with data_error(path="model.alignment.json"):
         alignment_head.load_head(tmp_path / "model.pt", model)
 
 
@@ -223,7 +223,7 @@ def test_a_head_is_of_its_checkpoint(tmp_path, caplog):
 def test_a_damaged_head_is_told(tmp_path, values):
     model, path = tiny_syntax.tiny_model("pascal_transformer"), tmp_path / "model.alignment.json"
     path.write_text(json.dumps(values), encoding="utf-8")
-    with pytest.raises(SyntaxDataError, match=r"model\.alignment\.json: names no head"):
+    with data_error(path="model.alignment.json"):
         alignment_head.load_head(tmp_path / "model.pt", model)
 
 

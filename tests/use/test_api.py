@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from data_errors import data_error
 from served import running, stand_in_service
 
 import fairseq_syntax.use.serving.models as served_models
@@ -146,7 +147,7 @@ def test_a_parser_without_probabilities_serves_models_that_need_none(trained, mo
     source = load_source(models, "chain_parser", "", None)
     assert source.parser.parse(["a b"])[0].arcs is None
     monkeypatch.setattr(models[0], "needs", frozenset({"tree", "arcs"}))
-    with pytest.raises(SyntaxDataError, match="has no distributions"):
+    with data_error("distributions"):
         load_source(models, "chain_parser", "", None)
     plain = [SimpleNamespace(needs=frozenset(), parsed_with=None, source_lang="en")]
     assert load_source(plain, "", "", None).parser is None
@@ -326,7 +327,7 @@ def test_without_a_parser(trained):
 
 
 def test_models_that_cannot_be_served(tmp_path, trained):
-    with pytest.raises(SyntaxDataError, match="no such checkpoint"):
+    with data_error(path="none.pt"):
         load_models({"x": tmp_path / "none.pt"})
 
 
@@ -335,8 +336,8 @@ def test_fuzzed_requests_find_no_defect(server):
     pytest.importorskip("schemathesis")
     from fuzzing import fuzz
 
-    found = fuzz(f"http://127.0.0.1:{server.port}", 200)
-    assert found[422] > 50 and sum(found.values()) > 150
+    found = fuzz(f"http://127.0.0.1:{server.port}", 100)
+    assert found[422] > 25 and sum(found.values()) > 75
 
 
 def test_the_commands_limits_reach_the_server(trained, monkeypatch):

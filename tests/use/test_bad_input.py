@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import toy_data
+from data_errors import data_error
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
@@ -67,7 +68,7 @@ def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
     path.write_text("a man\n\n" * 5 + "x" * 5000 + "\n", encoding="utf-8")
     with toy_data.logged("fairseq_syntax.corpus.parsing.base") as warned:
         main(["translate", str(short), *options, "--parser", "chain_parser"])
-    assert "line 11: of a word of 5000 characters the parser sees the first" in warned.getvalue()
+    assert "line 11: " in warned.getvalue()
     # align takes the file as a whole
     path.write_text("".join(line + "\n" for line in (lines[0], "", lines[-1])), encoding="utf-8")
     out.write_text("a\n\nb\n", encoding="utf-8")
@@ -75,7 +76,7 @@ def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
     assert "line 3: the sentence has " in capsys.readouterr().err
     translator = Translator.load(short, device="cpu")
     translator.models[0].decoder.max_target_positions = 9
-    with pytest.raises(SyntaxDataError, match=r"line 3: the translation has [0-9]+ pieces, and the model takes 8"):
+    with data_error("line 3", " 8"):
         translator.align(lines[:1] + lines[1:2] + lines[:1], ["a", "", "a " * 20])
     (nothing,) = translator.align(lines[:1], [""])
     assert nothing.source_text and nothing.source_words and not nothing.links and not nothing.target_words
@@ -102,13 +103,13 @@ def test_what_is_no_checkpoint(tmp_path, content):
     with pytest.raises(SyntaxDataError) as error:
         load_models([path])
     assert error.value.path == str(path)
-    with pytest.raises(SyntaxDataError, match="is a folder, not a checkpoint"):
+    with data_error():
         load_models([tmp_path])
-    with pytest.raises(SyntaxDataError, match=r"no such checkpoint \(beside it: model\.pt\)"):
+    with data_error("model.pt", path="none.pt"):
         load_models([tmp_path / "none.pt"])
-    with pytest.raises(SyntaxDataError, match=r"no such checkpoint \(there is no folder .*elsewhere\)"):
+    with data_error(path="none.pt"):
         load_models([tmp_path / "elsewhere" / "none.pt"])
-    with pytest.raises(SyntaxDataError, match=r"given one by one, with spaces or in a list"):
+    with data_error(path="model.pt"):
         load_models([f"{path}:{path}"])
 
 
@@ -128,7 +129,7 @@ def test_data_that_are_missing_or_others(toy, trained, tmp_path, without_manifes
     del state["task_state"]
     torch.save(state, tmp_path / "old.pt")
     path.write_text("".join(row + "\n" for row in rows[:-3]), encoding="utf-8")
-    with pytest.raises(SyntaxDataError, match="the model does not fit these data: size mismatch for encoder"):
+    with data_error(path="old.pt"):
         load_models([tmp_path / "old.pt"], other)
     load_models([tmp_path / "old.pt"])
 
@@ -139,19 +140,15 @@ def test_a_word_of_a_hundred_thousand_characters(trained):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"beams": 3}, "fairseq's search has no option beams"),
-        ({"nbest": 0}, "nbest is 0: at least 1"),
-        ({"beam": -1}, "beam is -1: at least 1"),
-        ({"batch_size": 0}, "batch_size is 0: at least 1"),
-        ({"beam": 2.5}, "beam is 2.5: a value of type int is wanted"),
-        ({"max_len_b": "9"}, "max_len_b is '9': a value of type int is wanted"),
-        *(({n: 1}, f"search has no option {n}") for n in ("lm_path", "prefix_size", "retain_dropout", "replace_unk")),
+        *({name: 1} for name in ("beams", "lm_path", "prefix_size", "retain_dropout", "replace_unk")),
+        *({name: 0} for name in ("nbest", "batch_size")),
+        *({"beam": -1}, {"beam": 2.5}, {"max_len_b": "9"}),
     ],
 )
-def test_options_that_no_search_has(trained, options, message):
-    with pytest.raises(SyntaxDataError, match=message):
+def test_options_that_no_search_has(trained, options):
+    with data_error(*options):
         Translator.load(trained, device="cpu", **options)
 
 
@@ -178,7 +175,7 @@ def test_choosing_a_head_writes_no_links(capsys):
 
 @pytest.mark.parametrize("device", ["cuda:99", "nosuch"])
 def test_a_device_that_is_not_there(device, tmp_path):
-    with pytest.raises(SyntaxDataError, match=f"the device {device} cannot be used: .*--device cpu"):
+    with data_error(device, "--device cpu"):
         load_models([tmp_path / "no.pt"], device=device)
 
 

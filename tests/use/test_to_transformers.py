@@ -12,9 +12,9 @@ import binarized
 import pytest
 import torch
 import toy_data
+from data_errors import data_error
 from untrained import untrained
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.export import export, load
 from fairseq_syntax.use.translator import Translator
 
@@ -116,7 +116,7 @@ def test_what_transformers_loads_is_the_model(data, tmp_path, arch, options):
     ],
 )
 def test_what_is_not_exact_is_refused_by_name(data, tmp_path, arch, options, named):
-    with pytest.raises(SyntaxDataError, match=named):
+    with data_error(named):
         export(untrained(data, arch, *options), "transformers", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -127,5 +127,5 @@ def test_what_is_not_exact_is_refused_by_name(data, tmp_path, arch, options, nam
 def test_a_segmentation_that_is_not_exact_is_refused(tmp_path, kind, parsed, named):
     pytest.importorskip("transformers")
     own = binarized.make(tmp_path / "corpus", kind=kind, parsed=parsed)
-    with pytest.raises(SyntaxDataError, match=named):
+    with data_error(named):
         export(untrained(own, "transformer"), "transformers", tmp_path / "out")

@@ -7,6 +7,7 @@ from unittest import mock
 import lstm_models
 import pytest
 import torch
+from data_errors import data_error
 from tiny_syntax import LABELS, dictionary
 
 import fairseq_syntax
@@ -72,7 +73,7 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     assert [own.tolist() for own in tokens] == [[7, 8, 2], [4, 5, 6, 2], [9, 2]] and lengths == [3, 4, 2]
     assert [parse and parse.words for parse in given.parses()] == [None, ["w4", "w5 w6"], None]
     assert [text.text for text in given.texts()] == ["w7 w8", "w4 w5 w6", "w9"]
-    with pytest.raises(SyntaxDataError, match="input line 2: "):
+    with data_error("input line 2"):
         given.encode(["w7", block.replace("\t1\ta", "\t7\ta")])
     cfg.syntax_parser = "chain_parser"
     named = InteractiveInput(task)
@@ -91,7 +92,7 @@ def test_the_limit_of_a_length_is_of_each_sentence(toy, trained):
             ((alone, *_),) = translator.translations([line])
             assert (best.pieces, best.cut) == (alone.pieces, alone.cut)
             assert best.score == pytest.approx(alone.score, abs=1e-4)
-    with pytest.raises(SyntaxDataError, match=r"min_len is 99, but .* allow 3 pieces"):
+    with data_error("min_len", "99"):
         translator.with_search(min_len=99, max_len_b=3).translate(toy.lines["test"])
 
 
@@ -122,7 +123,7 @@ def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsy
 
 @pytest.mark.parametrize("sentences", [[None], ["a", 3], iter(["a"])])
 def test_what_is_no_sentence_is_refused(trained, sentences):
-    with pytest.raises(SyntaxDataError, match="a list of sentences is wanted"):
+    with data_error():
         Translator.load(trained, device="cpu").translate(sentences)
 
 
