@@ -305,7 +305,7 @@ def test_limits_that_make_no_sense(option, capsys):
     command.add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--input", "x", "--output", "y", *option])
-    assert f"{option[0]}: must be" in capsys.readouterr().err
+    assert f"{option[0]}: " in capsys.readouterr().err
 
 
 def test_a_parse_in_another_normal_form():

@@ -490,7 +490,7 @@ def test_options_of_training_that_do_nothing(tmp_path, corpus, options, names):
 def test_numbers_that_no_training_has(tmp_path, corpus, option, capsys):
     with pytest.raises(SystemExit):
         run_segment("--lang", "en", "--input", corpus, "--output", tmp_path, "--train", "sentencepiece", *option)
-    assert f"{option[0]}: must be" in capsys.readouterr().err
+    assert f"{option[0]}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "subword_nmt"])

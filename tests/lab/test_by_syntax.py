@@ -231,7 +231,7 @@ def test_the_command(tmp_path, capsys, caplog):
     assert command([*argv[:-4], "--resamples", "0", "--trials", "0"]) == 0
     assert "Holm" not in capsys.readouterr().out
     assert command(["score", *common, "--by", "depth"]) == 1
-    assert "--by and --conllu belong together" in capsys.readouterr().err
+    assert "--conllu" in capsys.readouterr().err
     assert command(["score", *common, "--json", f"{tmp_path}/none/r.json"]) == 1
     assert "no such folder" in capsys.readouterr().err
     texts_of = [text_of(line) for line in read_conllu(tmp_path / "p.conllu")]

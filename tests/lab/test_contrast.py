@@ -363,9 +363,9 @@ def test_scores_from_elsewhere(tmp_path, capsys):
     models = ["--conllu", "x", "--parser", "x", "--data", "x", "--max-tokens", "7", "--score", "mean"]
     for more, names in ((models, "--data, --conllu, --parser, --score, --max-tokens"), (["--lang", "de"], "--lang")):
         assert command([*argv, *more]) == 1
-        assert f"{names} without a MODEL" in capsys.readouterr().err
+        assert names in capsys.readouterr().err
     assert command(["contrast", "a.pt", "--set", path, "--lower-is-better"]) == 1
-    assert "--lower-is-better without --scores" in capsys.readouterr().err
+    assert "--lower-is-better" in capsys.readouterr().err
 
 
 def test_scores_are_written_as_soon_as_a_model_has_them(tmp_path, capsys, monkeypatch):

@@ -434,7 +434,7 @@ def test_the_command(tmp_path, capsys):
         assert message in capsys.readouterr().err
     parse.write_text("".join(rows).replace("Arcs", "Arks") + "\n")
     assert command(["control", "flattened", "--input", str(parse), "--output", str(out)]) == 1
-    assert f"{parse}:1: line 1 has no distributions" in capsys.readouterr().err
+    assert f"{parse}:1: " in capsys.readouterr().err
 
 
 def test_the_title_has_a_temperature_that_is_not_the_usual_one(tmp_path, capsys):

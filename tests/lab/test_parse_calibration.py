@@ -182,4 +182,4 @@ def test_options_of_a_parser_where_there_is_none(tmp_path, capsys, option):
     gold.write_text(GOLD)
     parsed.write_text(PARSED)
     assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), *option]) == 1
-    assert f"{option[0]} with --parsed: nothing is parsed" in capsys.readouterr().err
+    assert option[0] in capsys.readouterr().err

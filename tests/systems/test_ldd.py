@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import toy_data
+from data_errors import data_error
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from ldd_models import GROUPS, LABELS, PAD, Task, build, flat_of, some_sentences, tokens_of
 
@@ -15,7 +16,6 @@ from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.systems.ldd import VARIANTS, Ldd, LddTerm, UniformTerm
 
@@ -249,16 +249,16 @@ def test_a_trained_model_needs_no_group_file(tmp_path):
 
 
 def test_errors(tmp_path):
-    def fails(match, **options):
-        with pytest.raises(SyntaxDataError, match=match):
+    def fails(name, **options):
+        with data_error(name):
             build(tmp_path, **options)
 
     fails("--ldd-variant", ldd_variant="LDX")
     fails("--ldd-form", ldd_form="sparse")
     fails("--ldd-layers", ldd_layers="first")
-    fails("do not divide", encoder_embed_dim=66, encoder_attention_heads=6, ldd_label_groups="ud")
-    fails("no such file", ldd_label_groups=str(tmp_path / "none"))
-    fails("miss most labels", task=Task([UNKNOWN, "SBJ", "OBJ", "VMOD"]))
+    fails("66", encoder_embed_dim=66, encoder_attention_heads=6, ldd_label_groups="ud")
+    fails(str(tmp_path / "none"), ldd_label_groups=str(tmp_path / "none"))
+    fails("SBJ", task=Task([UNKNOWN, "SBJ", "OBJ", "VMOD"]))
     assert build(tmp_path, ldd_variant="UDD", task=Task([UNKNOWN, "SBJ", "OBJ", "VMOD"])) is not None
 
 
@@ -268,10 +268,10 @@ def test_missing_syntax(tmp_path):
     tokens = tokens_of(sentences, False)
     for variant in VARIANTS:
         encoder = build(tmp_path, ldd_variant=variant).eval().encoder
-        with pytest.raises(SyntaxDataError, match="without its parse"):
+        with data_error("--task syntax_translation"):
             encoder(tokens)
         if variant in ("LDD", "LDA", "UDD"):
-            with pytest.raises(SyntaxDataError, match="distributions"):
+            with data_error("--distributions"):
                 encoder(tokens, src_syntax=tree)
         else:
             assert torch.isfinite(encoder(tokens, src_syntax=tree)["encoder_out"][0]).all()
@@ -305,6 +305,6 @@ def test_a_store_without_arcs(tmp_path):
     """A clear error for what reads distributions; the tree is enough for the others."""
     data = toy_data.make(tmp_path, arcs=False).data
     options = {"arch": "ldd_transformer_tiny", "encoder_embed_dim": 64, "max_epoch": 1}
-    with pytest.raises(SyntaxDataError, match=r"en-de\.en\.syntax\.arrow.*holds 1-best trees only.*--distributions"):
+    with data_error("--distributions", path="valid.en-de.en.syntax.arrow"):
         toy_data.train(data, tmp_path / "a", **options)
     toy_data.train(data, tmp_path / "b", **options, ldd_variant="LDP")

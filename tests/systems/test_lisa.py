@@ -6,10 +6,10 @@ import random
 
 import pytest
 import torch
+from data_errors import data_error
 from random_parses import batch, flat, pad, random_line, random_tree
 from tiny_syntax import sample, tiny_model
 
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.systems.lisa import Biaffine, Lisa
@@ -101,7 +101,7 @@ def test_gold_parents_take_the_place_of_predicted_ones_at_inference(left):
     assert not torch.allclose(changed[0], logits[0]) and torch.equal(changed[1:], logits[1:])
     loss, log = system_losses(model, model(**batched["net_input"])[1], batched)
     assert loss == 0 and log == dict.fromkeys(("lisa_nll", "lisa_tokens", "lisa_correct", "lisa_words"), 0)
-    with pytest.raises(SyntaxDataError, match="without its parse"):
+    with data_error("--task syntax_translation"):
         model(**sample(LINES, left, syntax=False)["net_input"])
     # Training goes on with its own predictions, and learns from them.
     model.train()
@@ -124,7 +124,7 @@ def test_what_gold_parents_attend_to_is_not_scaled_by_another_system():
     for systems in ("lisa,pascal", "pascal,lisa"):
         options = {"encoder_syntax": systems, "lisa_layer": 0, "pascal_heads": 2}
         tiny_model("syntax_transformer", **options)  # what is predicted may be scaled
-        with pytest.raises(SyntaxDataError, match="pascal would scale what lisa is to attend to in head 0 of encoder"):
+        with data_error("pascal", "lisa", "head 0"):
             tiny_model("syntax_transformer", lisa_gold=True, **options)
         tiny_model("syntax_transformer", lisa_gold=True, lisa_head=2, **options)
 

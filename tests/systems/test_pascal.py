@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from data_errors import data_error
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -447,7 +448,7 @@ def test_it_starts_from_the_weights_of_the_plain_transformer():
 @pytest.mark.parametrize("training", [True, False])
 def test_no_syntax_is_an_error(training):
     model = tiny_model("pascal_transformer").train(training)
-    with pytest.raises(SyntaxDataError, match="pascal cannot encode a sentence without its parse"):
+    with data_error("pascal", "--task syntax_translation"):
         model(**sample(LINES, True, syntax=False)["net_input"])
 
 
@@ -457,14 +458,14 @@ def test_print_alignment_is_an_error():
 
     model = tiny_model("pascal_transformer").eval()
     net_input = sample(LINES, True)["net_input"]
-    with pytest.raises(SyntaxDataError, match="passes tokens only"):
+    with data_error("--task syntax_translation"):
         EnsembleModelWithAlignment([model]).forward_align(
             net_input["src_tokens"], net_input["src_lengths"], net_input["prev_output_tokens"]
         )
 
 
 def test_more_heads_than_a_layer_has():
-    with pytest.raises(SyntaxDataError, match="pascal wants head 4 of encoder layer 0, which has heads 0 to 3"):
+    with data_error("pascal", "head 4", "layer 0"):
         tiny_model("pascal_transformer", pascal_heads=5)
 
 

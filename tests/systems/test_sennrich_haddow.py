@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from data_errors import data_error
 from random_parses import flat, random_line
 from tiny_syntax import LABELS, sample, tiny_model
 
@@ -72,5 +73,5 @@ def test_features_that_cannot_be(text):
 
 
 def test_a_parse_is_needed():
-    with pytest.raises(SyntaxDataError, match="without its parse"):
+    with data_error("--task syntax_translation"):
         tiny_model("sennrich_haddow_transformer")(**sample(LINES, True, syntax=False)["net_input"])

@@ -205,7 +205,7 @@ def test_what_cannot_be_exported_says_why_and_what_to_do(corpus, tmp_path, capsy
     arguments = ["export", str(checkpoint), "--to", "ctranslate2", "--output", str(tmp_path / "out")]
     assert toy_data.syntax_command(*arguments) == 1
     said = capsys.readouterr().err
-    assert "pascal reads the parse" in said and "--distil" in said and "Traceback" not in said
+    assert "pascal" in said and "--distil" in said and "Traceback" not in said
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
     assert command(["export", str(checkpoint), "--distil"]) == 0
     recipe = capsys.readouterr().out
