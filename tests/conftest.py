@@ -1,6 +1,7 @@
 """What several test modules share: the toy corpus, made once, a model trained on it, and who may use a GPU."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def pytest_runtest_setup(item):
 
 
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
+import_module("fairseq_cli.train")  # sets up logging: in a test it would be to a stream that is closed after it
 
 
 @pytest.fixture(scope="session")
