@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the report as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="reliability diagram: .png, .svg or .pdf")
-    parser.add_argument("--bins", type=positive, default=10, metavar="N", help="of confidence (default: 10)")
+    parser.add_argument("--bins", type=positive, default=10, metavar="N", help="of confidence")
     add_parser_options(parser, raw_text=False)
     arcs = parser.add_argument_group("distributions")
     add_distribution_options(arcs, min_prob=_MIN_PROB)

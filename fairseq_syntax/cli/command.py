@@ -41,14 +41,17 @@ class Command:
 
 
 class _Help(argparse.HelpFormatter):
-    """Folds all text but the examples, which are to be copied, and shows the ranges of numbers."""
+    """Folds all text but the examples, which are to be copied, and shows ranges of numbers and defaults."""
 
     def _expand_help(self, action: argparse.Action) -> str:
-        text = super()._expand_help(action)
-        if not isinstance(action.type, Range):
-            return text
-        before, default, after = text.rpartition("(default: ")
-        return f"{before}({action.type}; default: {after}" if default else f"{text} ({action.type})"
+        text, _, written = super()._expand_help(action).partition("(default: ")
+        facts = [str(action.type)] if isinstance(action.type, Range) else []
+        if written:
+            facts.append(f"default: {written.rstrip()}"[:-1])
+        elif action.default not in (None, False, "", "-", argparse.SUPPRESS) and action.default != []:
+            default = action.default
+            facts.append(f"default: {default:g}" if isinstance(default, float) else f"default: {default}")
+        return f"{text.rstrip()} ({'; '.join(facts)})".strip() if facts else text
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example:") else super()._fill_text(text, width, indent)

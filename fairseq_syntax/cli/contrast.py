@@ -8,7 +8,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_data, add_device, add_models, add_source_parser, given, positive
+from fairseq_syntax.cli.options import (
+    SEVERAL,
+    add_data,
+    add_device,
+    add_models,
+    add_report,
+    add_source_parser,
+    given,
+    positive,
+    print_report,
+)
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
@@ -67,18 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rule.add_argument(
         "--ties", choices=("wrong", "right"), default="wrong", help="(default: wrong; DistilLingEval: right)"
     )
-    parser.add_argument(
-        "--max-tokens", type=positive, default=_MAX_TOKENS, metavar="N", help=f"of a batch (default: {_MAX_TOKENS})"
-    )
+    parser.add_argument("--max-tokens", type=positive, default=_MAX_TOKENS, metavar="N", help="of a batch")
     add_device(parser)
     parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
-    parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
-    parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
+    add_report(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Score and compare."""
-    import json
     import logging
     import os
     from itertools import chain
@@ -87,17 +93,15 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.lab.scoring.contrast_sets import files_of, joined, read_set
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, check_apart, check_output, make_folder
+    from fairseq_syntax.runtime.files import atomic_open, check_output, check_outputs, make_folder
     from fairseq_syntax.runtime.named_files import model_name, systems_by_name
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     models = systems_by_name(args.model, model_name)
-    ready = {name: path for name, (path,) in systems_by_name(args.scores or (), single=True).items()}
+    ready = {name: path for name, (path,) in systems_by_name(args.scores or (), single=True, others=models).items()}
     names = [*models, *ready]
     if not names:
         raise SyntaxDataError("nothing to compare", hint="give MODEL or --scores NAME=FILE")
-    if both := models.keys() & ready.keys():
-        raise SyntaxDataError(f"two systems are called {min(both)}", hint="name them: NAME=FILE")
     if args.baseline is not None and args.baseline not in names:
         raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
     if args.conllu and len(args.conllu) != len(args.set):
@@ -111,25 +115,17 @@ def main(args: argparse.Namespace) -> int:
     check_output(args.json, *inputs)
     targets: dict[str, str] = {}
     if args.write_scores is not None:
-        if not os.path.isdir(args.write_scores):
-            check_output(args.write_scores)
-            if os.path.exists(args.write_scores):
-                raise SyntaxDataError("is a file, where a folder is wanted", path=args.write_scores)
         for name in names:
             safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
             targets[name] = os.path.join(args.write_scores, f"{safe}.scores")
-            check_apart(targets[name], *inputs, args.json)
-        for name, path in targets.items():
-            if list(targets.values()).count(path) > 1:
-                raise SyntaxDataError(f"the scores of {name} and of another system would be one file", path=path)
+        check_outputs(targets.values(), [*inputs, args.json])
+        make_folder(args.write_scores)
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
     # before models score for hours
     of_files = [
         (name, _read_scores(path, len(contrast.rows), negate=args.lower_is_better)) for name, path in ready.items()
     ]
-    if args.write_scores:
-        make_folder(args.write_scores)
     scores: dict[str, list[float]] = {}
     for name, values in chain(_force(args, contrast, sets, models) if models else (), of_files):
         scores[name] = values
@@ -140,21 +136,13 @@ def main(args: argparse.Namespace) -> int:
     report = evaluate(contrast, right, baseline=args.baseline)
     report |= {"score": args.score, "ties": {"are": args.ties}}
     report["ties"]["items"] = {name: ties(contrast, values) for name, values in scores.items()}
-    text = json.dumps(report, indent=1, ensure_ascii=False)
-    if args.json == "-":
-        print(text)
+    if not print_report(args, report, tables(report)):
         return 0
-    if args.json:
-        with atomic_open(args.json) as file:
-            file.write(text + "\n")
-    print("\n\n".join(table.render(args.format) for table in tables(report)))
     for name, count in report["ties"]["items"].items():
         if count:
             print(f"{name}: {count} items are ties, taken as {args.ties}")
     if args.write_scores:
         finished(args.write_scores, f"the scores of {len(scores)} systems", file=sys.stderr)
-    if args.json:
-        finished(args.json, "the report", file=sys.stderr)
     return 0
 
 

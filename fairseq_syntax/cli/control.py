@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
     parser.add_argument("--input", required=True, metavar="FILE", help="a parse: CoNLL-U, .gz too")
     parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of all that is random (default: 1)")
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of all that is random")
     parser.add_argument(
         "--temperature", type=temperature, metavar="T", help="of sharpened (default: 0.5) or flattened (default: 2)"
     )
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(2),
         default=50_000,
         metavar="N",
-        help="lines among which shuffled moves trees (default: 50000)",
+        help="lines among which shuffled moves trees",
     )
 
 

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_argument_group("of it")
     chosen.add_argument("--subset", type=positive, metavar="N", help="N pairs of the training data, drawn at random")
     chosen.add_argument("--first", type=positive, metavar="N", help="the first N pairs of valid and the test sets")
-    chosen.add_argument("--seed", type=natural, default=1, help="of that draw (default: 1)")
+    chosen.add_argument("--seed", type=natural, default=1, metavar="N", help="of that draw")
     chosen.add_argument(
         "--words",
         **SEVERAL,

@@ -20,8 +20,8 @@ SYSTEMS = ("transformer", "PASCAL")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="default: runs/toy/demo")
-    parser.add_argument("--workers", type=positive, default=2, metavar="N", help="models at the same time (default: 2)")
+    parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="where everything is made")
+    parser.add_argument("--workers", type=positive, default=2, metavar="N", help="models at the same time")
 
 
 def toy_folder() -> Path:

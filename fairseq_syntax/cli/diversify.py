@@ -23,20 +23,20 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_data(parser)
-    parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate (default: test)")
-    parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="random ones of it (default: 100)")
+    parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate")
+    parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="random ones of it")
     parser.add_argument(
         "--lines", type=positive, **SEVERAL, metavar="N", help="these sentences instead, counted from 1"
     )
-    parser.add_argument("--distances", type=natural, **SEVERAL, metavar="D", help="default: 0 1 2 4 6 8 10")
     parser.add_argument(
-        "--samples", type=positive, default=10, metavar="N", help="sequences per distance (default: 10)"
+        "--distances", type=natural, **SEVERAL, metavar="D", help="of the sequences (default: 0 1 2 4 6 8 10)"
     )
+    parser.add_argument("--samples", type=positive, default=10, metavar="N", help="sequences per distance")
     add_beam(parser)
     add_batches(parser, 64)
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of what is drawn (default: 1)")
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of what is drawn")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
-    parser.add_argument("--output", required=True, metavar="DIR")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
 
 
 def main(args: argparse.Namespace) -> None:

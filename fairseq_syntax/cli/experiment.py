@@ -36,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE.yaml", help="the experiment")
     parser.add_argument("--keys", action=_Keys, nargs=0, help="describe the keys of the YAML file, and end")
     parser.add_argument("--only", **SEVERAL, metavar="SYSTEM[/SEED]", help="run these systems or cells alone")
-    parser.add_argument(
-        "--workers", type=positive, default=1, metavar="N", help="cells to run at the same time (default: 1)"
-    )
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="cells to run at the same time")
     add_ray_options(parser, gpus=True)
     parser.add_argument("--set", **SEVERAL, default=[], metavar="NAME=VALUE", help="other values for its vars")
     parser.add_argument("--check-code", action="store_true", help="run again what other code of this package did")

@@ -24,9 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", **SEVERAL, required=True, metavar="FILE", help="parallel text files (.gz too)")
     parser.add_argument("--output", **SEVERAL, required=True, metavar="FILE", help="as many, in the same order")
     length = parser.add_argument_group("length")
-    length.add_argument(
-        "--min-length", type=positive, default=1, metavar="N", help="least tokens of a side (default: 1)"
-    )
+    length.add_argument("--min-length", type=positive, default=1, metavar="N", help="least tokens of a side")
     length.add_argument("--max-length", type=positive, metavar="N", help="most tokens of a side (PASCAL: 80, LDD: 256)")
     length.add_argument("--max-ratio", type=real(1.0, 1e6), metavar="R", help="of the longer side to the shorter")
     length.add_argument("--characters", action="store_true", help="count characters, not what stands between spaces")
@@ -48,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     language.add_argument("--candidates", **SEVERAL, metavar="CODE", help="consider these languages only")
     parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threshold", type=natural, default=0, metavar="N", help="of the dictionary, as thresholdsrc")
     parser.add_argument("--nwords", type=whole(-1), default=-1, metavar="N", help="of the dictionary, as nwordssrc")
-    parser.add_argument(
-        "--padding-factor", type=positive, default=8, metavar="N", help="of the dictionary (default: 8)"
-    )
+    parser.add_argument("--padding-factor", type=positive, default=8, metavar="N", help="of the dictionary")
     add_workers(parser)
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--translate-only", **SEVERAL, default=[], metavar="PREFIX", help="corpora to tag for translation (valid, test)"
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="made if need be; must not hold the input")
-    parser.add_argument("--form", choices=("brackets", "relations"), default="brackets", help="default: %(default)s")
+    parser.add_argument("--form", choices=("brackets", "relations"), default="brackets", help="of the linearised parse")
     parser.add_argument(
         "--words", action="store_true", help="the words' own pieces within the brackets, not their UPOS"
     )
@@ -37,16 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         default=("<translate>", "<parse>"),
         metavar=("TRANSLATE", "PARSE"),
-        help="default: <translate> <parse>",
+        help="at both ends of a source (default: <translate> <parse>)",
     )
-    parser.add_argument("--seed", type=natural, default=1, help="of the shuffle")
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of the shuffle")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes")
 
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.multitask import Doubling, write_doubled, write_tagged
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.files import check_apart, make_folder
+    from fairseq_syntax.runtime.files import check_outputs, make_folder
 
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")
@@ -56,21 +56,13 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"--tags {' '.join(args.tags)}: two different tags without spaces are wanted")
     outdir = Path(args.output)
     make_folder(outdir)
-    names = [Path(prefix).name for prefix in [*args.train, *args.translate_only]]
-    if len(set(names)) < len(names):
-        twice = outdir / next(name for name in names if names.count(name) > 1)
-        raise SyntaxDataError("two inputs would be written to these files", path=twice, hint="rename one of them")
-    for prefix in [*args.train, *args.translate_only]:
-        if Path(prefix).parent.resolve() == outdir.resolve():
-            raise SyntaxDataError("the output would overwrite the input", path=prefix, hint="give another --output")
-        for lang in (args.source_lang, args.target_lang):
-            check_apart(
-                outdir / f"{Path(prefix).name}.{lang}",
-                *(f"{prefix}.{lang}" for lang in (args.source_lang, args.target_lang)),
-            )
-    then = f"fairseq-preprocess -s {args.source_lang} -t {args.target_lang} --trainpref {outdir}/TRAIN --destdir BIN"
-    for prefix, doubled in [(p, True) for p in args.train] + [(p, False) for p in args.translate_only]:
-        doubling = Doubling(prefix, args.source_lang, args.target_lang, tuple(args.tags), args.form, args.words)
+    langs = args.source_lang, args.target_lang
+    corpora = [(prefix, True) for prefix in args.train] + [(prefix, False) for prefix in args.translate_only]
+    read = [f"{prefix}.{lang}" for prefix, _ in corpora for lang in langs]
+    check_outputs([outdir / Path(path).name for path in read], read)
+    then = f"fairseq-preprocess -s {langs[0]} -t {langs[1]} --trainpref {outdir}/TRAIN --destdir BIN"
+    for prefix, doubled in corpora:
+        doubling = Doubling(prefix, *langs, tuple(args.tags), args.form, args.words)
         out = str(outdir / Path(prefix).name)
         if doubled:
             print(write_doubled(doubling, out, seed=args.seed, workers=args.workers))

@@ -89,9 +89,7 @@ def add_source_parser(parser: Any, help: str = "for raw text", whose: str = "the
 
 def add_batches(parser: Any, size: int = 32) -> None:
     """Add ``--batch-size``, in sentences, and ``--device``."""
-    parser.add_argument(
-        "--batch-size", type=positive, default=size, metavar="N", help=f"sentences at a time (default: {size})"
-    )
+    parser.add_argument("--batch-size", type=positive, default=size, metavar="N", help="sentences at a time")
     add_device(parser)
 
 
@@ -108,6 +106,31 @@ def add_translations(parser: Any) -> None:
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
 
 
+def add_report(parser: Any) -> None:
+    """Add ``--format`` and ``--json``, for :func:`print_report`."""
+    parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
+    parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
+
+
+def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: Iterable[Any]) -> bool:
+    """Print tables, and write the report as JSON where that is asked for; False where it is printed in their place."""
+    import json
+    import sys
+
+    from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.files import write_json
+
+    if args.json == "-":
+        print(json.dumps(report, indent=1, ensure_ascii=False))
+        return False
+    if args.json:  # first what is kept: who reads the tables may stop reading
+        write_json(args.json, report)
+    print("\n\n".join(table.render(args.format) for table in tables))
+    if args.json:
+        finished(args.json, "the report", file=sys.stderr)
+    return True
+
+
 def add_workers(parser: Any) -> None:
     """Add ``--workers``, processes here or with ``--ray`` on a cluster, for :func:`.ray_workers.chosen_workers`."""
     parser.add_argument(
@@ -118,23 +141,19 @@ def add_workers(parser: Any) -> None:
 
 def add_device(parser: Any) -> None:
     """Add ``--device`` of a translation model."""
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="of the model (default: cuda where there is one)")
 
 
 def add_beam(parser: Any) -> None:
     """Add ``--beam``."""
-    parser.add_argument(
-        "--beam", type=positive, default=BEAM, metavar="N", help="hypotheses kept in the search (default: %(default)s)"
-    )
+    parser.add_argument("--beam", type=positive, default=BEAM, metavar="N", help="hypotheses kept in the search")
 
 
 def add_search(parser: Any) -> None:
     """Add the options of a search: ``--beam``, ``--lenpen`` and ``--max-len-b``."""
     add_beam(parser)
-    parser.add_argument(
-        "--lenpen", type=real(-10.0, 10.0), default=1.0, metavar="P", help="length penalty (default: 1)"
-    )
-    parser.add_argument("--max-len-b", type=positive, default=200, metavar="N", help="most pieces (default: 200)")
+    parser.add_argument("--lenpen", type=real(-10.0, 10.0), default=1.0, metavar="P", help="length penalty")
+    parser.add_argument("--max-len-b", type=positive, default=200, metavar="N", help="most pieces of a translation")
 
 
 def add_translator(parser: Any) -> None:

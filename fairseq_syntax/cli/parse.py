@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help="for --parser conllu: the text it is the parse of")
     add_parser_options(parser)
     lines = parser.add_argument_group("lines")
-    lines.add_argument("--max-words", type=positive, default=250, metavar="N", help="longest sentence (default: 250)")
+    lines.add_argument("--max-words", type=positive, default=250, metavar="N", help="longest sentence")
     lines.add_argument(
         "--long-lines",
         choices=("split", "error"),
@@ -70,16 +70,16 @@ def add_parser_options(parser, *, raw_text: bool = True) -> None:
         "--parser",
         default="stanza",
         metavar="NAME",
-        help="stanza, supar, conllu (an existing parse, checked and passed on), or a module of yours (default: stanza)",
+        help="stanza, supar, conllu (an existing parse, checked and passed on), or a module of yours",
     )
-    group.add_argument("--lang", default="en", metavar="CODE", help="language of the text (default: en)")
+    group.add_argument("--lang", default="en", metavar="LANG", help="language of the text")
     group.add_argument(
         "--model-dir",
         metavar="DIR",
         help="with pos.pt and depparse.pt, or Stanza's resources (default: Stanza's own); for supar a checkpoint",
     )
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (default: cpu)")
-    group.add_argument("--batch-size", type=positive, default=4000, metavar="WORDS", help="(default: 4000)")
+    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda")
+    group.add_argument("--batch-size", type=positive, default=4000, metavar="WORDS", help="words parsed at a time")
     if not raw_text:
         return
     group.add_argument(
@@ -94,11 +94,11 @@ def add_parser_options(parser, *, raw_text: bool = True) -> None:
 
 def add_distribution_options(group, *, min_prob: float = 0.01) -> None:
     """The options that say which probabilities are taken, and how many."""
+    group.add_argument("--min-prob", type=probability, default=min_prob, metavar="P", help="least p kept")
     group.add_argument(
-        "--min-prob", type=probability, default=min_prob, metavar="P", help=f"least p kept (default: {min_prob:g})"
+        "--temperature", type=temperature, default=1.0, metavar="T", help="of heads: divides their scores"
     )
-    group.add_argument("--temperature", type=temperature, default=1.0, metavar="T", help="divides head scores")
-    group.add_argument("--label-temperature", type=temperature, default=1.0, metavar="T", help="divides label scores")
+    group.add_argument("--label-temperature", type=temperature, default=1.0, metavar="T", help="of labels, likewise")
     group.add_argument(
         "--structured", action="store_true", help="arc marginals over trees, in place of a softmax for each word"
     )

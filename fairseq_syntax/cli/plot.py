@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fairseq-syntax plot box --ref test.de --sys plain=plain.out PASCAL=pascal.out --output box.svg",
     )
     add_translations(box)
-    box.add_argument("--metric", choices=METRICS, default="bleu", help="(default: bleu)")
+    box.add_argument("--metric", choices=METRICS, default="bleu", help="what to draw")
 
     length = _figure(
         figures,
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--baseline", metavar="NAME", help="draw each system's gain over this one, and the share of sentences"
     )
-    length.add_argument("--step", type=positive, default=10, metavar="N", help="width of an interval (default: 10)")
+    length.add_argument("--step", type=positive, default=10, metavar="N", help="width of an interval")
 
     by = _figure(
         figures,
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     by.add_argument("--conllu", required=True, metavar="PARSE", help="the source's parse")
     by.add_argument("--src", metavar="FILE", help="source sentences: a parse of others is refused")
     by.add_argument("--by", required=True, metavar="PROPERTY", help="as for score")
-    by.add_argument("--metric", choices=METRICS, default="bleu", help="(default: bleu)")
-    by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
+    by.add_argument("--metric", choices=METRICS, default="bleu", help="what to draw")
+    by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="of the bootstrap")
 
     curves = _figure(
         figures,

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="up to this stage: corpus, filter, parse, control, pieces, binarize, train, translate, score",
     )
     work = parser.add_argument_group("work")
-    work.add_argument("--workers", type=positive, default=1, metavar="N", help="models at the same time (default: 1)")
+    work.add_argument("--workers", type=positive, default=1, metavar="N", help="models at the same time")
     add_ray_options(work, gpus=True)
     parser.add_argument("--keep", action="store_true", help="also put the results into the recipe's `kept` file")
 

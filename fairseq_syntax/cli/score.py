@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_translations, natural, positive
+from fairseq_syntax.cli.options import SEVERAL, add_report, add_translations, natural, positive, print_report
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 
 COMMAND = Command(
@@ -60,8 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trials", type=natural, default=10000, metavar="N", help="of the randomization test; 0: none")
     parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, where you have it")
-    parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
-    parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
+    add_report(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -72,8 +69,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, read_system, tables
     from fairseq_syntax.lab.scoring.shares import shares
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, check_output
+    from fairseq_syntax.runtime.files import check_output
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     options = Options(
@@ -125,14 +121,5 @@ def main(args: argparse.Namespace) -> int:
         runs = {system.name: [run.lines for run in system.runs] for system in systems}
         by = [Property.of(text) for text in args.controls_by or ()]
         report["shares"] = shares(runs, references, options, args.baseline, args.controls, parses or [], by, groups)
-    text = json.dumps(report, indent=1, ensure_ascii=False)
-    if args.json == "-":
-        print(text)
-        return 0
-    if args.json:
-        with atomic_open(args.json) as file:
-            file.write(text + "\n")
-    print("\n\n".join(table.render(args.format) for table in tables(report)))
-    if args.json:
-        finished(args.json, "the report", file=sys.stderr)
+    print_report(args, report, tables(report))
     return 0

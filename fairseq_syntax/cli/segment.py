@@ -41,30 +41,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train a model of this kind; words: each is a piece, and fairseq-preprocess leaves out rare ones by "
         "--nwordssrc and --thresholdsrc",
     )
-    parser.add_argument("--train-on", **SEVERAL, metavar="FILE", help="default: the first --input")
-    parser.add_argument("--vocab-size", type=positive, default=8000, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--train-on", **SEVERAL, metavar="FILE", help="texts to learn from (default: the first --input)"
+    )
+    parser.add_argument(
+        "--vocab-size",
+        type=positive,
+        default=8000,
+        metavar="N",
+        help="pieces to learn; fewer where the text has no more",
+    )
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
     parser.add_argument(
         "--character-coverage",
         type=probability,
         default=1.0,
         metavar="SHARE",
-        help="of the characters, sentencepiece only; less than 1 for Chinese or Japanese, say 0.9995 (default: 1)",
+        help="of the characters, sentencepiece only; less than 1 for Chinese or Japanese, say 0.9995",
     )
-    parser.add_argument("--train-lines", type=positive, default=0, metavar="N", help="train on N lines drawn at random")
-    parser.add_argument("--seed", type=natural, default=1, help="of that draw")
+    parser.add_argument(
+        "--train-lines", type=positive, default=0, metavar="N", help="learn from N lines drawn at random (default: all)"
+    )
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of that draw")
     add_workers(parser)
     parser.add_argument("--overwrite", action="store_true", help="train and segment again whatever is there")
 
 
 def main(args: argparse.Namespace) -> int:
     import sys
+    from itertools import chain
     from pathlib import Path
 
     from fairseq_syntax.corpus.conllu import is_conllu
     from fairseq_syntax.corpus.segmentation_files import output_paths, prepare_model, segment_file
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.files import make_folder
+    from fairseq_syntax.runtime.files import check_outputs, make_folder
 
     if args.model and (unused := given(args, OF_TRAINING)):
         raise SyntaxDataError(f"{unused} with --model: nothing is trained", hint="drop it")
@@ -76,13 +87,7 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError(f"{unused} without --train-lines: nothing is drawn", hint="drop it")
     outdir = Path(args.output)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
-    inputs = {Path(path).resolve() for path in args.input}
-    names = [path.resolve() for paths in outputs for path in paths]
-    if clash := inputs & set(names):
-        raise SyntaxDataError("the output would overwrite this input", path=min(clash), hint="give another --output")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SyntaxDataError("two inputs would be written to this file", path=twice, hint="rename one of them")
+    check_outputs(chain.from_iterable(outputs), args.input)
     make_folder(outdir)
 
     training = None

@@ -21,10 +21,8 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_models(parser, "the first is the default")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument(
-        "--port", type=whole(0, 65535), default=8000, metavar="N", help="0 for any that is free (default: 8000)"
-    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=whole(0, 65535), default=8000, metavar="N", help="0 for any that is free")
     parser.add_argument(
         "--allowed-host",
         action="append",
@@ -44,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--missing-parse",
         choices=("error", "neutral"),
         default="error",
-        help="text that cannot be parsed: refuse it, or translate it without a parse (default: error)",
+        help="text that cannot be parsed: refuse it, or translate it without a parse",
     )
     source.add_argument(
         "--parse-timeout",
@@ -58,24 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=1024,
         metavar="N",
-        help="translations that may wait; else 503 (default: 1024)",
+        help="translations that may wait; else 503",
     )
-    limits.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="S", help="seconds for an answer; then 504 (default: 30)"
-    )
+    limits.add_argument("--timeout", type=seconds, default=30.0, metavar="S", help="seconds for an answer; then 504")
     limits.add_argument(
         "--grace",
         type=seconds,
         default=30.0,
         metavar="S",
-        help="seconds to end in at SIGTERM, of which nine tenths are for the answers outstanding (default: 30)",
+        help="seconds to end in at SIGTERM, of which nine tenths are for the answers outstanding",
     )
-    limits.add_argument(
-        "--max-bytes", type=positive, default=1 << 20, metavar="N", help="of a request; then 413 (default: 1048576)"
-    )
-    limits.add_argument(
-        "--batch-size", type=positive, default=32, metavar="N", help="sentences translated at a time (default: 32)"
-    )
+    limits.add_argument("--max-bytes", type=positive, default=1 << 20, metavar="N", help="of a request; then 413")
+    limits.add_argument("--batch-size", type=positive, default=32, metavar="N", help="sentences translated at a time")
 
 
 def main(args: argparse.Namespace) -> None:

@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_models(parser, several=False)
     parser.add_argument("--data", required=True, metavar="DIR", help="the binarized data")
     parser.add_argument("--output", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
-    parser.add_argument("--split", default="valid", metavar="NAME", help="of the data (default: valid)")
+    parser.add_argument("--split", default="valid", metavar="NAME", help="of the data")
     parser.add_argument(
-        "--sentences", **SEVERAL, type=_numbers, metavar="N[-M]", help="counted from 1 (default: 1-10; a picture: 1)"
+        "--sentences", **SEVERAL, type=number_or_range, metavar="N[-M]", help="counted from 1 (default: 1-10; a picture: 1)"
     )
     parser.add_argument("--sys", **SEVERAL, default=[], metavar="[NAME=]FILE", help="translations of the whole split")
     parser.add_argument("--gold", metavar="FILE", help="gold parse of the split, CoNLL-U")
@@ -35,19 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     picture = parser.add_argument_group("pictures")
     picture.add_argument("--layers", **SEVERAL, type=natural, metavar="L", help="counted from 0 (default: all)")
     picture.add_argument("--heads", **SEVERAL, type=natural, metavar="H", help="counted from 0 (default: all)")
-    picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="default: encoder")
+    picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="of attention (default: encoder)")
     picture.add_argument("--tree", metavar="NAME", help="to draw: parser, gold, or 'NAME (predicted)'")
 
 
-def _numbers(text: str) -> list[int]:
+def number_or_range(text: str) -> list[int]:
+    """The numbers of ``N`` or ``N-M``."""
     first, dash, last = text.partition("-")
-    try:
-        found = list(range(int(first), int(last) + 1)) if dash else [int(first)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a number or a range: {text!r}") from None
-    if not found:
+    numbers = range(int(first), int(last if dash else first) + 1)
+    if not numbers:
         raise argparse.ArgumentTypeError(f"a range without a number in it: {text!r}")
-    return found
+    return list(numbers)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -75,9 +73,7 @@ def main(args: argparse.Namespace) -> int:
     elif not args.sentences:
         numbers = _at_most(args.data, args.split, numbers)
     models = {name: path for name, (path,) in systems_by_name(args.model, model_name, single=True).items()}
-    files = {name: path for name, (path,) in systems_by_name(args.sys, single=True).items()}
-    if both := models.keys() & files.keys():
-        raise SyntaxDataError(f"two systems are called {min(both)}", hint="name them: NAME=FILE")
+    files = {name: path for name, (path,) in systems_by_name(args.sys, single=True, others=models).items()}
     check_output(args.output, args.gold, *models.values(), *files.values())
     gold = list(read_conllu(args.gold)) if args.gold else None
     exhibits, src, tgt = collect(
@@ -110,6 +106,6 @@ def _at_most(data: str, split: str, numbers: list[int]) -> list[int]:
 
     from fairseq.data import data_utils
 
-    found = [path.removesuffix(".idx") for path in glob(f"{data}/{split}.*.idx")]
-    dataset = data_utils.load_indexed_dataset(found[0], None) if found else None
-    return numbers if dataset is None else numbers[: len(dataset)]
+    for path in glob(f"{data}/{split}.*.idx"):
+        return numbers[: len(data_utils.load_indexed_dataset(path.removesuffix(".idx"), None))]
+    return numbers

@@ -29,7 +29,7 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="text, or a .conllu file (default: text on stdin)")
-    parser.add_argument("--output", default="-", metavar="FILE", help="default: stdout")
+    parser.add_argument("--output", default="-", metavar="FILE", help="the translations (default: stdout)")
     parser.add_argument(
         "--alignments",
         metavar="FILE",
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--missing-parse",
         choices=("error", "neutral"),
         default="error",
-        help="text that cannot be parsed: stop, or translate it without a parse (default: error)",
+        help="text that cannot be parsed: stop, or translate it without a parse",
     )
     add_search(parser)
 

@@ -43,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="-", metavar="FILE", help="CoNLL-U to write (default: stdout)")
     parser.add_argument("--system", metavar="NAME", help="whose head, where the encoder has several systems with one")
     add_device(parser)
-    parser.add_argument("--batch-size", type=positive, default=4000, metavar="PIECES", help="default: %(default)s")
+    parser.add_argument("--batch-size", type=positive, default=4000, metavar="PIECES", help="pieces at a time")
     text = parser.add_argument_group("tokens and sentences")
-    text.add_argument("--lang", metavar="CODE", help="language of the tokenizer (default: the model's source)")
+    text.add_argument("--lang", metavar="LANG", help="language of the tokenizer (default: the model's source)")
     text.add_argument(
         "--tokenizer",
         choices=("basic", "spacy", "whitespace"),
         default="basic",
-        help="of raw text; as close as can be to that of the parses in training (default: %(default)s)",
+        help="of raw text; as close as can be to that of the parses in training",
     )
     text.add_argument("--split-sentences", action="store_true", help="the tokenizer may split a line into sentences")
     text.add_argument(
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=probability,
         default=0.01,
         metavar="P",
-        help="least probability written with --distributions (default: 0.01)",
+        help="least probability written with --distributions",
     )
 
 

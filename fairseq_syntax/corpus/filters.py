@@ -6,7 +6,6 @@ drops source sentences that its parser cannot parse or that have more than 256 t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -22,7 +21,7 @@ from fairseq_syntax.corpus.title import PARSED_WITH, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open,
-    check_apart,
+    check_outputs,
     check_rereadable,
     decode_line,
     read_lines,
@@ -199,13 +198,10 @@ def filter_files(
     if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
         raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
     targets = [*outputs, *(conllu[1:] if conllu else ()), *([removed] if removed else [])]
-    for path in targets:
-        check_apart(path, *inputs, *(conllu[:1] if conllu else ()))
-    if len({os.path.realpath(path) for path in targets}) < len(targets):
-        raise SyntaxDataError("two outputs have one name", path=targets[0], hint="name them apart")
-    check_rereadable("it is read several times", *inputs, *(conllu[:1] if conllu else ()))
     parse = conllu[0] if conllu else None
     read = [*inputs, *([parse] if parse else [])]
+    check_outputs(targets, read)
+    check_rereadable("it is read several times", *read)
     options = {"limits": asdict(limits), "parse": bool(conllu), "removed": bool(removed)}
     step = Step.of("filter", targets, read, **options)
 

@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from fairseq_syntax.errors import SyntaxDataError
 
 logger = logging.getLogger(__name__)
+logging.getLogger("filelock").setLevel(logging.WARNING)  # it logs each lock, also when the process ends
 
 # These names stand for what the process has open, and are written to as such, wherever a redirection leads.
 _OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<own>\d+)\Z")
@@ -179,6 +180,18 @@ def check_apart(output: str | os.PathLike[str], *inputs: str | os.PathLike[str] 
     for path in inputs if is_replaced(output) else ():
         if path is not None and os.path.realpath(path) == os.path.realpath(output):
             raise SyntaxDataError("the output would overwrite this input", path=path, hint="write to another file")
+
+
+def check_outputs(
+    outputs: Iterable[str | os.PathLike[str]], inputs: Iterable[str | os.PathLike[str] | None] = ()
+) -> None:
+    """Raises SyntaxDataError where an output is one of the inputs, or two outputs are one file."""
+    seen, inputs = set(), list(inputs)
+    for path in outputs:
+        check_apart(path, *inputs)
+        if os.path.realpath(path) in seen:
+            raise SyntaxDataError("two outputs would be this file", path=path, hint="name them apart")
+        seen.add(os.path.realpath(path))
 
 
 def check_output(path: str | os.PathLike[str] | None, *inputs: str | os.PathLike[str] | None) -> None:

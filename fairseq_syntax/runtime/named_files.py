@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -43,20 +43,25 @@ def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, li
 
 
 def systems_by_name(
-    texts: Iterable[str], name_of: Callable[[str], str] = str, *, single: bool = False
+    texts: Iterable[str],
+    name_of: Callable[[str], str] = str,
+    *,
+    single: bool = False,
+    others: Collection[str] = (),
 ) -> dict[str, list[str]]:
     """The files of each system, by its name.
 
     Args:
         texts, name_of: as in :func:`named_files`
         single: whether a system is one file
+        others: names that other systems have
 
     Raises:
         SyntaxDataError: two systems have one name, or one that must be a single file has several
     """
     systems: dict[str, list[str]] = {}
     for name, files in (named_files(text, name_of) for text in texts):
-        if name in systems:
+        if name in systems or name in others:
             raise SyntaxDataError(f"two systems are called {name}", hint="name them: NAME=FILE")
         if single and len(files) > 1:
             raise SyntaxDataError(f"{name}: one file is expected, not {len(files)}")

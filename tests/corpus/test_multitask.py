@@ -188,7 +188,7 @@ def test_errors_name_the_file(tmp_path):
     with data_error("20", path="train.en"):
         run(tmp_path, "--train", str(prefix))
     (tmp_path / "more").mkdir()
-    with data_error(path="train"):
+    with data_error(path="train.en"):
         run(tmp_path, "--train", str(prefix), "--translate-only", str(tmp_path / "more" / "train"))
     with data_error("--train", "--translate-only"):
         run(tmp_path)
