@@ -30,9 +30,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from fairseq_syntax.runtime.files import atomic_open  # noqa: E402
+from fairseq_syntax.runtime.jobs import Step  # noqa: E402
 
 LANGS = ("en", "de")
 VALID = 500
+FIELDS = ("VmHWM", "RssAnon", "RssShmem")  # of /proc/PID/status, in kB
 WORDS = 30_000
 LOADER = """
 import sys
@@ -106,15 +108,15 @@ def memory(root: int) -> tuple[float, float]:
 
     The peak that ``wait4`` tells counts the memory of the process that started it, which is this one. Linux alone.
     """
-    peak, own, waiting = 0.0, 0.0, [root]
+    peak, private, waiting = 0.0, 0.0, [root]
     while waiting:
         folder = Path("/proc") / str(waiting.pop())
         with suppress(OSError, ValueError):  # it has ended
             waiting += [int(pid) for path in folder.glob("task/*/children") for pid in path.read_text().split()]
             status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-            found = {name: int(status.get(name, "0").split()[0]) / 1024 for name in ("VmHWM", "RssAnon", "RssShmem")}
-            peak, own = max(peak, found["VmHWM"]), max(own, found["RssAnon"] + found["RssShmem"])
-    return peak, own
+            most, heap, shared = (int(status.get(name, "0").split()[0]) / 1024 for name in FIELDS)
+            peak, private = max(peak, most), max(private, heap + shared)
+    return peak, private
 
 
 def measured(command: list[str], log: Path, spent: Path) -> tuple[float, float, float]:
@@ -127,68 +129,64 @@ def measured(command: list[str], log: Path, spent: Path) -> tuple[float, float, 
     """
     paths = [str(ROOT), str(ROOT / "tests" / "helpers"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    before, peak, own = json.loads(spent.read_text()) if spent.exists() else (0.0, 0.0, 0.0)
+    before, peak, private = json.loads(spent.read_text()) if spent.exists() else (0.0, 0.0, 0.0)
     begin = kept = time.perf_counter()
     with open(log, "ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
         try:
             while process.poll() is None:
-                peak, own = (max(pair) for pair in zip((peak, own), memory(process.pid)))
+                peak, private = (max(pair) for pair in zip((peak, private), memory(process.pid)))
                 time.sleep(0.1)
                 now = time.perf_counter()
                 if now - kept > 5:
                     kept = now
                     with atomic_open(spent) as file:
-                        json.dump((before + now - begin, peak, own), file)
+                        json.dump((before + now - begin, peak, private), file)
         finally:
             process.terminate()  # where this program is interrupted
             process.wait()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     spent.unlink(missing_ok=True)
-    return before + time.perf_counter() - begin, peak, own
+    return before + time.perf_counter() - begin, peak, private
 
 
 def run(pairs: int, work: Path, workers: int) -> Iterator[dict]:
     """A row for each step; those of an earlier, stopped run are not repeated."""
     folder = work / str(pairs)
-    folder.mkdir(parents=True, exist_ok=True)
-    finished = folder / "finished"  # a step's name a line, once its row is kept
-    done = finished.read_text().splitlines() if finished.exists() else []
-    if "text" not in done:
-        write_text(folder, "train", pairs, 1)
-        write_text(folder, "valid", VALID, 2)
-        with open(finished, "a") as file:
-            file.write("text\n")
+    texts = [folder / f"{name}.{lang}" for name in ("train", "valid") for lang in LANGS]
+    text = Step.of("text", texts, pairs=pairs)
+    with text.making() as record:
+        if record is None:
+            text.begin()
+            write_text(folder, "train", pairs, 1)
+            write_text(folder, "valid", VALID, 2)
+            text.finish()
     ask = [sys.executable, "-c", "from bench.harness import device_name; print(device_name())"]
     device = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     about = {"cores": os.cpu_count(), "device": device, "python": platform.python_version()}
     for name, command in steps(folder, workers):
-        title = name or "parse, the validation set"  # a few lines, which no row is made of
-        if title in done:
+        step = Step.of(name, [folder / f"{name or 'validation'}.row"], pairs=pairs, command=command)
+        if step.record() is not None:
             continue
         if name == "binarize" and not (folder / "spent").exists():  # the tokens stay, the store of the source goes
             (folder / "bin" / "train.en-de.en.syntax.arrow").unlink(missing_ok=True)
-        seconds, peak, own = measured(command, folder / "log", folder / "spent")
+        seconds, peak, private = measured(command, folder / "log", folder / "spent")
         if name:
             row = {"step": name, "pairs": pairs, "seconds": round(seconds, 1), "workers": workers}
-            row |= {"mb": round(peak), "own_mb": round(own)}
-            print(f"{pairs:10} {name:36} {seconds:8.1f} s {peak:7.0f} MB, {own:.0f} of its own", flush=True)
-            yield row | about
-        with open(finished, "a") as file:
-            file.write(title + "\n")
+            row |= {"mb": round(peak), "own_mb": round(private)}
+            print(f"{pairs:10} {name:36} {seconds:8.1f} s {peak:7.0f} MB, {private:.0f} of its own", flush=True)
+            yield row | about  # and is kept, before the step counts as done
+        step.outputs[0].touch()
+        step.finish()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _cell(row: dict) -> str:
-    return f"{row['seconds']:.0f} s, {row['mb']} MB ({row['own_mb']})"
 
 
 def table(rows: list[dict]) -> str:
     """The rows as a page."""
     sizes = sorted({row["pairs"] for row in rows})
     names = list(dict.fromkeys(row["step"] for row in rows))
-    known = {(row["step"], row["pairs"]): row for row in rows}
+    by_place = {(row["step"], row["pairs"]): row for row in rows}
     lines = [
         "# Corpora of any size",
         "",
@@ -204,8 +202,8 @@ def table(rows: list[dict]) -> str:
     for name in names:
         cells = []
         for size in sizes:
-            row = known.get((name, size))
-            cells.append(_cell(row) if row else "not run")
+            row = by_place.get((name, size))
+            cells.append(f"{row['seconds']:.0f} s, {row['mb']} MB ({row['own_mb']})" if row else "not run")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     for size in sizes:
         row = next(r for r in rows if r["pairs"] == size)

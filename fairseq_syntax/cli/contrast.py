@@ -119,13 +119,14 @@ def main(args: argparse.Namespace) -> int:
             safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
             targets[name] = os.path.join(args.write_scores, f"{safe}.scores")
         check_outputs(targets.values(), [*inputs, args.json])
-        make_folder(args.write_scores)
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
     # before models score for hours
     of_files = [
         (name, _read_scores(path, len(contrast.rows), negate=args.lower_is_better)) for name, path in ready.items()
     ]
+    if args.write_scores:
+        make_folder(args.write_scores)
     scores: dict[str, list[float]] = {}
     for name, values in chain(_force(args, contrast, sets, models) if models else (), of_files):
         scores[name] = values

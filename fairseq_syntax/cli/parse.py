@@ -80,14 +80,14 @@ def add_parser_options(parser, *, raw_text: bool = True) -> None:
     )
     group.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda")
     group.add_argument("--batch-size", type=positive, default=4000, metavar="WORDS", help="words parsed at a time")
-    if not raw_text:
-        return
-    group.add_argument(
-        "--tokenizer",
-        choices=("auto", "stanza", "spacy", "basic"),
-        default="auto",
-        help="auto: the parser's own where it has a model, else the basic one",
-    )
+    if raw_text:
+        choices = ("auto", "stanza", "spacy", "basic")
+        add_tokenizer(group, choices, "auto: the parser's own where it has a model, else the basic one")
+
+
+def add_tokenizer(group, choices: Sequence[str], help: str) -> None:
+    """The options of the tokens of raw text."""
+    group.add_argument("--tokenizer", choices=choices, default="auto", help=help)
     group.add_argument("--pretokenized", action="store_true", help="tokens are what stands between spaces")
     group.add_argument("--split-sentences", action="store_true", help="a line may hold several sentences")
 

@@ -26,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
     parser.add_argument("--split", default="valid", metavar="NAME", help="of the data")
     parser.add_argument(
-        "--sentences", **SEVERAL, type=number_or_range, metavar="N[-M]", help="counted from 1 (default: 1-10; a picture: 1)"
+        "--sentences",
+        **SEVERAL,
+        type=number_or_range,
+        metavar="N[-M]",
+        help="from 1 (default: 1-10; a picture: 1)",
     )
     parser.add_argument("--sys", **SEVERAL, default=[], metavar="[NAME=]FILE", help="translations of the whole split")
     parser.add_argument("--gold", metavar="FILE", help="gold parse of the split, CoNLL-U")

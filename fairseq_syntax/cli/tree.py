@@ -18,6 +18,7 @@ from fairseq_syntax.cli.options import (
     probability,
     read_sentences,
 )
+from fairseq_syntax.cli.parse import add_tokenizer, parser_options
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
@@ -46,13 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=positive, default=4000, metavar="PIECES", help="pieces at a time")
     text = parser.add_argument_group("tokens and sentences")
     text.add_argument("--lang", metavar="LANG", help="language of the tokenizer (default: the model's source)")
-    text.add_argument(
-        "--tokenizer",
-        choices=("basic", "spacy", "whitespace"),
-        default="basic",
-        help="of raw text; as close as can be to that of the parses in training",
-    )
-    text.add_argument("--split-sentences", action="store_true", help="the tokenizer may split a line into sentences")
+    add_tokenizer(text, ("auto", "basic", "spacy"), "as close as can be to that of the training text's parse")
     text.add_argument(
         "--find-sentences",
         action="store_true",
@@ -75,7 +70,6 @@ def main(args: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
     from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
-    from fairseq_syntax.corpus.parsing.base import ParserOptions
     from fairseq_syntax.corpus.title import title
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import finished, progress
@@ -84,21 +78,14 @@ def main(args: argparse.Namespace) -> int:
 
     check_output(args.output, args.input)
     if is_conllu(args.input):
-        of_raw_text = {"lang": None, "tokenizer": "basic", "split_sentences": False}
+        of_raw_text = {"lang": None, "tokenizer": "auto", "pretokenized": False, "split_sentences": False}
         if unused := given(args, of_raw_text):
             raise SyntaxDataError(f"{unused} with CoNLL-U, whose tokens are taken", path=args.input, hint="drop it")
     if not args.distributions and (unused := given(args, {"min_prob": 0.01})):
         raise SyntaxDataError(f"{unused} without --distributions: nothing would be written of it", hint="give both")
     model, task = load_model(args.model, args.data, args.device)
-    options = ParserOptions(
-        lang=args.lang or task.cfg.source_lang,
-        tokenizer=args.tokenizer,
-        split_sentences=args.split_sentences,
-        max_words=sys.maxsize,
-        batch_size=args.batch_size,
-        distributions=args.distributions,
-        min_prob=args.min_prob,
-    )
+    lang = args.lang or task.cfg.source_lang
+    options = parser_options(args, lang=lang, device="cpu", max_words=sys.maxsize)
     parser = ParentHeadParser(options, model, task, args.system, args.find_sentences)
     sentences, n_lines = counted(args.input)
     words = lines = 0
