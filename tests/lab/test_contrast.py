@@ -352,7 +352,7 @@ def test_scores_from_elsewhere(tmp_path, capsys):
         (["--scores", f"b={tmp_path}/out/a.scores", "--write-scores", f"{tmp_path}/out"], "would overwrite this input"),
         (
             ["--scores", f"m/a={tmp_path}/other", f"m_a={tmp_path}/other", "--write-scores", f"{tmp_path}/w"],
-            "be one file",
+            "m_a.scores",
         ),
         (["--scores", f"b={write(tmp_path / 'few', '1')}"], f"1 scores, but the sets have {rows} translations"),
     ):
