@@ -130,6 +130,9 @@ $(VENV)/.fairseq: $(VENV)/.torch
 	  { echo "fairseq-fixed could not be installed; if it was being built, that needs a C++ compiler and Python's headers" >&2; exit 1; }
 	@touch $@
 
+# An environment imports one checkout: installing this one into that of another would change what the other runs.
 $(VENV)/.package: $(VENV)/.fairseq setup.py pyproject.toml
+	@owner=$$(cat $@ 2>/dev/null); test -z "$$owner" || test "$$owner" = '$(CURDIR)' || test ! -d "$$owner" || \
+	  { echo "$(VENV) is the environment of $$owner: name another, as in make VENV=.venv" >&2; exit 1; }
 	$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation -e '.[dev]'
-	@touch $@
+	@echo '$(CURDIR)' > $@

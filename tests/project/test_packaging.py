@@ -276,6 +276,13 @@ def test_make_installs_once_and_in_order(tmp_path):
         assert any(line.startswith("tools/install_torch.py torch==") for line in found)
         assert any("fairseq-fixed==" in line for line in found)
         assert make("demo", *given) == make("demo") == ["-m fairseq_syntax demo"]
+    # An environment that imports another checkout is left as it is.
+    (tmp_path / "other").mkdir()
+    stamp.write_text(str(tmp_path / "other"))
+    os.utime(stamp, (0, 0))
+    with pytest.raises(subprocess.CalledProcessError):
+        make("docs")
+    assert not any("-e .[dev]" in line for line in log.read_text().splitlines())
     assert "make demo" in subprocess.run(["make", "help"], cwd=tmp_path, capture_output=True, text=True).stdout
 
 
