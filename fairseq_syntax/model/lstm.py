@@ -253,9 +253,9 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options for ``lstm`` and those of the system, under its title."""
+        """Add fairseq's options for ``lstm`` and those of the system."""
         super().add_args(parser)
-        add_options(parser.add_argument_group(f"{cls.title} (syntax system)"), cls.config)
+        add_options(parser, cls.config)
 
     @classmethod
     def remember(cls, args: Namespace, task: SyntaxTask) -> None:

@@ -19,7 +19,7 @@ from fairseq_syntax.data.batch import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
-from fairseq_syntax.model.options import SystemConfig, add_options, check_task
+from fairseq_syntax.model.options import add_options, check_task
 from fairseq_syntax.model.task import SyntaxTask
 
 
@@ -41,11 +41,9 @@ class SyntaxTransformerModel(TransformerModel):
             metavar="NAMES",
             help=f"decoder systems, separated by commas, of: {', '.join(sorted(DECODER_SYSTEMS))} (default: none)",
         )
-        configs: dict[type[SystemConfig], str] = {}  # systems may share one
-        for system in (*ENCODER_SYSTEMS.values(), *DECODER_SYSTEMS.values()):
-            configs.setdefault(system.config, system.name)
-        for config, name in configs.items():
-            add_options(parser.add_argument_group(f"{name} (syntax system)"), config)
+        systems = (*ENCODER_SYSTEMS.values(), *DECODER_SYSTEMS.values())
+        for config in dict.fromkeys(system.config for system in systems):  # some share one
+            add_options(parser, config)
 
     @classmethod
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxTransformerModel:

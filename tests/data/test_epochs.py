@@ -86,7 +86,7 @@ def test_resumed_in_the_middle_of_a_group():
     assert head + epoch(resumed, 2) == updates
 
 
-@pytest.mark.parametrize("before, after", itertools.permutations([(3, 2), (1, 2), (5, 2), (2, 3), (1, 1)], 2))
+@pytest.mark.parametrize("before, after", list(itertools.permutations([(3, 2), (1, 2), (5, 2), (2, 3), (1, 1)], 2)))
 def test_resumed_with_another_k_and_another_update_freq(before, after):
     """No batch of the epoch is left out, and only those of one group can come again."""
     for stop in (1, 2, 4):
@@ -99,7 +99,7 @@ def test_resumed_with_another_k_and_another_update_freq(before, after):
         assert begun | rest == set(range(10)) and len(begun & rest) <= before[1] + after[1] - 1
 
 
-@pytest.mark.parametrize("before, after", itertools.permutations([1, 2, 3], 2))
+@pytest.mark.parametrize("before, after", list(itertools.permutations([1, 2, 3], 2)))
 def test_resumed_by_another_number_of_processes(before, after):
     states = [stopped_after(2, iterator(2, [1], before, shard), 1) for shard in range(before)]
     begun = {x for head, _ in states for update in head for x in update}
@@ -111,7 +111,7 @@ def test_resumed_by_another_number_of_processes(before, after):
     assert begun | rest == set(range(10)) and len(begun & rest) < after
 
 
-@pytest.mark.parametrize("before, after", itertools.permutations(itertools.product([1, 2, 3], [1, 2, 4]), 2))
+@pytest.mark.parametrize("before, after", list(itertools.permutations(itertools.product([1, 2, 3], [1, 2, 4]), 2)))
 def test_another_layout_leaves_out_another_remainder(before, after):
     """Where a run stopped near the end of an epoch, there may be nothing left of it."""
     for batches, repeats in itertools.product((9, 10), (1, 2)):

@@ -80,7 +80,8 @@ def test_scores_by_a_property_are_drawn_with_their_intervals(tmp_path, capsys):
     argv = ["plot", "by", "--ref", tmp_path / "ref", "--sys", tmp_path / "sys", "--conllu", tmp_path / "p.conllu"]
     argv += ["--by", "upos=N", "--resamples", 10, "--output", tmp_path / "by.png"]
     assert command(list(map(str, argv))) == 0
-    assert Image.open(tmp_path / "by.png").size[0] > 100
+    with Image.open(tmp_path / "by.png") as image:
+        assert image.size[0] > 100
     (tmp_path / "src").write_text("w\n" * 3)
     assert command([*map(str, argv), "--src", f"{tmp_path}/src"]) == 0
     (tmp_path / "src").write_text("v\n" * 3)
@@ -213,7 +214,8 @@ def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(
 
     out = tmp_path / "gain.png"
     assert command(list(map(str, ["plot", "length", *argv, "--baseline", "base", "--output", out]))) == 0
-    assert Image.open(out).size[1] > 300
+    with Image.open(out) as image:
+        assert image.size[1] > 300
     capsys.readouterr()
     score = ["score", *argv, "--metrics", "bleu", "--by-length", "10", "--resamples", "0", "--trials", "0"]
     assert command(list(map(str, score))) == 0
@@ -260,10 +262,10 @@ def test_no_figure_leaves_out_a_system_of_the_same_name_or_replaces_what_it_is_d
         ["reliability", "s=1", "s=2"],
     ):
         assert command(["plot", *figure, "--output", f"{tmp_path}/x.svg"]) == 1
-        assert "--sys" in capsys.readouterr().err
+        assert "=FILE" in capsys.readouterr().err
     for figure in (["box", "--ref", one, "--sys", two], ["box", "--ref", two, "--sys", one], ["curves", one]):
         assert command(["plot", *figure, "--output", one]) == 1
-        assert "the output would overwrite this input" in capsys.readouterr().err
+        assert one in capsys.readouterr().err
     assert (
         command(["plot", "box", "--ref", one, "--sys", two, "--tokenize", "klingon", "--output", f"{tmp_path}/x.svg"])
         == 1

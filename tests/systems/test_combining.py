@@ -67,7 +67,7 @@ REFUSED = {frozenset(("dbsa", "supervised_heads"))} | {  # the former as they tr
 }
 
 
-@pytest.mark.parametrize("pair", itertools.permutations(sorted(ENCODER_SYSTEMS), 2), ids=",".join)
+@pytest.mark.parametrize("pair", list(itertools.permutations(sorted(ENCODER_SYSTEMS), 2)), ids=",".join)
 def test_any_two_systems_work_together_or_are_refused(pair, two_groups):
     """In one model, as they are by default; whatever else is in the batch."""
     try:
@@ -110,7 +110,7 @@ def test_positions_in_the_tree_want_positions(kind):
     assert combined("structural_positions", **{**options, "structural_positions": "relative"}).encoder.systems
 
 
-@pytest.mark.parametrize("order", itertools.permutations(["lisa", "supervised_heads"]))
+@pytest.mark.parametrize("order", list(itertools.permutations(["lisa", "supervised_heads"])))
 def test_two_losses_on_one_head_are_refused(order):
     with data_error("head 0", "layer 1"):
         combined(",".join(order))
