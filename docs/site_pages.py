@@ -34,6 +34,22 @@ FIXED = {
     "CONTRIBUTING.md": "contributing.md",
 }
 
+# What the tables of recipes are called on the site, by their pages; recipes have short names.
+TITLES = {
+    "cpu": "Multi30k: all systems, six epochs",
+    "field": "Multi30k: newer Transformers, six epochs",
+    "lstm": "Multi30k: LSTMs, eight epochs",
+    "field-lstm": "Multi30k: newer LSTMs, eight epochs",
+    "lasyn": "Multi30k: LaSyn, four epochs",
+    "lasyn-trained": "Multi30k: LaSyn, 2,800 updates",
+    "trained": "Multi30k: gains and controls, 4,000 updates",
+    "trained-longer": "Multi30k: gains and controls, 8,000 updates",
+    "without-parser": "Multi30k: no parser at inference, six epochs",
+    "without-parser-trained": "Multi30k: no parser at inference, 4,000 updates",
+    "distillation-toy": "Distillation on the toy corpus",
+    "missing_parse-toy": "Missing parses on the toy corpus",
+}
+
 LINK = re.compile(r"(!?)\[([^\[\]]*)\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$", re.M | re.S)
 
@@ -166,6 +182,8 @@ def write_pages() -> None:
             text = with_equation(text, formula + picture_of(page.stem))
         if page.parent.name == "results":
             text = without_section(text, "Commands")
+            if page.stem in TITLES:
+                text = re.sub(r"\A# .*", f"# {TITLES[page.stem]}", text)
         written.add(write(page, text))
     for name, made in (("speed", speed_table), ("commands", commands), ("options", options)):
         written.add(write(OUT / f"{name}.md", made()))
