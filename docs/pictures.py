@@ -453,16 +453,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
     one = kinds.add_parser("point", help="the picture at the top of the README")
-    toy_run = ROOT / "runs/toy/attachment"
-    one.add_argument("--data", type=Path, default=toy_run / "bin", metavar="BIN", help="default: %(default)s")
-    one.add_argument("--plain", type=Path, default=toy_run / "plain_Transformer/1/checkpoint_last.pt", metavar="FILE")
-    one.add_argument("--pascal", type=Path, default=toy_run / "PASCAL/1/checkpoint_last.pt", metavar="FILE")
+    demo = ROOT / "runs/toy/demo"
+    one.add_argument("--data", type=Path, default=demo / "data/bin", metavar="BIN", help="default: %(default)s")
+    one.add_argument("--plain", type=Path, default=demo / "models/transformer/1/checkpoint_last.pt", metavar="FILE")
+    one.add_argument("--pascal", type=Path, default=demo / "models/PASCAL/1/checkpoint_last.pt", metavar="FILE")
     one.add_argument(
         "--output", type=Path, default=ROOT / "docs/point.svg", metavar="FILE", help="default: %(default)s"
     )
     trained = kinds.add_parser("attention", help="PASCAL's trained attention")
-    trained.add_argument("--data", type=Path, default=toy_run / "bin", metavar="BIN")
-    trained.add_argument("--pascal", type=Path, default=toy_run / "PASCAL/1/checkpoint_last.pt", metavar="FILE")
+    trained.add_argument("--data", type=Path, default=demo / "data/bin", metavar="BIN")
+    trained.add_argument("--pascal", type=Path, default=demo / "models/PASCAL/1/checkpoint_last.pt", metavar="FILE")
     trained.add_argument("--sentence", type=int, default=124, metavar="N", help="of the test set (default: 124)")
     trained.add_argument("--output", type=Path, default=ROOT / "docs/pascal-attention.svg", metavar="FILE")
     keep = kinds.add_parser("keep-curves", help="what the site needs of fairseq-train's logs")

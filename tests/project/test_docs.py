@@ -123,12 +123,12 @@ def test_the_tutorial_runs(tutorial: tuple[Path, str]) -> None:
 def test_the_notebook_runs(tutorial: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the tutorial's models in place of those of the demo, which take minutes."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    toy = tmp_path / "runs/toy/attachment"
-    toy.mkdir(parents=True)
-    (toy / "bin").symlink_to(tutorial[0] / "bin")
-    for name, folder in (("plain_Transformer", "plain"), ("PASCAL", "pascal")):
-        (toy / name).mkdir()
-        (toy / name / "1").symlink_to(tutorial[0] / "models" / folder)
+    demo = tmp_path / "runs/toy/demo"
+    (demo / "data").mkdir(parents=True)
+    (demo / "data/bin").symlink_to(tutorial[0] / "bin")
+    for name, folder in (("transformer", "plain"), ("PASCAL", "pascal")):
+        (demo / "models" / name).mkdir(parents=True)
+        (demo / "models" / name / "1").symlink_to(tutorial[0] / "models" / folder)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(ROOT / "examples/notebooks/first-steps.ipynb", as_version=4)
