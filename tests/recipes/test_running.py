@@ -68,7 +68,7 @@ def run(path: Path, **changes: str) -> tuple[Work, list[str]]:
     runner = Runner(work.plan.folder, 2, work.variables)
     runner.say = said.append  # type: ignore[method-assign]
     assert work.run(runner) == [], said
-    return work, sorted(line.partition(": started")[0] for line in said if ": started" in line)
+    return work, sorted(line.partition(": done in")[0] for line in said if ": done in" in line)
 
 
 def content(folder: Path) -> dict[str, str]:

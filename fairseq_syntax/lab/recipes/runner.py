@@ -121,8 +121,9 @@ class Runner:
                 stage.stamp.write_text(f"{stage.name}\n", encoding="utf-8")
                 begun = time.time()
                 self._begun[stage.name] = time.monotonic()
-                self.say(f"{stage.name}: started")
                 log = self.log(stage)
+                if stage.kind in ("parse", "train") and not sys.stderr.isatty():  # hours, of which no bar tells
+                    self.say(f"{stage.name}: started; its log is {log}")
                 make_folder(log.parent)
                 log.write_bytes(b"")
                 for path in stage.outputs:
