@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import pictures
 import site_pages
 
 import fairseq_syntax
+
+for name in ("markdown_it", "matplotlib"):  # a module of fairseq's sets the root logger to DEBUG
+    logging.getLogger(name).setLevel(logging.WARNING)
 
 project = "fairseq-syntax"
 author = copyright = "The fairseq-syntax authors"
