@@ -19,6 +19,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
 from fairseq_syntax.runtime.jobs import Step
 
+_WHERE_THE_CORPUS_IS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
 KINDS = ("corpus", "filter", "parse", "control", "pieces", "binarize", "train", "translate", "score", "report")
 
 
@@ -137,7 +138,8 @@ class Stage:
             SyntaxDataError: an input is missing
         """
         for path in self.missing():
-            raise SyntaxDataError(f"is needed for {self.name}, and is not there", path=path)
+            hint = _WHERE_THE_CORPUS_IS if path in self.listed else None
+            raise SyntaxDataError(f"is needed for {self.name}, and is not there", path=path, hint=hint)
         parts: list[str] = []
         for command in self.commands:
             for word in command.words:
