@@ -70,8 +70,6 @@ def test_smoke(path, tmp_path):
         words = dict.fromkeys(recipe.corpus.options["words"], CHARACTERS)
         small.corpus.options.update(words=words, group_size="5", valid_pairs="5")
     small = small.model_copy(update={"score": small.score.model_copy(update={"tokenize": "char"})})
-    # diversify was not seen to work on a model of four updates and a test set of twelve sentences
-    small = small.model_copy(update={"commands": [one for one in small.commands if one.name != "diversify"]})
     extended = any(line.startswith("extends:") for line in path.read_text(encoding="utf-8").splitlines())
     work = Work(Plan(small, path, tmp_path / "out"), some(small) if extended else None)
     assert work.run(InProcess(work.plan.folder, 1, work.variables)) == []

@@ -24,7 +24,7 @@ from typing import Any
 from fairseq_syntax.corpus.gathering import plain_or_gz, split_files
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, System, Variant
-from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word
+from fairseq_syntax.lab.recipes.stages import KINDS, PLUGIN, Command, Free, In, Out, Stage, Word
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 from fairseq_syntax.runtime.files import fingerprint
 
@@ -584,7 +584,7 @@ class Plan:
 
     def _with_commands(self, stages: list[Stage], runs: Sequence[Run]) -> list[Stage]:
         """The stages with the recipe's own commands, each before the stages that it says."""
-        for one in self.recipe.commands:
+        for called, one in self.recipe.commands.items():
             own: list[Stage] = []
             for run in runs if one.each == "run" else [None]:
                 if run is not None and one.systems is not None and run.system not in one.systems:
@@ -594,10 +594,16 @@ class Plan:
                     tuple(Path(os.path.abspath(self.filled(text, run))) for text in texts)
                     for texts in (one.outputs, one.inputs)
                 ]
-                name = one.name if run is None else f"{one.name} {run}"
+                name = called if run is None else f"{called} {run}"
                 of = None if run is None else str(run)
                 what = (one.run, of or "")
-                own.append(self._stage(one.before, name, (command,), *paths, run=of, about=what))
+                # what comes before it in the order of kinds is there when it begins
+                after = tuple(
+                    s.name
+                    for s in stages
+                    if KINDS.index(s.kind) < KINDS.index(one.before) and (of is None or s.run in (None, of))
+                )
+                own.append(self._stage(one.before, name, (command,), *paths, run=of, about=what, after=after))
             for stage in own:
                 later = [s for s in stages if s.kind == one.before and (stage.run is None or s.run == stage.run)]
                 place = stages.index(later[0]) if later else len(stages)

@@ -284,7 +284,6 @@ Stage = Literal["corpus", "filter", "parse", "control", "pieces", "binarize", "t
 class Command(Section):
     """A stage of your own. In all texts {folder} is the recipe's result folder, and {run} that of the run."""
 
-    name: Name
     reason: str = Field(min_length=1, description="why the recipe needs a command")
     run: str = Field(min_length=1, description="for bash, in the folder where the recipe lies; {seed}, {system} too")
     each: Literal["once", "run"] = Field("once", description="once, or for each system and seed")
@@ -312,7 +311,7 @@ class Recipe(Section):
     translate: Translate = Field(Translate())
     score: Score = Field(Score())
     published: list[Published] = Field([])
-    commands: list[Command] = Field([], description="stages of your own")
+    commands: dict[Name, Command] = Field({}, description="stages of your own, by name")
     device: Literal["cpu", "cuda"] = Field("cpu", description="for parsing, training and translating")
     threads: int = Field(1, ge=1, description="of each process")
     workers: int = Field(1, ge=1, description="processes of parsing, cutting into pieces and binarizing")
@@ -345,7 +344,7 @@ class Recipe(Section):
         asked[("score", "trees")] = [*score.trees]
         asked[("score", "also_against")] = [*score.also_against]
         asked |= {("translate", "variants", name): [*(v.systems or []), v.baseline] for name, v in variants.items()}
-        asked |= {("commands", c.name): [*(c.systems or [])] for c in self.commands}
+        asked |= {("commands", name): [*(c.systems or [])] for name, c in self.commands.items()}
         asked |= {("score", "values", name): [*(v.systems or [])] for name, v in score.values.items()}
         for place, names in asked.items():
             _check_names([name for name in names if name is not None], list(self.systems), "system", *place)
