@@ -11,6 +11,8 @@ import re
 
 import pictures
 
+from fairseq_syntax.lab.recipes.kept import Kept
+
 ROOT = pictures.ROOT
 # What has to be vouched for: shares and decimal numbers.
 INTERVAL = "95 %"  # the level of an interval is no measurement
@@ -19,18 +21,18 @@ FIGURE = re.compile(r"\d+(?:\.\d+)? ?%|(?<![\w.])[+−-]?\d+\.\d+(?![\w.]*\.\d)"
 
 def stated() -> dict[str, list[str]]:
     """File -> pieces of its text, as the tables would have them."""
-    toy = {row["system"]: row for row in pictures.toy_rows()}
+    toy = {(row["corpus"], row["system"]): row for row in pictures.toy_rows()}
     names = ("CPU.md", "TRAINED.md", "TRAINED-LONGER.md", "FIELD-LSTM.md")
     cpu, trained, longer, field_lstm = map(pictures.multi30k_scores, names)
     speed = bench()
 
-    def exact(system: str, digits: int = 1) -> str:
-        return f"{float(toy[system]['exact']):.{digits}f}"
+    def exact(system: str, digits: int = 1, corpus: str = "attachment") -> str:
+        return f"{float(toy[corpus, system]['exact']):.{digits}f}"
 
-    def best(system: str, digits: int = 0) -> str:
-        return f"{float(toy[system]['best']):.{digits}f}"
+    def best(system: str, digits: int = 0, corpus: str = "attachment") -> str:
+        return f"{float(toy[corpus, system]['best']):.{digits}f}"
 
-    plain, unsure = "plain Transformer", "plain (0.8)"
+    plain, unsure = "transformer", "uncertain-0.8"
     speeds = sorted(
         speed[f"train/{name}"] for name in ("pascal_transformer", "ldd_transformer", "supervised_head_transformer")
     )
@@ -39,7 +41,7 @@ def stated() -> dict[str, list[str]]:
         f"the plain Transformer the {best(plain, 1)} % that the words allow",
         f"{speeds[0]} to {speeds[-1]} of the plain model's speed",
     ]
-    unsure_systems = sorted(float(exact(name)) for name in ("UDD (0.8)", "LDD (0.8)"))
+    unsure_systems = sorted(float(exact(name, corpus=unsure)) for name in ("UDD", "LDD"))
     differences = {test: _differences(scores) for test, scores in cpu.items()}
     (low, high), (low_2, high_2) = ((min(d), max(d)) for d in differences.values())
     tests = _bootstrap("CPU.md")
@@ -50,9 +52,9 @@ def stated() -> dict[str, list[str]]:
     assert first and all(p.endswith("*") for p in first), "README.md: significant on 2016"
     _check_grids(trained, longer)
     read_all = ("SDRNMT-1", "SDRNMT-2")
-    assert all(exact(name) == "100.0" for name in read_all), "which-system.md: these read every attachment"
-    nearly = ("Tree2Seq", "GCN (LSTM)", "GCN (LSTM, emb)")
-    assert all(float(exact(name)) >= 99 for name in nearly), "which-system.md: these read nearly every one"
+    assert all(exact(name, corpus="lstm") == "100.0" for name in read_all), "which-system.md: they read all"
+    nearly = ("Tree2Seq", "GCN", "GCN.embeddings")
+    assert all(float(exact(name, corpus="lstm")) >= 99 for name in nearly), "which-system.md: they read nearly all"
     guided = [of_test["dlaa-guided"] - of_test["lstm"] for of_test in field_lstm.values()]
     assert min(guided) >= -0.5, "which-system.md: DLAA is level with the plain LSTM if it starts guided"
     lstms = pictures.multi30k_scores("LSTM.md")
@@ -65,10 +67,10 @@ def stated() -> dict[str, list[str]]:
     guide = [
         f"it reads nearly every attachment ({exact('PASCAL')} %)",
         f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % right, where PASCAL has "
-        f"{exact('PASCAL (0.8)', 0)} %",
+        f"{exact('PASCAL', 0, unsure)} %",
         f"about {min(_uas('cpu')) * 100:.0f} % of words have the parser's head on Multi30k",
-        f"with labels alone {best('label embeddings (S&H)')} % is the best on the toy corpus, and it has "
-        f"{exact('label embeddings (S&H)', 0)} %",
+        f"with labels alone {best('sennrich_haddow')} % is the best on the toy corpus, and it has "
+        f"{exact('sennrich_haddow', 0)} %",
         f"GCN reads {exact('GCN')} % of the toy corpus's attachments",
         f"nearly every one, with all three seeds; DLAA reads {_over_seeds('DLAA')} and SE-NMT "
         f"{_over_seeds('SE-NMT')}, by the seed",
@@ -76,9 +78,9 @@ def stated() -> dict[str, list[str]]:
         f"and {lstm['lstm'] - lstm['dlaa']:.0f} BLEU behind on 2016 if not",
         f"the GCN is ahead by {gcn} BLEU",
         *(
-            f"| {accuracy} % | {best(unsure)} | {best(f'UDP ({p})')} | {exact(f'UDP ({p})')} | {best(f'UDD ({p})')} | "
-            f"{exact(f'UDD ({p})')} |"
-            for accuracy, p in ((60, "0.6"), (80, "0.8"), (95, "0.95"))
+            f"| {accuracy} % | {best(plain, corpus=unsure)} | {best('UDP', corpus=p)} | {exact('UDP', corpus=p)} | "
+            f"{best('UDD', corpus=p)} | {exact('UDD', corpus=p)} |"
+            for accuracy, p in ((60, "uncertain-0.6"), (80, unsure), (95, "uncertain-0.95"))
         ),
         f"supervised heads (PSH) gain {ahead[0]} and {ahead[2]} BLEU, which is significant. What PASCAL "
         f"({pascal[0]} and {pascal[2]}) and LDD ({ldd[0]} and {ldd[2].replace('-', '−')}) gain is not.",
@@ -132,9 +134,11 @@ def _missing_parse() -> list[str]:
             "multi30k/WITHOUT-PARSER-TRAINED.md",
         )
     )
-    row = re.compile(r"^\| (\S+) \| ([\d.]+) \| ([\d.]+) \|$", re.M)
-    exact = {name: (parsed, alone) for name, parsed, alone in row.findall(toy)}
-    (_, of_toy), trained = _against(toy), _against(long)
+    scores = Kept.read(ROOT / "examples/missing_parse/toy.jsonl.gz").scores
+    told = [scores[name]["report"]["systems"] for name in ("test.ambiguous", "test.text-alone.ambiguous")]
+    parsed_alone = zip(*([f"{one['mean']['exact']:.1f}" for one in systems] for systems in told), strict=True)
+    exact = dict(zip((one["name"] for one in told[0]), parsed_alone, strict=True))
+    (_, of_toy, *_), trained = _against(toy), _against(long)
     level = [of_toy["PASCAL.dropout"], of_toy["LDP.dropout"], *(test["PASCAL.dropout"] for test in trained[2:])]
     assert not any(p.endswith("*") for _, p in level), "level: not significant"
     assert all(-4 < test["PASCAL"][0] < -3 for test in trained[2:]), "three to four points behind"
@@ -275,8 +279,9 @@ def _of_verdict(system: str, which: str, control: str, page: str) -> list[str]:
 
 def _over_seeds(system: str) -> str:
     """The least and the largest exact match of a row's seeds, as ``24 to 100 %``."""
-    lines = map(json.loads, (ROOT / "examples/toy/TABLE.jsonl").read_text("utf-8").splitlines())
-    found = [line["exact"] for line in lines if line["system"] == system and "seed" in line]
+    report = Kept.read(ROOT / "examples/toy/table/lstm.jsonl.gz").scores["test.ambiguous"]["report"]
+    (runs,) = (one["runs"] for one in report["systems"] if one["name"] == system)
+    found = [run["scores"]["exact"] for run in runs]
     assert len(found) == 3, f"which-system.md: three seeds of {system}"
     return f"{min(found):.0f} to {max(found):.0f} %"
 

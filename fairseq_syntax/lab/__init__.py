@@ -1,1 +1,1 @@
-"""What is measured: scores and their significance, contrast, calibration, controls, figures, experiments."""
+"""What is measured: scores and their significance, contrast, calibration, controls, figures, recipes."""

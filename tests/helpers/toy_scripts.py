@@ -8,6 +8,6 @@ TOY = Path(__file__).resolve().parents[2] / "examples" / "toy"
 
 sys.path.insert(0, str(TOY))
 try:
-    grammar, generate, systems, table, run = map(import_module, ("grammar", "generate", "systems", "table", "run"))
+    grammar, generate = map(import_module, ("grammar", "generate"))
 finally:
     sys.path.remove(str(TOY))

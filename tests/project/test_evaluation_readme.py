@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,15 +19,16 @@ ROOT = Path(__file__).parents[2]
 def test_every_bash_block_runs(tmp_path, monkeypatch, capsys):
     text = (ROOT / "examples/evaluation/README.md").read_text(encoding="utf-8")
     blocks = "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
-    (tmp_path / "examples").mkdir()
-    (tmp_path / "examples/experiment.yaml").write_text((ROOT / "examples/experiment.yaml").read_text())
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     commands = [shlex.split(line) for line in blocks.splitlines()]
-    assert len(commands) == 7
+    assert len(commands) == 6
     for program, *argv in commands:
-        # in this process: starting each would load PyTorch seven times
-        assert program == "fairseq-syntax" and command(argv) == 0, argv
+        if program == "python":
+            subprocess.run([sys.executable, *argv], check=True)
+        else:  # in this process: starting each would load PyTorch
+            assert program == "fairseq-syntax" and command(argv) == 0, argv
     printed = capsys.readouterr().out
-    assert printed.count("done\t") == 7 and r"\begin{tabular}" in printed and "lines, " in printed
-    for name in ("results.md", "scores.json", "box.png", "length.svg", "kept.src", "removed.tsv"):
+    assert r"\begin{tabular}" in printed and "lines, " in printed
+    for name in ("scores.json", "box.png", "length.svg", "kept.src", "removed.tsv"):
         assert (tmp_path / "runs/demo" / name).stat().st_size > 0, name

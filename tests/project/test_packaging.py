@@ -99,7 +99,7 @@ def test_the_wheel_works_from_anywhere(wheel, tmp_path):
     corpus = ["--output", tmp_path / "corpus", "--train", 5, "--valid", 5, "--test", 5]
     run(target / "fairseq_syntax/toy/generate.py", *corpus)
     assert len((tmp_path / "corpus/test.src").read_text("utf-8").splitlines()) == 5
-    assert "--table" in run(target / "fairseq_syntax/toy/run.py", "--help")
+    assert (target / "fairseq_syntax/toy/toy.yaml").is_file()
     user_dir = run("-m", "fairseq_syntax", "user-dir").strip()
     assert Path(user_dir) == target / "fairseq_syntax"
     program = (

@@ -11,9 +11,7 @@ from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-# but for Docker's compose.yaml, and grids that are still run by `experiment`
-YAML = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name != "compose.yaml"]
-RECIPES = [path for path in YAML if "\nworkdir:" not in path.read_text("utf-8")]
+RECIPES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name != "compose.yaml"]  # that is of Docker
 KEPT = [path for path in RECIPES if path.with_suffix(".jsonl.gz").exists()]
 
 

@@ -1,7 +1,5 @@
 """Killed around any commit and given again, every step ends with the files of one undisturbed run."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import kills
@@ -10,8 +8,6 @@ import toy_data
 
 from fairseq_syntax.corpus import multitask as doubling
 from fairseq_syntax.corpus import segmentation_files
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -77,47 +73,3 @@ def test_killed_around_any_commit(raw, tmp_path, monkeypatch, step):
     given.symlink_to(raw)
     least = {"segment": 20, "segment_text": 12, "multitask": 12, "filtered": 8, "controls": 2}[step.__name__]
     assert kills.check_every_kill(lambda out: step(raw, out), tmp_path / "runs") >= least
-
-
-def module(path: Path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    found = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(found)
-    finally:
-        sys.path.remove(str(path.parent))
-    return found
-
-
-@pytest.mark.slow
-def test_the_toys_preparation(tmp_path, monkeypatch):
-    """The toy's corpora, whose commands are run in this process."""
-    toy = module(ROOT / "examples" / "toy" / "run.py")
-    generate = module(ROOT / "examples" / "toy" / "generate.py")
-    monkeypatch.setattr(toy, "PIECES", {"src": 60, "tgt": 60})
-    monkeypatch.setitem(toy.CORPORA, "attachment", ["--train", "60", "--valid", "8", "--test", "8"])
-
-    class Runner:
-        root = tmp_path
-
-        def run(self, command, log):
-            words = [str(word) for word in command]
-            if words[1].endswith("generate.py"):
-                monkeypatch.setattr(sys, "argv", words[1:])
-                generate.main()
-            elif words[2] == "fairseq_syntax":
-                run(*words[3:])
-            else:
-                at = words.index("--user-dir")
-                toy_data.fairseq("preprocess", *words[3:at], *words[at + 2 :])
-
-    def make(out: Path) -> None:
-        runner = Runner()
-        runner.root = out
-        root = toy.prepare(runner, "attachment", 1)
-        for path in root.rglob("*"):  # fairseq's log holds times and paths, and a record the paths of a folder
-            if path.name == "preprocess.log" or path.name.endswith(".made.json") or path.name == "generate.json":
-                path.unlink()
-
-    assert kills.check_every_kill(make, tmp_path / "runs", step=9) >= 3

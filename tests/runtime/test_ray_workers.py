@@ -23,6 +23,8 @@ from data_errors import data_error
 import fairseq_syntax
 from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.recipes.runner import Runner
+from fairseq_syntax.lab.recipes.stages import Command, Stage
 from fairseq_syntax.runtime import ray_node, ray_workers
 from fairseq_syntax.runtime.jobs import Parts
 from fairseq_syntax.runtime.ray_workers import RayWorkers
@@ -262,30 +264,21 @@ def test_stores_and_inventories_are_made_on_the_cluster(nodes, toy, tmp_path):
         assert (tmp_path / name).read_bytes() == (toy.data / name).read_bytes()
 
 
-EXPERIMENT = """
-name: test
-workdir: work
-seeds: [1, 2]
-systems: {a: {}, b: {}}
-prepare:
-  - {name: words, run: "echo words > words.txt", outputs: [words.txt]}
-steps:
-  - {name: train, run: "cp words.txt {dir}/model; echo job $RAY_JOB_ID; test {seed} = 1", outputs: ["{dir}/model"]}
-"""
-
-
 @needs_ray
 @pytest.mark.slow
-def test_the_cells_of_an_experiment_run_on_the_cluster(nodes, tmp_path):
-    from fairseq_syntax.lab.experiments.grid import Grid
-    from fairseq_syntax.lab.experiments.plan_file import load
+def test_the_stages_of_a_recipe_run_on_the_cluster(nodes, tmp_path):
+    def stage(name, text, *reads):
+        words = ("bash", "-c", f"echo job $RAY_JOB_ID; {text}")
+        return Stage("train", name, (Command(words),), (tmp_path / name,), tmp_path / "stages" / name, reads)
 
-    file = tmp_path / "test.yaml"
-    file.write_text(EXPERIMENT)
-    said: list[str] = []
+    words = stage("words", f"echo words > {tmp_path}/words")
+    copies = [
+        stage(f"copy {n}", f"test {n} = 1 && cp {tmp_path}/words '{tmp_path}/copy {n}'", tmp_path / "words")
+        for n in (1, 2)
+    ]
     with RayWorkers.connected(nodes.address) as workers:
-        assert Grid(load(file), said.append, cluster=workers).run(jobs=2) == ["a/2", "b/2"]
-    assert sum("done in" in line for line in said) == 3
-    logs = [path.read_text() for path in tmp_path.glob("work/*/*/logs/train.log")]
-    assert len(logs) == 4 and all(re.search("^job [0-9a-f]+$", log, re.M) for log in logs)  # Ray alone sets it
-    assert Grid(load(file), said.append).run(["a/1", "b/1"]) == []
+        assert Runner(tmp_path, 2, cluster=workers).run([words, *copies]) == ["copy 2"]
+    assert (tmp_path / "copy 1").read_text() == "words\n"
+    logs = [path.read_text() for path in tmp_path.glob("logs/*.log")]
+    assert len(logs) == 3 and all(re.search("^job [0-9a-f]+$", log, re.M) for log in logs)  # Ray alone sets it
+    assert [one.is_done() for one in (words, *copies)] == [True, True, False]

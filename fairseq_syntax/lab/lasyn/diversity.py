@@ -100,7 +100,9 @@ class Diversifier:
 
     def translate(self, templates: Mapping[int, Template]) -> dict[int, str]:
         """The best translation of each sentence by its tags."""
-        hypotheses = self._search(list(templates), mode="template", templates=_Numbered(templates))
+        longest = max(map(len, templates.values()), default=1)  # an edit may have made it longer than any translation
+        numbered = _Numbered(templates)
+        hypotheses = self._search(list(templates), mode="template", templates=numbered, max_len_b=longest)
         return {i: self.text(h["tokens"]) for i, h in hypotheses}
 
     def vary(

@@ -55,20 +55,6 @@ class Table:
         return ".".join(filter(None, [self.test, self.variant, self.lines]))
 
 
-def options(values: Mapping[str, Any]) -> list[Word]:
-    """Options of a fairseq command: ``{"lr": 0.1, "amp": "true"}`` is ``--lr 0.1 --amp``."""
-    words: list[Word] = []
-    for key, value in values.items():
-        if value is None or value is False or value == "false":
-            continue
-        words.append(f"--{key.replace('_', '-')}")
-        if isinstance(value, list):
-            words += [str(one) for one in value]
-        elif value is not True and value != "true":
-            words.append(str(value))
-    return words
-
-
 def located(text: str, base: Path) -> Path:
     """A path of a recipe, as seen from its folder; ``~`` and ``$NAME`` are filled in."""
     return Path(os.path.normpath(base / os.path.expanduser(os.path.expandvars(text))))
@@ -272,8 +258,24 @@ class Plan:
         return plain_or_gz(self._place(side.files.replace("{split}", split)))
 
     def _place(self, text: str) -> Path:
-        """A file that the recipe names, as seen from it; {folder} is the result folder."""
-        return located(text.replace("{folder}", os.path.abspath(self.folder)), self.base)
+        """A file that the recipe names, as seen from it; {folder} is the result folder, {recipe} the recipe's."""
+        filled = text.replace("{folder}", os.path.abspath(self.folder)).replace("{recipe}", str(self.base))
+        return located(filled, self.base)
+
+    def _options(self, values: Mapping[str, Any]) -> list[Word]:
+        """Options of a fairseq command: ``{"lr": 0.1, "amp": "true"}`` is ``--lr 0.1 --amp``."""
+        words: list[Word] = []
+        for key, value in values.items():
+            if value is None or value is False or value == "false":
+                continue
+            words.append(f"--{key.replace('_', '-')}")
+            if isinstance(value, list):
+                words += [str(one) for one in value]
+            elif str(value).startswith(("{recipe}/", "{folder}/")):
+                words.append(In(self._place(value)))
+            elif value is not True and value != "true":
+                words.append(str(value))
+        return words
 
     def parses(self) -> list[Stage]:
         """A stage for each split of each side that is parsed."""
@@ -433,7 +435,7 @@ class Plan:
         data, parse = self._data_of(run)
         values = {**recipe.size, **system.size, **recipe.train, **system.train, **system.options}
         words: list[Word] = ["fairseq-train", Out(data), *PLUGIN, "-s", self.langs[0], "-t", self.langs[1]]
-        words += ["--arch", system.arch, *options(values), "--seed", str(run.seed)]
+        words += ["--arch", system.arch, *self._options(values), "--seed", str(run.seed)]
         words += [Free("--cpu")] if recipe.device == "cpu" else []
         if not {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys():
             words.append(Free("--no-epoch-checkpoints"))
@@ -472,7 +474,7 @@ class Plan:
                     command = Command((*words, Free("--output"), Out(output)))
                 else:
                     words = ["fairseq-generate", Out(data), *PLUGIN, "-s", self.langs[0], "-t", self.langs[1]]
-                    words += ["--path", checkpoint, "--gen-subset", self.subset(number), *options(values)]
+                    words += ["--path", checkpoint, "--gen-subset", self.subset(number), *self._options(values)]
                     words += [Free("--cpu")] if recipe.device == "cpu" else []
                     command = Command((*words, Free("--no-progress-bar")), stdout=output)
                 name = f"translate {run} {Table(test, variant)}"

@@ -17,6 +17,7 @@ NAME = r"^\w[\w.+-]*$"  # names become names of files
 Name = Annotated[str, Field(pattern=NAME)]
 Scalar = str | int | float | bool
 # Of fairseq's commands: `dropout: 0.1` is `--dropout 0.1`, `amp: true` is `--amp`; `false` and `null` leave it out.
+# A file is `{recipe}/NAME`, beside the recipe, or `{folder}/NAME`, in the result folder.
 Options = dict[str, Scalar | list[Scalar] | None]
 
 Metric = Literal["bleu", "bleu1", "bleu_char", "chrf", "ter", "ribes", "distinct1", "exact"]

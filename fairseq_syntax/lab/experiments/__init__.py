@@ -1,1 +1,0 @@
-"""Grids of systems and seeds, run to a table of results."""
