@@ -23,7 +23,7 @@ project = "fairseq-syntax"
 author = copyright = "The fairseq-syntax authors"
 version = release = fairseq_syntax.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 exclude_patterns = ["equations.md", "_build"]

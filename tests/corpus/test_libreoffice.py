@@ -206,6 +206,14 @@ def test_the_reader(packages):
         translations = {english(number): translate(number) for number in range(120)}
         assert all(translations[row[0]] == row[1] for part in rows[language].values() for row in part)
     assert not set(of_page["test"]) & set(of_page["train"])
+    alone, one = (
+        {
+            part: list(pairs)
+            for part, pairs in read_corpus("libreoffice", packages, "en", "tr", options={"languages": of})
+        }
+        for of in ("tr", ["tr"])
+    )
+    assert alone == one and len(one["test"]) >= len(of_page["test"])
     with pytest.raises(SyntaxDataError):
         list(read_corpus("libreoffice", packages, "en", "de", options=options))
     (packages / "libreoffice-help-ja_4%3a7.4_all.deb").unlink()

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import random
+import re
 import sys
 import tempfile
 import textwrap
@@ -27,6 +28,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from textwrap import fill
+from typing import Any
 from unittest import mock
 
 import torch
@@ -600,18 +603,49 @@ def run_all(
 
 
 def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequence[str]) -> str:
-    """The outcomes as Markdown: a line for each way, what was refused or fails below."""
-    mark = {"works": "✓", "refused": "refused", "fairseq": "fairseq", "–": "–", "fails": "**fails**"}
-    lines = ["| | " + " | ".join(rows) + " |", "|" + "---|" * (len(rows) + 1)]
-    lines += [f"| {way} | " + " | ".join(mark[found[row, way].kind] for row in rows) + " |" for way in ways]
-    reasons: dict[tuple[str, str], list[str]] = {}
+    """The outcomes of a family as Markdown: what works with all of its systems; what does not with some, and why."""
+    plain = [way for way in ways if all(found[row, way].kind == "works" for row in rows)]
+    absent = [way for way in ways if all(found[row, way].kind == "–" for row in rows)]
+    text = "These work with all of them:\n\n"
+    for title, names in grouped(plain).items():
+        text += fill(f"- {title}: {'; '.join(names)}.", 120, subsequent_indent="  ", **WHOLE) + "\n"
+    if absent:
+        text += "\n" + fill(f"fairseq has these for Transformers only: {'; '.join(absent)}.", 120, **WHOLE) + "\n"
+    lines = ["", "| with | these do not work | because |", "|---|---|---|"]
     for way in ways:
+        if way in plain or way in absent:
+            continue
+        reasons: dict[str, list[str]] = {}
         for row in rows:
-            outcome = found[row, way]
-            if outcome.kind in ("refused", "fairseq", "fails"):
-                reasons.setdefault((way, f"{outcome.kind}: {outcome.why}"), []).append(row)
-    notes = [f"- {way}, {', '.join(names)}: {why}" for (way, why), names in reasons.items()]
-    return "\n".join([*lines, "", *notes, ""])
+            if found[row, way].kind != "works":
+                reasons.setdefault(reason(found[row, way]), []).append(row)
+        for why, names in reasons.items():
+            lines.append(f"| {way} | {'all' if len(names) == len(rows) else ', '.join(names)} | {why} |")
+    return text + "\n".join([*lines, ""])
+
+
+WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
+
+def grouped(ways: Sequence[str]) -> dict[str, list[str]]:
+    """Ways by the command that they belong to."""
+    translating = ("fairseq-generate", "fairseq-interactive", "fairseq-validate", "ensemble", "float16", "bfloat16")
+    groups: dict[str, list[str]] = {"training": [], "training by several processes": [], "translating": []}
+    for way in ways:
+        if way.startswith("two processes"):
+            groups["training by several processes"].append(way.removeprefix("two processes, "))
+        elif way.startswith(translating):
+            groups["translating"].append(way)
+        elif way != "default":
+            groups["training"].append(way)
+    return {title: names for title, names in groups.items() if names}
+
+
+def reason(outcome: Outcome) -> str:
+    """Why something does not work, as Markdown; losses are not named, so that it is the same of all systems."""
+    said = {"fairseq": "fairseq's own model fails, too: ", "–": "fairseq has no such option: ", "fails": "**fails**: "}
+    why = re.sub(r"(losses that the model is trained by): [\w, ]+", r"\1", outcome.why)
+    return said.get(outcome.kind, "") + re.sub(r"(?<![`\w-])(--[a-z][\w-]*)", r"`\1`", why).replace("|", "\\|")
 
 
 def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[tuple[str, str], Outcome]:
@@ -634,12 +668,11 @@ def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[
     return found
 
 
-HEAD = """# Every system in every way of fairseq
+HEAD = """# Which options of fairseq work with which system
 
-Written by `make ways`, which trains a tiny model of each system in each of these ways on a CPU, and translates with it.
-✓: the commands end, and every sentence is translated. refused: they end in an error that says what to do instead, which
-is given below the table. –: this family of models has no such option in fairseq, which says so.
-
+Nearly all do, and those that do not say what to do instead. Written by `make ways`, which trains a tiny model of each
+system with each of these options on a CPU and translates with it: an option works where all commands end and every
+sentence is translated.
 """
 
 
@@ -670,8 +703,11 @@ def main() -> int:
 
 def write(found: dict[tuple[str, str], Outcome], args: argparse.Namespace, missing: Sequence[str]) -> int:
     """Write or print the table of ``args.rows`` and ``args.ways``; 1 if a cell fails."""
-    families = [[r for r in args.rows if r in family] for family in (TRANSFORMERS, LSTMS)]
-    text = HEAD + "\n".join(table(found, rows, args.ways) for rows in families if rows)
+    text = HEAD
+    for title, family in {"Transformers": TRANSFORMERS, "LSTMs": LSTMS}.items():
+        rows = [row for row in args.rows if row in family]
+        if rows:
+            text += f"\n## {title}\n\nTried: {', '.join(rows)}.\n\n{table(found, rows, args.ways)}"
     if missing:
         text += "\nNot run in all rows yet: " + ", ".join(missing) + ".\n"
     if args.table:

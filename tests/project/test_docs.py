@@ -1,4 +1,4 @@
-"""The site: built without a warning, every link of it leads somewhere, and its tutorial runs as it stands."""
+"""The site: built without a warning, every link of it leads somewhere, and its tutorial runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -92,25 +93,35 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "<math" in ldd and "--ldd-variant" in ldd
 
 
-@pytest.fixture(scope="module")
-def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder in which the tutorial's blocks were run, and what they printed."""
-    folder = tmp_path_factory.mktemp("tutorial")
-    (folder / "examples").symlink_to(ROOT / "examples")
-    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs/tutorial.md").read_text("utf-8"), re.M | re.S)
-    assert len(blocks) > 8
-    command = ["bash", "-c", "set -euo pipefail\n" + "\n".join(blocks)]
-    with warm_commands(tmp_path_factory.mktemp("warm")) as commands:
-        path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of code of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text("utf-8"), re.M | re.S)
+
+
+def run_blocks(folder: Path, commands: list[str], warm: Path) -> str:
+    """Runs blocks of a page as one script in a folder; what they print."""
+    with warm_commands(warm) as programs:
+        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        command = ["bash", "-c", "set -euo pipefail\n" + "\n".join(commands)]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
-    return folder, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder in which the blocks of step-by-step.md were run, and what they printed."""
+    folder = tmp_path_factory.mktemp("steps")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    commands = blocks("step-by-step.md", "bash")
+    assert len(commands) > 8
+    return folder, run_blocks(folder, commands, tmp_path_factory.mktemp("warm"))
 
 
 @pytest.mark.slow
-def test_the_tutorial_runs(tutorial: tuple[Path, str]) -> None:
-    folder, printed = tutorial
+def test_the_single_steps_run(steps: tuple[Path, str]) -> None:
+    folder, printed = steps
     generated, interactive = (
         {m[1]: m[2] for m in re.finditer(r"^H-(\d+)\t\S+\t(.*)$", (folder / name).read_text("utf-8"), re.M)}
         for name in ("pascal.out", "interactive.out")
@@ -121,16 +132,60 @@ def test_the_tutorial_runs(tutorial: tuple[Path, str]) -> None:
         assert (folder / name).stat().st_size > 0
 
 
+# The tutorial's recipe, made small: a parser without models, and trainings of seconds.
+SMALL = """
+import sys, yaml
+def merge(a, b):
+    for key, value in b.items():
+        merge(a[key], value) if isinstance(value, dict) and key in a else a.update({key: value})
+recipe = yaml.safe_load(open("recipe.yaml"))
+for change in sys.argv[1:]:
+    merge(recipe, yaml.safe_load(change))
+yaml.safe_dump(recipe, open("recipe.yaml", "w"), sort_keys=False)
+"""
+CHANGES = """
+parse: {source: {parser: PARSER}}
+pieces: {size: {en: 150, de: 200}}
+size: {encoder-embed-dim: 32, decoder-embed-dim: 32, encoder-layers: 2, decoder-layers: 2}
+train: {max-update: 4, total-num-update: 4, warmup-updates: 1}
+"""
+
+
 @pytest.mark.slow
-def test_the_notebook_runs(tutorial: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the tutorial's models in place of those of the demo, which take minutes."""
+def test_the_tutorial_runs(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """On a small text, with a parser that needs no models."""
+    text = ["toy", "--train", "200", "--valid", "10", "--test", "20"]
+    subprocess.run([sys.executable, ROOT / "examples/toy/generate.py", "--output", *text], cwd=tmp_path, check=True)
+    (tmp_path / "text").mkdir()
+    for path in (tmp_path / "toy").glob("*.[st][rg][ct]"):
+        path.rename(tmp_path / "text" / f"{path.stem}{'.en' if path.suffix == '.src' else '.de'}")
+    chain = "fairseq_syntax.corpus.parsing.chain"
+    first, *others, last = blocks("tutorial.md", "bash")
+    others = [block.replace("syntax translate", f"syntax translate --parser {chain}") for block in others]
+    (tmp_path / "change.py").write_text(SMALL)
+    asked = " ".join(shlex.quote(block) for block in blocks("tutorial.md", "yaml"))
+    commands = [
+        first,
+        f"python change.py {shlex.quote(CHANGES.replace('PARSER', chain))}",
+        *others,
+        f"python change.py {asked}",
+        last,
+    ]
+    run_blocks(tmp_path, commands, tmp_path_factory.mktemp("warm"))
+    report = (tmp_path / "runs/recipe/report.md").read_text("utf-8")
+    assert "supervised_heads.linear" in report and (tmp_path / "page.html").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(steps: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the models of the single steps in place of those of the demo, which take minutes."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     demo = tmp_path / "runs/toy/demo"
     (demo / "data").mkdir(parents=True)
-    (demo / "data/bin").symlink_to(tutorial[0] / "bin")
+    (demo / "data/bin").symlink_to(steps[0] / "bin")
     for name, folder in (("transformer", "plain"), ("PASCAL", "pascal")):
         (demo / "models" / name).mkdir(parents=True)
-        (demo / "models" / name / "1").symlink_to(tutorial[0] / "models" / folder)
+        (demo / "models" / name / "1").symlink_to(steps[0] / "models" / folder)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(ROOT / "examples/notebooks/first-steps.ipynb", as_version=4)

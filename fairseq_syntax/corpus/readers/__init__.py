@@ -112,14 +112,20 @@ def read_corpus(
     yield from module.read(Path(data), source, target, **_taken(module.read, options))
 
 
-def _keywords(function) -> list[str]:
+def _keywords(function) -> dict[str, Any]:
+    """The defaults of a function's keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
-    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
 def _taken(function, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a function takes."""
-    return {name: options[name] for name in _keywords(function) if name in options}
+    """The options that a function takes; text stands for a list with one item."""
+    defaults = _keywords(function)
+    taken = {name: value for name, value in options.items() if name in defaults}
+    for name, value in taken.items():
+        if isinstance(value, str) and isinstance(defaults[name], (tuple, list)):
+            taken[name] = [value]
+    return taken
 
 
 def write_corpus(

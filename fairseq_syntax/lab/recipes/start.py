@@ -83,7 +83,7 @@ size:
   encoder-ffn-embed-dim: {inner}
   decoder-ffn-embed-dim: {inner}
   encoder-attention-heads: {heads}
-  decoder-attention-heads: {heads}
+  decoder-attention-heads: {heads}{normalize}
   share-decoder-input-output-embed: true
 train:
   criterion: label_smoothed_cross_entropy
@@ -166,6 +166,8 @@ def first_recipe(
         width=scale.width,
         inner=scale.inner,
         heads=scale.heads,
+        # At a small model's learning rate, layers that normalize their outputs hardly learn a distant language.
+        normalize="\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if scale.width == 128 else "",
         dropout=scale.dropout,
         max_tokens=scale.max_tokens,
         updates=updates,
