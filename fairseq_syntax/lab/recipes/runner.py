@@ -82,7 +82,7 @@ class Runner:
         waiting = {stage.name: stage for stage in stages}
         order = {name: place for place, name in enumerate(waiting)}
         failed: list[str] = []
-        total = len(stages)
+        total, self._done = len(stages), 0
         with on_termination(self._stop), ThreadPoolExecutor(max(1, self.jobs)) as pool, Watch(self, total):
             futures: dict[Future[bool], str] = {}
             while waiting or futures:
@@ -251,6 +251,8 @@ class Watch:
 
     def _watch(self) -> None:
         with progress(total=self.total, unit="stages", of=self.runner.folder.name) as bar:
+            # no rate of stages, which are as different as a copy and a training: each says itself how long it has to go
+            bar.bar_format = "{desc}: {n_fmt}/{total_fmt} stages, {elapsed}{postfix}"
             while not self._over.wait(self.every):
                 bar.n = self.runner._done
                 bar.set_postfix_str(self.runner.state())
