@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pictures of the playground of a running server, at the width of a desktop and of a phone.
+"""Pictures of the playground of a running server: on a desktop, in dark mode, and on a phone.
 
     fairseq-syntax serve plain=… PASCAL=… LDD=… --model-dir … &
     python examples/serving/screenshots.py http://127.0.0.1:8000/ examples/serving
@@ -22,7 +22,7 @@ from browser import Browser, find
 
 SENTENCE = "the man saw the girl with the telescope."
 PHRASE, HEAD = 7, 4  # telescope, girl
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SIZES = {"desktop": (1280, 900), "dark": (1280, 900), "phone": (390, 844)}
 DONE = (
     "document.querySelector('#cards').getAttribute('aria-busy') === 'false' && !asking.text && !asking.inside"
     " && document.querySelectorAll('#panels .cells').length > 0"
@@ -48,7 +48,7 @@ def whole_page(browser: Browser, path: Path, width: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="of the server")
-    parser.add_argument("out", type=Path, help="directory")
+    parser.add_argument("output", type=Path, help="directory")
     parser.add_argument("--sentence", default=SENTENCE)
     args = parser.parse_args()
     program = find()
@@ -58,13 +58,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         for name, (width, height) in SIZES.items():
             browser = Browser(program, Path(profile) / name, width, height)
+            scheme = {"name": "prefers-color-scheme", "value": "dark" if name == "dark" else "light"}
+            browser.send("Emulation.setEmulatedMedia", features=[scheme])
             try:
                 browser.open(args.url + "#" + urllib.parse.quote(args.sentence))
                 wait(browser)
-                whole_page(browser, args.output / f"{name}.png", width)
                 browser.run(f"attach({PHRASE}, {HEAD})")
                 wait(browser)
-                whole_page(browser, args.output / f"{name}-changed.png", width)
+                whole_page(browser, args.output / f"{name}.png", width)
                 if browser.errors:
                     print("\n".join(browser.errors), file=sys.stderr)
                     return 1

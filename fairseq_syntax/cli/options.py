@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.runtime.bounds import real, whole
@@ -103,7 +104,23 @@ def add_translations(parser: Any) -> None:
         metavar="[NAME=]FILE[,FILE…]",
         help="translations: plain text or the output of fairseq-generate; several files after a name are its seeds",
     )
-    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
+    parser.add_argument(
+        "--tokenize",
+        metavar="NAME",
+        help="sacrebleu's tokenizer (default: 13a; zh, ja-mecab or char for references in scripts without spaces)",
+    )
+
+
+def chosen_tokenizer(args: argparse.Namespace, reference: Sequence[str]) -> str:
+    """``--tokenize``; without it, that of the reference, which is said on stderr where it is not the usual one."""
+    from fairseq_syntax.lab.scoring.names import tokenizer_of_text
+
+    if args.tokenize is not None:
+        return args.tokenize
+    name = tokenizer_of_text(reference)
+    if name != "13a":
+        print(f"tokenizer: {name}, as {args.ref[0]} has no spaces between words (--tokenize)", file=sys.stderr)
+    return name
 
 
 def add_report(parser: Any) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from fairseq_syntax.cli.command import Command, add_command
-from fairseq_syntax.cli.options import SEVERAL, add_translations, positive
+from fairseq_syntax.cli.options import SEVERAL, add_translations, chosen_tokenizer, positive
 from fairseq_syntax.lab.scoring.names import METRICS
 
 _CURVES = "fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metrics loss bleu --output curves.svg"
@@ -174,6 +174,7 @@ def _read(args):
 
     systems = [read_system(text) for text in args.sys]
     references = [read_text(path) for path in args.ref]
+    args.tokenize = chosen_tokenizer(args, references[0])
     sources = read_text(args.src) if getattr(args, "src", None) else None
     named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
     named += [(args.src, len(sources))] if sources is not None else []

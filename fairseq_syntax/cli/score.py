@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_report, add_translations, natural, positive, print_report
+from fairseq_syntax.cli.options import (
+    SEVERAL,
+    add_report,
+    add_translations,
+    chosen_tokenizer,
+    natural,
+    positive,
+    print_report,
+)
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 
 COMMAND = Command(
@@ -72,9 +80,10 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.runtime.files import check_output
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    references = [read_text(path) for path in args.ref]
     options = Options(
         metrics=args.metrics or USUAL,
-        tokenize=args.tokenize,
+        tokenize=chosen_tokenizer(args, references[0]),
         lowercase=args.lowercase,
         resamples=args.resamples,
         trials=args.trials,
@@ -87,7 +96,6 @@ def main(args: argparse.Namespace) -> int:
     if args.controls and not args.baseline:
         raise SyntaxDataError("gains are over a baseline", hint="--baseline NAME")
     check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines)
-    references = [read_text(path) for path in args.ref]
     sources = read_text(args.src) if args.src else None
     groups = read_text(args.groups) if args.groups else None
     systems = [read_system(text) for text in args.sys]

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "With a --host that other machines reach, any is allowed",
     )
     parser.add_argument(
-        "--examples", metavar="FILE", help="sentences to choose from on the page, one a line (the first twelve)"
+        "--examples",
+        metavar="FILE",
+        help="sentences to choose from on the page, one a line, at most twelve (default: of the first model's data)",
     )
     add_data(parser, "each model was")
     add_device(parser)
@@ -87,13 +89,12 @@ def main(args: argparse.Namespace) -> None:
             f"a package is missing: {error.name}", hint="pip install 'fairseq-syntax[serve]'"
         ) from error
     from fairseq_syntax.runtime.files import read_lines
-    from fairseq_syntax.use.serving.models import load_models, load_source
+    from fairseq_syntax.use.serving.models import examples_of, load_models, load_source
     from fairseq_syntax.use.serving.service import Service
 
     if args.parse_timeout is not None and args.missing_parse == "error":
         raise SyntaxDataError("--parse-timeout is for --missing-parse neutral")
     hosts = allowed_hosts(args.host, args.allowed_host)
-    examples = [line for line in map(str.strip, read_lines(args.examples)) if line][:12] if args.examples else []
     models = load_models(
         systems_by_name(args.model, model_name),
         data=args.data,
@@ -101,6 +102,10 @@ def main(args: argparse.Namespace) -> None:
         batch_size=args.batch_size,
         missing_parse=args.missing_parse,
     )
+    if args.examples:
+        examples = [line for line in map(str.strip, read_lines(args.examples)) if line][:12]
+    else:
+        examples = examples_of(models[0])
     source = load_source(
         models,
         args.parser,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import (
@@ -14,6 +16,9 @@ from fairseq_syntax.cli.options import (
     read_sentences,
     translator_options,
 )
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.interactive import Sentence
 
 COMMAND = Command(
     group="use",
@@ -46,6 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_search(parser)
 
 
+def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
+    """The lines that a person types, each asked for on stderr."""
+    while True:
+        print(prompt, end="", file=sys.stderr, flush=True)
+        try:
+            yield next(lines)
+        except StopIteration:
+            print(file=sys.stderr)  # the shell's prompt comes on a line of its own
+            return
+
+
 def main(args: argparse.Namespace) -> int:
     """Translate; 1 if there are lines that could not be."""
     import logging
@@ -74,6 +90,10 @@ def main(args: argparse.Namespace) -> int:
     translator.check_parses(args.input)
     total = None if is_stream(args.input) else count_lines(args.input)
     lines = iter(read_sentences(args.input))
+    prompt = f"{translator.task.cfg.source_lang}> " if args.input == "-" and sys.stdin.isatty() else ""
+    if prompt:
+        print("A sentence a line; Ctrl-D ends.", file=sys.stderr)
+        lines = prompted(lines, prompt)
     count = bad = 0
     cut = CountedWarnings(lambda text: print(f"fairseq-syntax translate: warning: {text}", file=sys.stderr))
 
@@ -83,10 +103,10 @@ def main(args: argparse.Namespace) -> int:
     with (
         write(args.output) as file,
         write(args.alignments) as links,
-        progress(total=total, of="translating") as bar,
+        progress(total=total, of="translating", quiet=bool(prompt)) as bar,
     ):
         # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
-        while chunk := list(islice(lines, args.batch_size * 4)):
+        while chunk := list(islice(lines, 1 if prompt else args.batch_size * 4)):
             found = translator.translations(chunk, alignments=links is not None, first_line=count)
             for number, best in enumerate(found, count + 1):
                 where = f"{'<stdin>' if args.input == '-' else args.input}:{number}"

@@ -116,6 +116,12 @@ def owner(first: int, last: int, heads: list[int]) -> int:
     raise ValueError(f"words {first} to {last} attach to each other only")
 
 
+def is_tree(heads: Sequence[int], *, one_root: bool = True) -> bool:
+    """Whether all words are below a root, 0-based and its own head, and, with ``one_root``, there is but one."""
+    roots = sum(head == word for word, head in enumerate(heads))
+    return (roots == 1 if one_root else roots >= 1) and cycle_through(heads) is None
+
+
 def cycle_through(heads: Sequence[int]) -> int | None:
     """A word from which the walk upwards comes back to itself; None: there is no cycle.
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fairseq_syntax.corpus.words import language_of
+
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter
+
+# Spaces between two kana, Han characters or their punctuation.
+_UNSPACED = r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"
+_BETWEEN_WORDS = re.compile(f"(?<={_UNSPACED}) +(?={_UNSPACED})")
 
 
 def places_of_pieces(tokens: Tensor, dictionary: Any) -> list[int]:
@@ -22,12 +29,19 @@ def pieces_of(tokens: Tensor, dictionary: Any) -> list[str]:
     return [dictionary[int(tokens[place])] for place in places_of_pieces(tokens, dictionary)]
 
 
-def decoder(segmenter: Segmenter | None) -> Callable[[Iterable[str]], str]:
+def decoder(segmenter: Segmenter | None, lang: str = "") -> Callable[[Iterable[str]], str]:
     """What makes text of pieces: the segmentation that made them.
 
     Where the data have none beside them, it is spaces between the pieces, with the marks of subword-nmt undone.
+
+    Args:
+        lang: of the text; Chinese and Japanese words, where a tokenizer has put spaces between them, are joined again.
+            (Thai, Lao, Khmer and Burmese have spaces between phrases, which cannot be told from a tokenizer's.)
     """
-    return segmenter.decode if segmenter is not None else _undo_marks
+    decode = segmenter.decode if segmenter is not None else _undo_marks
+    if language_of(lang) not in ("zh", "yue", "ja"):
+        return decode
+    return lambda pieces: _BETWEEN_WORDS.sub("", decode(pieces))
 
 
 def _undo_marks(pieces: Iterable[str]) -> str:
@@ -36,9 +50,9 @@ def _undo_marks(pieces: Iterable[str]) -> str:
     return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").rstrip(" ")
 
 
-def text_of_tokens(tokens: Tensor, dictionary: Any, segmenter: Segmenter | None) -> str:
-    """The text of tokens [T]."""
-    return decoder(segmenter)(pieces_of(tokens, dictionary))
+def text_of_tokens(tokens: Tensor, dictionary: Any, segmenter: Segmenter | None, lang: str = "") -> str:
+    """The text of tokens [T]; ``lang`` as in :func:`decoder`."""
+    return decoder(segmenter, lang)(pieces_of(tokens, dictionary))
 
 
 class SegmentationDecoder:

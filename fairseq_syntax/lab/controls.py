@@ -41,6 +41,7 @@ from itertools import islice
 from random import Random
 
 from fairseq_syntax.corpus.conllu import ParsedLine, owner
+from fairseq_syntax.corpus.parsed_line import is_tree
 from fairseq_syntax.errors import SyntaxDataError
 
 Arc = tuple[int, int, str, float]
@@ -258,24 +259,6 @@ def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) ->
         if is_tree(new):
             return new
     return None
-
-
-def is_tree(heads: Sequence[int]) -> bool:
-    """Whether one word is its own head, and all others are below it."""
-    reached = [False] * len(heads)
-    roots = 0
-    for start in range(len(heads)):
-        path, word = [], start
-        while not reached[word] and word not in path:
-            path.append(word)
-            word = heads[word]
-        if not reached[word]:  # the path ends in itself: in a root, or in a cycle
-            if heads[word] != word:
-                return False
-            roots += 1
-        for word in path:
-            reached[word] = True
-    return roots == 1
 
 
 def random_tree(n: int, rng: Random) -> list[int]:

@@ -69,7 +69,9 @@ class Reader:
             attention["cross"] = [extra[:1].float().cpu().numpy()]
         pieces = [dictionary[i] for i in tokens.tolist()]
         return {
-            "text": text_of_tokens(tokens, dictionary, getattr(self.task, "target_segmenter", None)),
+            "text": text_of_tokens(
+                tokens, dictionary, getattr(self.task, "target_segmenter", None), self.task.cfg.target_lang or ""
+            ),
             "pieces": pieces,
             "score": float(best["score"]),
             "attention": attention,

@@ -231,8 +231,8 @@ class BaseTranslator(ABC):
         wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
         if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
             raise SyntaxDataError("a list of sentences is wanted", hint="each is a text, or a ParsedLine")
-        own = list(sentences)
-        found, filled = [], []
+        parsed = list(sentences)
+        translations, filled = [], []
         for i, sentence in enumerate(sentences):
             nothing = Translation("", [], 0.0, WordAlignment("", "", [], [], []) if alignments else None)
             text = " ".join(sentence.words) if isinstance(sentence, ParsedLine) else sentence
@@ -241,12 +241,35 @@ class BaseTranslator(ABC):
                 nothing.error = f"character {bad.start() + 1} is half of one: U+{ord(bad[0]):04X}, a lone surrogate"
             elif not is_empty(sentence):
                 try:
-                    own[i] = self._input.own_parse(sentence)
+                    parsed[i] = self._input.own_parse(sentence)
                     filled.append(i)
                 except SyntaxDataError as error:
                     nothing.error = error.message
-            found.append([nothing])
-        return own, found, filled
+            translations.append([nothing])
+        return parsed, translations, filled
+
+    def _fitting(
+        self,
+        tokens: list[Any],
+        lengths: Sequence[int],
+        most: int,
+        filled: list[int],
+        translations: list[list[Translation]],
+    ) -> tuple[list[Any], list[int]]:
+        """Of the sentences that were encoded last those that the model takes; the others learn why not.
+
+        Args:
+            tokens: of each
+            lengths: pieces of each, without ``</s>``
+            most: pieces that the model takes
+            filled: the sentences' numbers in ``translations``
+        """
+        fitting = [k for k, length in enumerate(lengths) if length <= most]
+        if len(fitting) < len(filled):
+            for k in set(range(len(filled))) - set(fitting):
+                translations[filled[k]][0].error = too_long(lengths[k], most)
+            self._input.keep(fitting)
+        return [tokens[k] for k in fitting], [filled[k] for k in fitting]
 
     def _parses(self) -> list[ParsedLine | None]:
         """Of the sentences that were encoded last; None: without one."""
@@ -254,27 +277,27 @@ class BaseTranslator(ABC):
 
     @property
     def _decode(self) -> Callable[[Iterable[str]], str]:
-        return decoder(self.task.target_segmenter)
+        return decoder(self.task.target_segmenter, self.task.cfg.target_lang or "")
 
     def _spelt(self, pieces: list[str], score: float) -> Translation:
         return Translation(self._decode(pieces), pieces, score)
 
 
-def check_search(generation: Mapping[str, Any], known: Collection[str], of: str, batch_size: int) -> None:
+def check_search(generation: Mapping[str, Any], options: Collection[str], of: str, batch_size: int) -> None:
     """Refuse options that a search does not have, values of another type, and sizes below 1.
 
     Args:
         generation: values by the names of fairseq's ``GenerationConfig``
-        known: the names that the search has
+        options: the names that the search has
         of: whose search it is
 
     Raises:
-        SyntaxDataError: an option is none of ``known``, or its value does not fit
+        SyntaxDataError: an option is none of ``options``, or its value does not fit
     """
     types: dict[str, Any] = {field.name: field.type for field in fields(GenerationConfig)}
     for name, value in {**generation, "batch_size": batch_size}.items():
-        if name not in {*known, "batch_size"}:
-            raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(known))}")
+        if name not in {*options, "batch_size"}:
+            raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(options))}")
         wanted = types.get(name, int)
         if not (type(value) is wanted or (wanted is float and type(value) is int)):
             raise SyntaxDataError(f"{name} is {value!r}: a value of type {wanted.__name__} is wanted")

@@ -21,7 +21,7 @@ from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.runtime.devices import check_device
 from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.alignment_choice import Ranked
-from fairseq_syntax.use.base import BaseTranslator, Translation, check_search, too_long
+from fairseq_syntax.use.base import BaseTranslator, Translation, check_search
 from fairseq_syntax.use.exported import Exported, factored, setup_task
 
 # Options of fairseq's search by their names in CTranslate2's.
@@ -146,17 +146,12 @@ class CTranslate2Translator(BaseTranslator):
         on_step: OnStep | None = None,
     ) -> list[list[Translation]]:
         """As in the base; CTranslate2 shows no steps, so that ``on_step`` is called before each batch."""
-        sentences, found, filled = self._untranslated(sentences, alignments)
+        sentences, translations, filled = self._untranslated(sentences, alignments)
         if not filled:
-            return found
+            return translations
         tokens = self._tokens([sentences[i] for i in filled], [first_line + i for i in filled])
         sources, targets = self.task.max_positions()  # with </s>
-        fitting = [k for k, pieces in enumerate(tokens) if len(pieces) < sources]
-        if len(fitting) < len(filled):
-            for k in set(range(len(filled))) - set(fitting):
-                found[filled[k]][0].error = too_long(len(tokens[k]), sources - 1)
-            filled, tokens = [filled[k] for k in fitting], [tokens[k] for k in fitting]
-            self._input.keep(fitting)
+        tokens, filled = self._fitting(tokens, list(map(len, tokens)), sources - 1, filled, translations)
         texts, parses = self._input.texts() if alignments else [], self._parses()
         limits = [length_limit(self._generation, len(pieces) + 1, targets - 1) for pieces in tokens]
         order = sorted(range(len(tokens)), key=lambda k: (limits[k], len(tokens[k])))
@@ -175,14 +170,15 @@ class CTranslate2Translator(BaseTranslator):
                     **self._search,
                 )
                 for k, result in zip(batch, results):
-                    found[filled[k]] = self._of_result(result, limit, texts[k] if alignments else None, parses[k])
-        return found
+                    source = texts[k] if alignments else None
+                    translations[filled[k]] = self._of_result(result, limit, source, parses[k])
+        return translations
 
     def _of_result(
         self, result: Any, limit: int, source: PieceText | None, parse: ParsedLine | None
     ) -> list[Translation]:
         """CTranslate2's hypotheses for a sentence; aligned, where its words are given."""
-        found = []
+        hypotheses = []
         for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
             ended = source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]
             translation = self._spelt(pieces[:-1] if ended else pieces, float(score))
@@ -191,11 +187,11 @@ class CTranslate2Translator(BaseTranslator):
                 # A row for each step; the step that reads a piece comes after the one that writes it.
                 first, count = self.exported.alignment_shift, len(translation.pieces)
                 weights = np.array(result.attention[rank], dtype=np.float32)[first : first + count]
-                # A search that ends by length has no step that reads the last piece: nothing is known of it.
+                # A search that ends by length has no step that reads the last piece: it has no attention.
                 weights = np.pad(weights, ((0, count - len(weights)), (0, 0)))
                 translation.alignment = align(weights, source, spell(translation.pieces, self._decode))
-            found.append(translation)
-        return found
+            hypotheses.append(translation)
+        return hypotheses
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """Not possible: as in the base."""

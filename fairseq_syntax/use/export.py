@@ -136,20 +136,21 @@ def export(
     return exported
 
 
+def _plain(loaded: Loaded) -> tuple[Any, dict[str, Any]]:
+    """The model as one of fairseq's own, compared with it, and its options."""
+    model, options = plain_model(loaded.model, loaded.options, loaded.task)
+    check_equal(loaded.model, lambda batch: model(**batch)[0], loaded.task, "the plain model")
+    return model, options
+
+
 def write_fairseq(loaded: Loaded, folder: Path, quantization: str | None = None) -> list[str]:
     """Write ``model.pt`` for stock fairseq. It has no factors, so the list is empty."""
-    model, options = plain_model(loaded.model, loaded.options, loaded.task)
-    _check(loaded, model)
+    model, options = _plain(loaded)
     saved = io.BytesIO()  # to a full disk, torch.save has an error of its own
     torch.save(checkpoint(model, options, loaded.task), saved)
     (folder / CHECKPOINT).write_bytes(saved.getbuffer())
     save_head(loaded.head, folder / CHECKPOINT)
     return []
-
-
-def _check(loaded: Loaded, plain: Any) -> None:
-    source, target = loaded.task.source_dictionary, loaded.task.target_dictionary
-    check_equal(loaded.model, plain, (len(source), len(target)), source.pad(), source.eos())
 
 
 # ------------------------------------------------------------------------------------ CTranslate2
@@ -173,8 +174,7 @@ def write_ctranslate2(loaded: Loaded, folder: Path, quantization: str | None = N
 
     embedding = _label_embedding(loaded.model)
     if embedding is None:
-        model, options = plain_model(loaded.model, loaded.options, loaded.task)
-        _check(loaded, model)
+        model, options = _plain(loaded)
         columns: list[str] = []
     else:
         model, options = loaded.model, plain_options("transformer", loaded.options)
@@ -321,8 +321,7 @@ def write_transformers(loaded: Loaded, folder: Path, quantization: str | None = 
     """Write an FSMT model and its tokenizer, as :mod:`.to_transformers` says. It has no factors."""
     from fairseq_syntax.use import to_transformers
 
-    model, options = plain_model(loaded.model, loaded.options, loaded.task)
-    _check(loaded, model)
+    model, options = _plain(loaded)
     to_transformers.write(model, options, loaded.task, folder)
     return []
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairseq_syntax.corpus.parsed_line import is_tree
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -64,14 +65,6 @@ def _log_softmax(scores: np.ndarray) -> np.ndarray:
     return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
 
 
-def is_tree(heads: np.ndarray, *, one_root: bool) -> bool:
-    """Whether every word leads to a root (a word that is its own head) and, with `one_root`, there is but one."""
-    ancestors = _topmost(heads)
-    reached = heads[ancestors] == ancestors  # words on a cycle, or below one, never reach a root
-    n_roots = int((heads == np.arange(len(heads))).sum())
-    return bool(reached.all()) and (n_roots == 1 if one_root else n_roots >= 1)
-
-
 def _topmost(heads: np.ndarray) -> np.ndarray:
     """The root above each word; after k rounds a word has climbed 2^k steps."""
     for _ in range(len(heads).bit_length()):
@@ -81,7 +74,7 @@ def _topmost(heads: np.ndarray) -> np.ndarray:
 
 def _best_tree(logprobs: np.ndarray, *, one_root: bool) -> np.ndarray:
     heads = logprobs.argmax(axis=1)
-    if is_tree(heads, one_root=one_root):
+    if is_tree(heads.tolist(), one_root=one_root):
         return heads
     try:
         from stanza.models.common.chuliu_edmonds import chuliu_edmonds, chuliu_edmonds_one_root

@@ -222,13 +222,14 @@ class Translator(BaseTranslator):
         on_step: OnStep | None = None,
     ) -> list[list[Translation]]:
         """As in the base."""
-        sentences, found, filled = self._untranslated(sentences, alignments)
+        sentences, translations, filled = self._untranslated(sentences, alignments)
         if not filled:
-            return found
-        tokens, filled = self._encode_fitting(sentences, filled, found, first_line)
+            return translations
+        tokens, lengths = self._input.encode([sentences[i] for i in filled], [first_line + i for i in filled])
+        pieces = [length - 1 for length in lengths]  # without </s>
+        tokens, filled = self._fitting(tokens, pieces, int(self._max_positions()[0]) - 1, filled, translations)
         sources, parses = self._input.texts(), self._parses()
-        batches = self._batches(tokens)
-        for batch in batches:
+        for batch in self._batches(tokens):
             numbers = batch["id"].tolist()
             most = {number: self._most_pieces(tokens[number].numel()) for number in numbers}
             if min(most.values()) < self._generator.min_len:
@@ -239,16 +240,16 @@ class Translator(BaseTranslator):
             with self._control.search(most, on_step and _numbered(on_step, filled, numbers)):
                 hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
             for number, best in zip(numbers, hypotheses):
-                found[filled[number]] = [self._translation(h, most[number], parses[number]) for h in best]
+                translations[filled[number]] = [self._translation(h, most[number], parses[number]) for h in best]
             if alignments:
                 weights = self._aligner.of_hypotheses(
                     batch["net_input"], [[h["tokens"] for h in b] for b in hypotheses]
                 )
                 for number, of_best in zip(numbers, weights):
-                    for translation, own in zip(found[filled[number]], of_best):
+                    for translation, of_one in zip(translations[filled[number]], of_best):
                         target = spell(translation.pieces, self._decode)
-                        translation.alignment = align(own, sources[number], target)
-        return found
+                        translation.alignment = align(of_one, sources[number], target)
+        return translations
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """As in the base."""
@@ -300,19 +301,6 @@ class Translator(BaseTranslator):
         bar.close()
         return pairs
 
-    def _encode_fitting(
-        self, sentences: Sequence[Sentence], filled: list[int], found: list[list[Translation]], first_line: int
-    ) -> tuple[list[torch.Tensor], list[int]]:
-        """Tokens of the sentences that the model takes, and their numbers; the others learn why not."""
-        tokens, lengths = self._input.encode([sentences[i] for i in filled], [first_line + i for i in filled])
-        most = self._max_pieces()
-        fitting = [k for k, length in enumerate(lengths) if length - 1 <= most]  # without </s>
-        if len(fitting) < len(filled):
-            for k in set(range(len(filled))) - set(fitting):
-                found[filled[k]][0].error = too_long(lengths[k] - 1, most)
-            self._input.keep(fitting)
-        return [tokens[k] for k in fitting], [filled[k] for k in fitting]
-
     def _checked_batches(
         self, lines: Sequence[Sentence], targets: Sequence[torch.Tensor], numbers: Sequence[int]
     ) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
@@ -331,18 +319,13 @@ class Translator(BaseTranslator):
     def _batches(self, tokens: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
         """Batches, on the models' device, of lines that were encoded last."""
         if not tokens:
-            return iter(())
-        lengths = [t.numel() for t in tokens]
-        dataset = self._input.dataset(tokens, lengths)
+            return
+        dataset = self._input.dataset(tokens, [t.numel() for t in tokens])
         device = next(self.models[0].parameters()).device
-        move = device.type == "cuda"
-        epoch = self.task.get_batch_iterator(
-            dataset,
-            max_sentences=self.batch_size,
-            max_positions=self._max_positions(),
-            disable_iterator_cache=True,
-        ).next_epoch_itr(shuffle=False)
-        return (utils.move_to_cuda(batch, device) if move else batch for batch in epoch)
+        # not by fairseq's iterator, whose loader pins memory, with a warning where there is no GPU
+        for numbers in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=self.batch_size):
+            batch = dataset.collater([dataset[number] for number in numbers])
+            yield utils.move_to_cuda(batch, device) if device.type == "cuda" else batch
 
     def _most_pieces(self, source_length: int) -> int:
         """Of the translation of so many source pieces, ``</s>`` among those and not among its own."""
@@ -356,10 +339,6 @@ class Translator(BaseTranslator):
         translation.cut = len(hypothesis["tokens"]) > most
         translation.parse = parse
         return translation
-
-    def _max_pieces(self) -> int:
-        """Of a source sentence, without ``</s>``."""
-        return int(self._max_positions()[0]) - 1
 
     def _max_positions(self) -> Any:
         return utils.resolve_max_positions(

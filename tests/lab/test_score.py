@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -268,6 +269,25 @@ def test_chinese_is_scored_by_its_tokenizer():
     assert metrics.distinct_1(["我我我好"], "zh") == 0.5
     ter = metrics.Scorer("ter", [["我喜欢猫。"]], tokenize="zh")
     assert ter.corpus(["我喜欢狗。"]) == pytest.approx(20.0) and "asian:yes" in ter.signature
+
+
+@pytest.mark.parametrize(
+    "line, tokenizer",
+    [
+        ("我喜欢红色的小猫，也喜欢狗。", "zh"),
+        ("私は赤い子猫が好きです。犬も好きです。", "ja-mecab" if find_spec("MeCab") else "char"),
+        ("ฉันชอบแมวสีแดงตัวเล็ก และชอบสุนัขตัวใหญ่", "char"),
+        ("私 は 赤い 子猫 が 好き です 。", "13a"),  # tokenized already
+        ("Ich mag die rote Katze.", "13a"),
+    ],
+)
+def test_raw_text_without_spaces_is_cut_by_a_tokenizer_that_can(tmp_path, capsys, line, tokenizer):
+    (tmp_path / "ref").write_text(f"{line}\n" * 3)
+    options = ["--metrics", "bleu", "--resamples", "0", "--trials", "0", "--json", str(tmp_path / "report")]
+    command.main(_parse("--ref", str(tmp_path / "ref"), "--sys", f"a={tmp_path / 'ref'}", *options))
+    report = json.loads((tmp_path / "report").read_text())
+    assert f"tok:{tokenizer}" in report["signatures"]["BLEU"]
+    assert (tokenizer in capsys.readouterr().err) == (tokenizer != "13a")
 
 
 def test_distinct_1_counts_all_hypotheses():

@@ -183,7 +183,7 @@ def test_an_exhibit_holds_what_there_is_to_see(trained, tmp_path):
     assert sum(h == i for i, h in enumerate(predicted.heads)) == 1 and len(predicted.heads) == 6
     for name in models:
         output = one.outputs[name]
-        assert set(output.scores) == {"log p", "BLEU", "chrF"} and output.pieces[-1] == "</s>"
+        assert set(output.scores) == {"log-probability", "BLEU", "chrF"} and output.pieces[-1] == "</s>"
         if name == "LSTM":
             (weights,) = output.attention.pop("cross")
             assert not output.attention and weights.shape == (1, len(output.pieces), len(one.pieces))
@@ -478,7 +478,7 @@ def test_a_page_without_parse_or_attention_shows_its_texts(browser, tmp_path):
 
 def test_a_score_of_minus_infinity_leaves_json_on_the_page():
     exhibit = Exhibit(1, "a b", "", ["a", "b"], [], [1, 1], ["a", "b", "</s>"])
-    exhibit.outputs["x"] = Output("c", {"log p": float("-inf"), "BLEU": 12.5})
+    exhibit.outputs["x"] = Output("c", {"log-probability": float("-inf"), "BLEU": 12.5})
     text = page([exhibit], "en", "de", "t")
     assert (
         '"scores":{"BLEU":12.5}' in text and "Infinity" not in text.split("const data")[-1].split("</script>")[0][:400]

@@ -17,7 +17,7 @@ from fairseq_syntax.corpus.conllu import format_conllu, parse_conllu_block, text
 from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.serving.messages import EXAMPLE_CONLLU, MAX_BEAM, MAX_SENTENCES, REQUEST_EXAMPLES
-from fairseq_syntax.use.serving.models import Source, load_models, load_source
+from fairseq_syntax.use.serving.models import Source, examples_of, load_models, load_source
 from fairseq_syntax.use.serving.service import Service
 from fairseq_syntax.use.translator import Translator
 
@@ -311,6 +311,13 @@ def test_the_description_and_its_examples(server):
     assert server.ask("GET", "/health")[1] == {"status": "ok", "waiting": 0}
     assert server.ask("GET", "/nothing") == (404, {"detail": "Not Found"})
     assert server.ask("GET", "/translate")[0] == 405
+
+
+def test_examples_are_sentences_of_the_models_data(toy, trained):
+    (model,) = load_models({"PASCAL": trained})
+    known = {text_of(line) for line in toy.lines["test"]}
+    examples = examples_of(model)
+    assert len(examples) == 3 and set(examples) <= known
 
 
 def test_without_a_parser(trained):

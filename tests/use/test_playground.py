@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import browser as chromium
@@ -542,7 +543,7 @@ def test_each_translation_is_in_its_models_language(browser):
     models = [Saying("A", "de", "das Haus"), Saying("B", "zh_CN", "房子"), Saying("C", "de", "ein Haus")]
     models.append(Saying("D", "zh_CN", "小房子"))
     source = Source(OneSentenceParser(ParserOptions(parser="one sentence")))
-    with running(Service(models, source)) as started:
+    with running(Service(models, source), examples=[SENTENCE]) as started:
         browser.open(f"http://127.0.0.1:{started.port}/")
         rest(browser)
         assert "4 models, en → de, zh" in browser.run("document.querySelector('#loaded').innerText")
@@ -578,6 +579,32 @@ def test_further_translations_and_what_is_saved(page):
     picture = page.run("pictureText()")
     assert picture.startswith("<svg") and "--blue" in picture and 'class="spot' not in picture
     assert page.run("parseNow() === state.parsed.conllu")
+
+
+def test_a_score_is_told_in_words_that_a_stranger_knows(page):
+    assert page.run("document.querySelector('.card .number').innerText") == "confidence 78 %"  # exp(-0.25)
+
+
+class Splitting(OneSentenceParser):
+    """A parser that ends a sentence at each full stop."""
+
+    def parse(self, sentences: list[str | list[str]], first_line: int = 0) -> list[ParsedLine]:
+        line = ParsedLine.of_words(["Go", ".", "Come", "."], [0, 1, 1, 3], ["root", "punct", "dep", "punct"])
+        two = replace(line, heads=[0, 0, 2, 2], deprels=["root", "punct"] * 2, sentences=[(0, 2), (2, 4)])
+        return [two if text == "Go . Come ." else line for text in sentences]
+
+
+def test_a_text_of_several_sentences_is_told_of(browser):
+    source = Source(Splitting(ParserOptions(parser="splitting")))
+    with running(Service([Naming("plain", True)], source), examples=["Go . Come .", "Go on ."]) as started:
+        browser.open(f"http://127.0.0.1:{started.port}/")
+        rest(browser)
+        chips = browser.run("[...document.querySelectorAll('.chip')].map(chip => chip.innerText)")
+        assert chips == ["Go . Come .", "Go on ."]
+        assert "2 sentences" in browser.run("document.querySelector('#several').innerText")
+        browser.run("document.querySelectorAll('.chip')[1].click()")
+        rest(browser)
+        assert browser.run("document.querySelector('#several').hidden")
 
 
 def test_the_apis_page_needs_no_network(server, page):

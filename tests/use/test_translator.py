@@ -1,5 +1,6 @@
 """What the Translator does to its models, and to the words of a parse."""
 
+import io
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
@@ -18,6 +19,8 @@ from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import default_head
 from fairseq_syntax.inference.interactive import InteractiveInput
+from fairseq_syntax.inference.spelling import decoder
+from fairseq_syntax.use.base import Translation
 from fairseq_syntax.use.translator import Translator
 
 
@@ -144,6 +147,40 @@ def test_the_commands_options_reach_the_search(trained, monkeypatch, tmp_path):
     wanted = {"beam": 7, "lenpen": 0.3, "max_len_b": 9, "missing_parse": "neutral", "device": "cpu", "batch_size": 3}
     wanted |= {"parser_name": "chain_parser", "parser_lang": "xx", "parser_dir": "models"}
     assert {name: seen[name] for name in wanted} == wanted
+
+
+def test_on_a_terminal_each_line_is_answered_before_the_next_is_asked_for(monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def __next__(self) -> str:
+            shown.append(capsys.readouterr())
+            return super().__next__()
+
+    class Echo:
+        task = SimpleNamespace(cfg=SimpleNamespace(source_lang="en"))
+
+        def check_parses(self, path):
+            pass
+
+        def translations(self, sentences, **_):
+            return [[Translation(sentence.upper(), [], 0.0)] for sentence in sentences]
+
+    shown = []
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: Echo())
+    monkeypatch.setattr("sys.stdin", Terminal("a dog\na cat\n"))
+    assert command(["translate", "model"]) == 0
+    assert [out for out, _ in shown] == ["", "A DOG\n", "A CAT\n"]
+    assert all(err.endswith("en> ") for _, err in shown)
+
+
+def test_words_of_chinese_and_japanese_are_joined_again():
+    assert decoder(None, "ja")(["日本@@", "語", "です", "。", "GPU", "2", "台"]) == "日本語です。 GPU 2 台"
+    assert decoder(None, "zh-CN")(["猫", "，", "狗"]) == "猫，狗"
+    assert decoder(None, "ko")(["고양이", "와", "개"]) == "고양이 와 개"
+    pieces = ["猫", "が", "x", "好き"]
+    assert [decoder(None, "ja")(pieces[:n]) for n in range(1, 5)] == ["猫", "猫が", "猫が x", "猫が x 好き"]
 
 
 class _Ended(Exception):

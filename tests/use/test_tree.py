@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.corpus.parsed_line import is_tree
 from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
-from fairseq_syntax.use.spanning_tree import decode_line, is_tree
+from fairseq_syntax.use.spanning_tree import decode_line
 
 
 def log_softmax(scores):
@@ -40,8 +41,8 @@ def trees(n_words, one_root):
 def test_is_tree_by_walking(n_words):
     for heads in itertools.product(range(n_words), repeat=n_words):
         roots = sum(head == word for word, head in enumerate(heads))
-        assert is_tree(np.array(heads), one_root=True) == (reaches_root(heads) and roots == 1)
-        assert is_tree(np.array(heads), one_root=False) == reaches_root(heads)
+        assert is_tree(heads, one_root=True) == (reaches_root(heads) and roots == 1)
+        assert is_tree(heads, one_root=False) == reaches_root(heads)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -62,7 +63,7 @@ def test_certain_but_impossible_parents():
     logprobs = np.full((4, 4), -np.inf, dtype=np.float32)
     logprobs[[0, 1, 2, 3], [1, 2, 0, 3]] = 0.0
     tree = decode_line(logprobs, [(0, 4)])
-    assert is_tree(np.array(tree.heads), one_root=True)
+    assert is_tree(tree.heads, one_root=True)
 
 
 def test_known_sentences_keep_parents_inside():
@@ -83,7 +84,7 @@ def test_sentences_by_the_roots():
     forest = decode_line(certain([1, 1, 3, 3, 3]))
     assert forest.sentences == [(0, 2), (2, 5)] and forest.heads == [1, 1, 3, 3, 3]
     crossing = decode_line(certain([0, 1, 0, 1]))
-    assert crossing.sentences == [(0, 4)] and is_tree(np.array(crossing.heads), one_root=True)
+    assert crossing.sentences == [(0, 4)] and is_tree(crossing.heads, one_root=True)
     assert decode_line(np.zeros((0, 0))).sentences == []
     assert decode_line(np.zeros((0, 0)), []).heads == []
 

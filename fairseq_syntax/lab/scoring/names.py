@@ -1,6 +1,10 @@
 """The metrics by the names that options take; without the libraries that compute them, which take seconds to import."""
 
-from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from fairseq_syntax.corpus.words import WITHOUT_SPACES, has_no_spaces, language_of
 
 METRICS = {
     "bleu": "BLEU",
@@ -23,3 +27,17 @@ _TOKENIZERS = dict.fromkeys(WITHOUT_SPACES, "char") | {"zh": "zh", "yue": "zh", 
 def tokenizer_of(lang: str) -> str:
     """sacrebleu's tokenizer for a language, such as ``zh`` for ``zh-cn``; ``char`` for others without spaces."""
     return _TOKENIZERS.get(language_of(lang), "13a")
+
+
+def tokenizer_of_text(lines: Sequence[str]) -> str:
+    """sacrebleu's tokenizer for a text: ``13a``, but for text in a script without spaces that nobody has tokenized.
+
+    That is ``ja-mecab`` for Japanese, where MeCab is installed, ``zh`` for Chinese, and ``char`` for others.
+    """
+    text = "".join(lines)
+    # words have four letters or fewer in these scripts, where a tokenizer has put spaces between them
+    if not has_no_spaces(lines) or sum(map(str.isalpha, text)) < 8 * sum(len(line.split()) for line in lines):
+        return "13a"
+    if re.search("[\u3040-\u30ff]", text):
+        return "ja-mecab" if find_spec("MeCab") else "char"
+    return "zh" if re.search("[\u3400-\u9fff]", text) else "char"

@@ -98,7 +98,7 @@ def show_model(
     """Add a model's translation of a sentence (0-based) of a dataset, its attention, and the tree it believes in."""
     reading = reader.read(dataset, number, on_step)
     exhibit.outputs[name] = Output(
-        reading["text"], {"log p": reading["score"]}, reading["pieces"], reading["attention"]
+        reading["text"], {"log-probability": reading["score"]}, reading["pieces"], reading["attention"]
     )
     if reading["parents"] is not None and exhibit.words:
         layer, head = reading["parents"]

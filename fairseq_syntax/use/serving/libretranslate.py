@@ -23,6 +23,12 @@ from fairseq_syntax.use.serving.service import FullError, Service
 
 # End of a sentence: its mark and quotes, white space, and a beginning that is no small letter.
 _SENTENCE = re.compile(r"(?<=[.!?…。！？])[\"'”’»)\]]*\s+(?=[^\sa-zß-öø-ÿ])|\n+")
+_NAMES = """
+ar Arabic, bg Bulgarian, cs Czech, da Danish, de German, el Greek, en English, es Spanish, et Estonian, fa Persian,
+fi Finnish, fr French, he Hebrew, hi Hindi, hu Hungarian, id Indonesian, it Italian, ja Japanese, ko Korean,
+lt Lithuanian, lv Latvian, nl Dutch, no Norwegian, pl Polish, pt Portuguese, ro Romanian, ru Russian, sk Slovak,
+sl Slovenian, sv Swedish, th Thai, tr Turkish, uk Ukrainian, vi Vietnamese, zh Chinese
+"""
 
 
 def language(code: str) -> str:
@@ -35,10 +41,10 @@ def languages_of(service: Service) -> list[dict[str, Any]]:
     models = list(service.models.values())
     source = language(models[0].source_lang)
     targets = sorted({language(model.target_lang) for model in models})
-    names = {code: _NAMES.get(code, code) for code in (source, *targets)}
+    names: dict[str, str] = dict(pair.split() for pair in _NAMES.split(","))
     reached = {source: targets}  # from another language nothing is translated
     codes = dict.fromkeys((source, *targets))
-    return [{"code": code, "name": names[code], "targets": reached.get(code, [])} for code in codes]
+    return [{"code": code, "name": names.get(code, code), "targets": reached.get(code, [])} for code in codes]
 
 
 class LibreTranslate:
@@ -260,21 +266,3 @@ class _Parts(HTMLParser):
 
     def handle_decl(self, decl: str) -> None:
         self.parts.append((False, f"<!{decl}>"))
-
-
-_NAMES = {
-    **{
-        "ar": "Arabic",
-        "bg": "Bulgarian",
-        "cs": "Czech",
-        "da": "Danish",
-        "de": "German",
-        "el": "Greek",
-        "en": "English",
-    },
-    **{"es": "Spanish", "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French", "he": "Hebrew"},
-    **{"hi": "Hindi", "hu": "Hungarian", "id": "Indonesian", "it": "Italian", "ja": "Japanese", "ko": "Korean"},
-    **{"lt": "Lithuanian", "lv": "Latvian", "nl": "Dutch", "no": "Norwegian", "pl": "Polish", "pt": "Portuguese"},
-    **{"ro": "Romanian", "ru": "Russian", "sk": "Slovak", "sl": "Slovenian", "sv": "Swedish", "th": "Thai"},
-    **{"tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese"},
-}

@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, text_of
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.corpus.title import controls
+from fairseq_syntax.data.tokens import load_tokens
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import Sentence
 from fairseq_syntax.inference.search_control import OnStep
+from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.use.attention import Reader
 from fairseq_syntax.use.base import BaseTranslator, Translation
 from fairseq_syntax.use.pages.exhibit import exhibit_of_parse, show_model
@@ -177,6 +183,21 @@ def load_models(
             f"the models' source languages differ: {', '.join(sorted(languages))}", hint="start a server for each"
         )
     return models
+
+
+def examples_of(model: ServedModel, count: int = 3) -> list[str]:
+    """Sentences to try a model on: short ones of its test or validation data, where these are there."""
+    task, langs = model.task, (model.source_lang, model.target_lang)
+    for split in ("test", "valid"):
+        prefix = os.path.join(task.data_dir, f"{split}.{'-'.join(langs)}.{langs[0]}")
+        if not os.path.exists(f"{prefix}.idx"):
+            continue
+        dataset, unknown = load_tokens(prefix), task.source_dictionary.unk()
+        short = (dataset[int(i)] for i in np.flatnonzero((dataset.sizes > 6) & (dataset.sizes <= 20)))
+        chosen = islice((tokens for tokens in short if unknown not in tokens), count)
+        spell = partial(text_of_tokens, dictionary=task.source_dictionary, segmenter=task.source_segmenter)
+        return list(dict.fromkeys(spell(tokens, lang=langs[0]) for tokens in chosen))
+    return []
 
 
 def load_source(

@@ -30,7 +30,7 @@ def playground(models: Models, examples: Sequence[str] = ()) -> Page:
     """The page for these models.
 
     Args:
-        examples: sentences to choose from; without any, English ones where the models' source is English
+        examples: sentences to choose from
     """
     page = self_contained(
         Path(__file__).with_name("playground.html"),
