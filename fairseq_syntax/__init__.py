@@ -5,6 +5,7 @@ have its task, models and criteria registered. Whoever loads models without thos
 """
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_MODULES[name]), name)
 
 
+@cache
 def register() -> None:
     """Register the task, models, criteria and checkpoint types with fairseq, and extend fairseq-preprocess.
 
@@ -40,15 +42,7 @@ def register() -> None:
 
     report_in_fairseq()
     with compat.unchanged_logging():
-        compat.allow_checkpoint_types()
-        compat.processes_without_gpus()
-        compat.whole_copies_of_checkpoints()
-        compat.saving_again_from_the_start()
-        compat.checked_checkpoints()
-        compat.checkpoints_to_go_on_from()
-        compat.embeddings_with_or_without_a_header()
-        compat.trainings_begin_by_themselves()
-        compat.raw_text_in_the_hub_interface()
+        compat.install()
         from fairseq_syntax import criterions, systems, tasks  # noqa: F401
         from fairseq_syntax.data import preprocess_hook
 

@@ -1,0 +1,153 @@
+"""Checkpoints: types that they hold, damage that is told, copies that a kill leaves whole, what to go on from."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import os
+import time
+import zipfile
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairseq_syntax.errors import SyntaxDataError
+
+_EARLIER = "take an earlier one, as with --restore-file, or a copy of it"
+
+
+def install() -> None:
+    """Let fairseq load what it saves, tell damage, write whole files, and show the task what training goes on from."""
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+    from fairseq.trainer import Trainer
+
+    _allow_types()
+    save, load, go_on = (
+        checkpoint_utils._torch_persistent_save,
+        checkpoint_utils.load_checkpoint_to_cpu,
+        Trainer.load_checkpoint,
+    )
+
+    class WholeCopies(PathManager):
+        """A kill leaves every checkpoint whole: ``checkpoint_last.pt`` and ``checkpoint_best.pt``, too.
+
+        fairseq writes one file beside its place and renames it, and copies it over the others, which a kill leaves in
+        part. The copies, too, are made beside their places.
+        """
+
+        @staticmethod
+        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+            if not overwrite or not PathManager.supports_rename(dst_path):
+                return PathManager.copy(src_path, dst_path, overwrite=overwrite)
+            copied = PathManager.copy(src_path, f"{dst_path}.tmp", overwrite=True)
+            PathManager.rename(f"{dst_path}.tmp", dst_path)
+            return copied
+
+    @functools.wraps(save)
+    def save_from_the_start(obj: Any, f: Any) -> None:
+        """A second attempt writes over the first: fairseq writes it after what there is of that."""
+        if isinstance(f, str) or not f.seekable():
+            save(obj, f)
+            return
+        start = f.tell()
+        for seconds in (2.5, 2.5, None):
+            try:
+                torch.save(obj, f)
+                return
+            except Exception:
+                if seconds is None:
+                    raise
+                time.sleep(seconds)
+                f.seek(start)
+                f.truncate()
+
+    @functools.wraps(load)
+    def load_checked(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """A damaged checkpoint is an error wherever fairseq reads it: PyTorch does not compare the archive's CRCs."""
+        local = PathManager.get_local_path(path)
+        check_archive(local)
+        try:
+            return load(path, *args, **kwargs)
+        except Exception:
+            without_numbers(local)  # says what is wrong with the file, if it is the file
+            raise
+
+    @functools.wraps(go_on)
+    def ask_the_task(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        """The task looks at a checkpoint that training goes on from, or begins with (``--finetune-from-model``).
+
+        fairseq's trainer keeps the state of the task in checkpoints and shows it to nobody.
+        """
+        check = getattr(self.task, "check_checkpoint", None)
+        if check is not None and PathManager.isfile(filename):
+            check(without_numbers(PathManager.get_local_path(filename)), self.cfg.model, filename)
+        return go_on(self, filename, *args, **kwargs)
+
+    checkpoint_utils.PathManager = WholeCopies  # of this module of fairseq alone
+    checkpoint_utils._torch_persistent_save = save_from_the_start
+    checkpoint_utils.load_checkpoint_to_cpu = load_checked
+    Trainer.load_checkpoint = ask_the_task
+
+
+def _allow_types() -> None:
+    """Let ``torch.load(weights_only=True)`` rebuild the types that fairseq saves: options, metrics, optimizer state.
+
+    Each entry was found necessary: options are a Namespace or an omegaconf tree; ``--eval-bleu`` logs numpy counts;
+    a resume on a rank above 0 receives placeholders. None of them runs code when it is loaded.
+    """
+    from fairseq.distributed.utils import _TensorPlaceholder
+    from omegaconf import DictConfig, ListConfig
+    from omegaconf.base import ContainerMetadata, Metadata
+    from omegaconf.nodes import AnyNode
+
+    # What rebuilds NumPy's arrays and numbers, under its name before NumPy 2 and since: a checkpoint may have either.
+    rebuild = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
+    numpy_names = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in rebuild for core in ("core", "_core")]
+    arrays = [np.ndarray, np.dtype, *numpy_names, np.dtypes.Int64DType, np.dtypes.Float64DType]
+    options = [argparse.Namespace, DictConfig, ListConfig, ContainerMetadata, Metadata, AnyNode, Any]
+    plain = [dict, list, int, collections.defaultdict, _TensorPlaceholder]
+    torch.serialization.add_safe_globals([*arrays, *options, *plain])
+
+
+def without_numbers(path: str) -> dict[str, Any]:
+    """A checkpoint whose tensors are still in the file.
+
+    Raises:
+        SyntaxDataError: it is no checkpoint, or a part of one
+    """
+    try:
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # of PyTorch before 1.6, as a whole
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what unpickling meets in a damaged file may be any
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        foreign = next((line for line in lines if "Unsupported global" in line or "Unsupported class" in line), None)
+        if foreign is not None:
+            raise SyntaxDataError(f"holds what is not loaded from a checkpoint: {foreign}", path=path) from error
+        raise SyntaxDataError(
+            f"no checkpoint that can be read: {lines[0] if lines else 'it ends too early'}",
+            path=path,
+            hint=_EARLIER,
+        ) from error
+
+
+def check_archive(path: str | os.PathLike[str]) -> None:
+    """Make sure that a checkpoint's archive is as it was written; one of before PyTorch 1.6 has nothing to tell by.
+
+    Raises:
+        SyntaxDataError: a record is not what its CRC says, or the archive has no end
+    """
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) != b"PK\x03\x04":
+                return
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # what is met in a damaged archive may be any
+        raise SyntaxDataError(f"no checkpoint that can be read: {error}", path=path, hint=_EARLIER) from error
+    if damaged is not None:
+        raise SyntaxDataError(f"is damaged: {damaged} is not what was written", path=path, hint=_EARLIER)

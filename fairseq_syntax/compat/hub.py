@@ -1,0 +1,35 @@
+"""fairseq's hub interface: ``from_pretrained(…).translate("raw text")`` parses and cuts the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq import hub_utils
+from torch import Tensor
+
+
+class GeneratorHubInterface(hub_utils.GeneratorHubInterface):
+    """fairseq's, which knows ``--bpe`` alone and would take each word for a piece; here raw text is the task's."""
+
+    def __init__(self, cfg: Any, task: Any, models: Any) -> None:
+        super().__init__(cfg, task, models)
+        self.bpe: Any
+        self._cuts = self.bpe is None and hasattr(task, "encode_raw")
+        if self._cuts:
+            self.bpe = task.build_bpe(cfg.bpe)
+
+    def encode(self, sentence: str) -> Tensor:
+        """Tokens [T] of a text."""
+        return self.task.encode_raw([sentence])[0] if self._cuts else super().encode(sentence)
+
+    def sample(self, sentences: Any, beam: int = 1, verbose: bool = False, **kwargs: Any) -> Any:
+        """The best translation of each text, or of one."""
+        if not self._cuts or isinstance(sentences, str):
+            return super().sample(sentences, beam, verbose, **kwargs)
+        hypotheses = self.generate(self.task.encode_raw(sentences), beam, verbose, **kwargs)
+        return [self.decode(best[0]["tokens"]) for best in hypotheses]
+
+
+def install() -> None:
+    """Let fairseq make this interface."""
+    hub_utils.GeneratorHubInterface = GeneratorHubInterface

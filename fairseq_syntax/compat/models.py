@@ -1,0 +1,81 @@
+"""Models: fairseq's own in an ensemble with ours, dropout by fairseq's names, and files of embeddings."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import read_lines
+
+
+def install() -> None:
+    """Let ``--encoder-embed-path`` take files with and without a first line of sizes, which fairseq skips unseen."""
+    from fairseq import utils
+
+    utils.parse_embedding = parse_embedding
+
+
+def parse_embedding(embed_path: str) -> dict[str, Tensor]:
+    """The vectors of words, from a file whose first line may be their number and size.
+
+    Raises:
+        SyntaxDataError: a line is not a word and a vector of the size of the first
+    """
+    vectors: dict[str, Tensor] = {}
+    size = None
+    for number, line in enumerate(read_lines(embed_path), start=1):
+        word, *numbers = line.rstrip().split(" ")
+        if number == 1 and len(numbers) == 1 and (word + numbers[0]).isdigit():
+            continue
+        try:
+            vectors[word] = torch.tensor([float(value) for value in numbers])
+        except ValueError as error:
+            raise SyntaxDataError(f"not a word and its vector: {error}", path=embed_path, line=number) from None
+        size = len(numbers) if size is None else size
+        if len(numbers) != size:
+            message = f"a vector of {len(numbers)} numbers, and that of the first word has {size}"
+            raise SyntaxDataError(message, path=embed_path, line=number)
+    return vectors
+
+
+def ignore_syntax(model: nn.Module) -> None:
+    """Let a model of fairseq's own be in an ensemble with one of ours.
+
+    The search gives all encoders the same batch, and scoring all models; what knows no ``src_syntax`` is to go without.
+    """
+    encoder = getattr(model, "encoder", None)
+    if encoder is None or "src_syntax" in inspect.signature(encoder.forward).parameters:
+        return
+    encode, forward = encoder.forward_non_torchscript, model.forward
+
+    def encode_without_syntax(net_input: Mapping[str, Tensor]) -> Any:
+        return encode({name: value for name, value in net_input.items() if name != "src_syntax"})
+
+    @functools.wraps(forward)  # those who ask see the names that it takes
+    def without_syntax(*arguments: Any, src_syntax: Any = None, **inputs: Any) -> Any:
+        return forward(*arguments, **inputs)
+
+    encoder.forward_non_torchscript = encode_without_syntax
+    model.forward = without_syntax  # type: ignore[method-assign]
+
+
+def name_dropouts(model: nn.Module) -> None:
+    """Let ``--retain-dropout-modules`` find the dropout of our modules by the name of fairseq's, which they extend.
+
+    fairseq looks for the name of the class that a dropout was made in: ``TransformerEncoder``, and not ours.
+    """
+    from fairseq.models.transformer import transformer_decoder, transformer_encoder
+    from fairseq.modules import FairseqDropout
+
+    for module in model.modules():
+        base = next((c for c in type(module).__mro__ if c.__module__.startswith("fairseq.")), None)
+        for child in module.children():
+            if base not in (None, type(module)) and isinstance(child, FairseqDropout):
+                name = transformer_encoder.module_name_fordropout(base.__name__)
+                child.module_name = transformer_decoder.module_name_fordropout(name)

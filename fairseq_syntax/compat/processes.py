@@ -1,0 +1,115 @@
+"""Processes: several of them where there is no GPU, a training after another in one, and the limit of open files."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import socket
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from fairseq_syntax.errors import SyntaxDataError
+
+
+def install() -> None:
+    """Let several processes run where there is no GPU, and each training begin by itself."""
+    if not torch.cuda.is_available():
+        _run_without_gpus()
+    _begin_trainings_anew()
+
+
+def _run_without_gpus() -> None:
+    """Let fairseq's commands run in several processes where there is no GPU, as they do where there are some.
+
+    fairseq counts processes by GPUs: it stops at an assertion, starts none and ends, or trains once in every process of
+    ``torchrun``; and its default, ``--ddp-backend pytorch_ddp``, names a GPU to PyTorch.
+    """
+    from fairseq.distributed import utils
+    from fairseq.models import distributed_fairseq_model as wrapping
+
+    original, wrapper = utils.call_main, wrapping.DistributedDataParallel
+
+    def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
+        if _start_processes(cfg.distributed_training, cfg.common.tpu):
+            options = cfg.distributed_training
+            kwargs["start_rank"], options.distributed_rank = 0, None
+            torch.multiprocessing.spawn(
+                utils.distributed_main, args=(main, cfg, kwargs), nprocs=options.distributed_world_size
+            )
+        else:
+            original(cfg, main, **kwargs)
+
+    def on_cpus(*args: Any, **kwargs: Any) -> nn.Module:
+        return wrapper(*args, **{**kwargs, "device_ids": None, "output_device": None})
+
+    utils.call_main = call_main
+    wrapping.DistributedDataParallel = on_cpus
+
+
+def _start_processes(options: Any, tpu: bool) -> bool:
+    """Complete fairseq's options of several processes on CPUs; whether they are still to be started.
+
+    Raises:
+        SyntaxDataError: nothing says how many processes belong to this machine
+    """
+    if tpu:
+        return False
+    launched = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}
+    # A launcher of one process sets them too; that one has nobody to talk to.
+    if options.distributed_init_method is None and launched and int(os.environ["WORLD_SIZE"]) > 1:
+        options.distributed_init_method = "env://"
+        options.distributed_world_size = int(os.environ["WORLD_SIZE"])
+        options.distributed_rank = int(os.environ["RANK"])
+        options.distributed_no_spawn = True
+    if options.distributed_world_size <= 1:
+        return False
+    options.distributed_backend = "gloo"
+    if options.distributed_no_spawn:
+        return False
+    if options.distributed_init_method is not None or options.distributed_port > 0:
+        raise SyntaxDataError(
+            "without GPUs, fairseq does not know how many processes to start here",
+            hint="start each by torchrun, or give --distributed-no-spawn and --distributed-rank to each",
+        )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        options.distributed_init_method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    return True
+
+
+def _begin_trainings_anew() -> None:
+    """Let a training begin without the best score of the last one of this process, to which fairseq compares its own.
+
+    As in a sweep of fairseq-hydra-train, of which the second run would keep no best checkpoint. And whether checkpoints
+    can be written is asked by our task, which knows whether there will be any.
+    """
+    from fairseq import checkpoint_utils
+
+    verify = checkpoint_utils.verify_checkpoint_directory
+
+    @functools.wraps(verify)
+    def verify_checkpoint_directory(save_dir: str) -> None:
+        check_open_files()
+        with suppress(OSError):
+            verify(save_dir)
+        if hasattr(checkpoint_utils.save_checkpoint, "best"):
+            del checkpoint_utils.save_checkpoint.best
+
+    checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
+
+
+def check_open_files(wanted: int = 128) -> None:
+    """Raise the limit of open files as far as the system lets it.
+
+    Raises:
+        SyntaxDataError: it is so low that a worker that loads data would fail at it, for which training waits for ever
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise SyntaxDataError(f"only {hard} files may be open at a time: {wanted} are wanted", hint="ulimit -n 1024")
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
