@@ -17,9 +17,9 @@ import pyarrow as pa
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
 from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter, spaces_before
-from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import Buffers, list_numbers, pack, relabelled
+from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, tokens_fingerprint

@@ -9,14 +9,14 @@ import numpy as np
 from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
-from fairseq_syntax.corpus.store import SyntaxStore
-from fairseq_syntax.corpus.store.flat import FlatSyntax, concatenate
+from fairseq_syntax.corpus.store.flat import concatenate
 from fairseq_syntax.corpus.store.schema import sizes_fingerprint
 from fairseq_syntax.data.batch import PackedSyntax, in_one_transfer, pack
 from fairseq_syntax.errors import SyntaxDataError
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.store.memory import MemoryStore
+    from fairseq_syntax.corpus.store.reader import SyntaxStore
 
 
 class SideSyntax:
@@ -52,17 +52,10 @@ class SideSyntax:
         else:
             part = np.searchsorted(self._ends, numbers, side="right")
             within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
-            flat = _concatenate(self.stores, part, within, self.arcs)
+            seams = np.flatnonzero(np.diff(part)) + 1
+            runs = zip(np.split(part, seams), np.split(within, seams))
+            flat = concatenate([self.stores[p[0]].fetch(w, arcs=self.arcs) for p, w in runs])
         return pack(flat)
-
-
-def _concatenate(
-    stores: Sequence[SyntaxStore | MemoryStore], part: np.ndarray, within: np.ndarray, arcs: bool
-) -> FlatSyntax[np.ndarray]:
-    """Fetch from several stores; sentence by sentence only at their seams."""
-    seams = np.flatnonzero(np.diff(part)) + 1
-    runs = zip(np.split(part, seams), np.split(within, seams))
-    return concatenate([stores[p[0]].fetch(w, arcs=arcs) for p, w in runs])
 
 
 def check_against_tokens(
@@ -89,23 +82,15 @@ def check_against_tokens(
     hint = "run fairseq-syntax binarize on this dataset"
     if len(store) != len(sizes):
         raise SyntaxDataError(f"holds {len(store)} sentences, the tokens {len(sizes)}", path=store.path, hint=hint)
-    if store.metadata["tokens"] != sizes_fingerprint(sizes):
-        raise SyntaxDataError(
-            "was made from another segmentation: its sentences have other lengths", path=store.path, hint=hint
-        )
-    made_from = store.metadata.get("tokens_content")
-    if content and made_from and content != made_from:
-        raise SyntaxDataError(
-            "was made beside other tokens: they are as long, but not the same", path=store.path, hint=hint
-        )
-    made_by = store.metadata.get("segmentation_fingerprint")
-    if segmentation and made_by and segmentation != made_by:
-        raise SyntaxDataError(
-            "was made with another segmentation model than the one beside it", path=store.path, hint=hint
-        )
-    known = store.metadata.get("dictionary_fingerprint")
-    if dictionary_fingerprint and known and known != dictionary_fingerprint:
-        raise SyntaxDataError("was made with another dictionary", path=store.path, hint=hint)
+    for key, here, message in (
+        ("tokens", sizes_fingerprint(sizes), "from another segmentation: its sentences have other lengths"),
+        ("tokens_content", content, "beside other tokens: they are as long, but not the same"),
+        ("segmentation_fingerprint", segmentation, "with another segmentation model than the one beside it"),
+        ("dictionary_fingerprint", dictionary_fingerprint, "with another dictionary"),
+    ):
+        recorded = store.metadata.get(key)
+        if here and recorded and here != recorded:
+            raise SyntaxDataError(f"was made {message}", path=store.path, hint=hint)
     if labels is not None and store.labels != labels:
         raise SyntaxDataError(
             "was made with other labels than those beside it",

@@ -1,23 +1,23 @@
-"""A binarized data directory: what lies beside fairseq's token datasets, and the syntax of a split."""
+"""A binarized data directory: its files by their names, whether they are those that were made, and a split's syntax."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, store_path
-from fairseq_syntax.data.data_files import check_language, check_split, tokens_of
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256
-from fairseq_syntax.runtime.manifest import file_checksum
+from fairseq_syntax.runtime.manifest import Manifest, file_checksum
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 def segmentation_path(directory: str | os.PathLike[str], lang: str) -> str:
     """Where a directory keeps the segmentation of a language."""
     return os.path.join(directory, f"segmentation.{lang}.json")
+
+
+def language_files(lang: str) -> tuple[str, ...]:
+    """What a directory has of a language beside the text: dictionary, labels, segmentation."""
+    return f"dict.{lang}.txt", f"labels.{lang}.json", f"segmentation.{lang}.json", f"segmentation.{lang}.model"
+
+
+def split_files(split: str, source_lang: str, target_lang: str | None, *, combine: bool = False) -> re.Pattern[str]:
+    """The names of the tokens, alignments and stores of a split; with ``combine`` of ``train1`` and so on, too."""
+    pair, number = re.escape(f"{source_lang}-{target_lang}"), r"\d*" if combine else ""
+    return re.compile(rf"{re.escape(split)}{number}(\.align)?\.{pair}\..+\Z")
 
 
 def file_fingerprint(path: str) -> str:
@@ -78,7 +89,7 @@ class DataDirectory:
 
     def _segmenter(self, side: str) -> Segmenter | None:
         """The segmentation of a side; None where the directory has none."""
-        path = segmentation_path(self.path, self.langs[side])
+        path = self.segmentation_path(side)
         if not os.path.exists(path):
             return None
         from fairseq_syntax.corpus.segmentation import load_segmenter
@@ -89,41 +100,9 @@ class DataDirectory:
         """The segmentation of a side."""
         return segmentation_path(self.path, self.langs[side])
 
-    def check_language_files(self) -> None:
-        """Check that dictionaries, labels and segmentations are those that were made. Raises SyntaxDataError."""
-        check_language(self.path, *self.langs.values())
-
-    def check_files(self, split: str, *, combine: bool, mmap: bool) -> dict[str, str]:
-        """Check that the tokens of a split are those that were made, and all that goes with them.
-
-        Args:
-            combine: whether ``train1`` and so on are read with ``train``
-            mmap: whether they are of ``--dataset-impl mmap``, whose indexes are looked at, too
-
-        Returns:
-            checksums of the token files by path, where the directory has a manifest
-
-        Raises:
-            SyntaxDataError: a file is missing, damaged or another one
-        """
-        from fairseq_syntax.data.tokens import check_tokens  # imports all that makes such datasets
-
-        self.check_language_files()
-        checksums = check_split(self.path, split, *self.langs.values(), combine=combine)
-        if mmap:
-            for name in tokens_of(self.path, split, *self.langs.values(), combine=combine):
-                check_tokens(os.path.join(self.path, name))
-        return checksums
-
     def dictionary_path(self, side: str) -> str:
         """The dictionary of a side."""
         return os.path.join(self.path, f"dict.{self.langs[side]}.txt")
-
-    def splits(self) -> list[str]:
-        """The names of the splits that have token datasets."""
-        source, target = self.langs.values()
-        names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
-        return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
 
     def store_path(self, split: str, side: str) -> str:
         """The syntax of a side of a split; that of the opposite direction serves too, as fairseq's datasets do."""
@@ -131,6 +110,71 @@ class DataDirectory:
         straight = store_path(self.path, split, source, target, lang)
         reverse = store_path(self.path, split, target, source, lang)
         return reverse if os.path.exists(reverse) and not os.path.exists(straight) else straight
+
+    def splits(self) -> list[str]:
+        """The names of the splits that have token datasets."""
+        source, target = self.langs.values()
+        names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
+        return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
+
+    # -- are they the files that were made? --------------------------------------------------------------------------
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        return Manifest.read(self.path) or Manifest(self.path, {})
+
+    def check_language_files(self) -> None:
+        """Check that dictionaries, labels and segmentations are those that were made. Raises SyntaxDataError."""
+        self._manifest.check((name for lang in self.langs.values() for name in language_files(lang)), once=True)
+
+    def check_files(self, split: str, *, combine: bool, mmap: bool) -> dict[str, str]:
+        """Check that the tokens of a split are those that were made, and all that goes with them.
+
+        Stores are left to their reader, which verifies each block that it reads.
+
+        Args:
+            combine: whether ``train1`` and so on are read with ``train``
+            mmap: whether they are of ``--dataset-impl mmap``; then an index that no checksum vouches for is looked at
+
+        Returns:
+            checksums of the token files by path, where the directory has a manifest
+
+        Raises:
+            SyntaxDataError: a file is missing, damaged or another one
+        """
+        self.check_language_files()
+        source, target = self.langs.values()
+        tokens = [name for name in self._manifest.files if name.endswith((".bin", ".idx"))]
+        straight = split_files(split, source, target, combine=combine)
+        reverse = split_files(split, target, source, combine=combine)
+        names = [name for name in tokens if straight.match(name)] or [name for name in tokens if reverse.match(name)]
+        checksums = self._manifest.check(names, once=True)
+        unknown = [n for n in self._token_datasets(split, combine) if not {f"{n}.idx", f"{n}.bin"} <= checksums.keys()]
+        if mmap and unknown:
+            from fairseq_syntax.data.tokens import check_tokens  # imports all that makes such datasets
+
+            for name in unknown:
+                check_tokens(os.path.join(self.path, name))
+        return {os.path.join(self.path, name): checksum for name, checksum in checksums.items()}
+
+    def _token_datasets(self, split: str, combine: bool) -> Iterator[str]:
+        """The token datasets that fairseq reads of a split, without ``.bin`` and ``.idx``.
+
+        Of a target, one whose index is there: a source may be without one.
+        """
+        source, target = self.langs.values()
+        for number in count():
+            parts = [f"{split}{number or ''}.{pair}" for pair in (f"{source}-{target}", f"{target}-{source}")]
+            part = next((p for p in parts if os.path.exists(os.path.join(self.path, f"{p}.{source}.idx"))), None)
+            if part is None:
+                return
+            yield f"{part}.{source}"
+            if os.path.exists(os.path.join(self.path, f"{part}.{target}.idx")):
+                yield f"{part}.{target}"
+            if not combine:
+                return
+
+    # -- syntax ------------------------------------------------------------------------------------------------------
 
     def side_syntax(
         self,
@@ -157,6 +201,7 @@ class DataDirectory:
         """
         from fairseq.data import ConcatDataset  # takes seconds to import
 
+        from fairseq_syntax.corpus.store.reader import SyntaxStore
         from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
 
         parts = tokens.datasets if isinstance(tokens, ConcatDataset) else [tokens]

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_syntax.corpus.store.schema import WORD_LIMITS
-from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open
 
@@ -50,9 +49,9 @@ class LabelInventory:
 
     def id(self, column: str, label: str) -> int:
         """The id of a label, a new one unless the inventory is frozen; unknown labels are counted."""
-        known = self._ids[column].get(label)
-        if known is not None:
-            return known
+        number = self._ids[column].get(label)
+        if number is not None:
+            return number
         if label == "_":
             return 0
         if self.frozen:
@@ -69,8 +68,8 @@ class LabelInventory:
 
     def ids(self, column: str, labels: Sequence[str]) -> list[int]:
         """As :meth:`id`, of several."""
-        known = self._ids[column]
-        return [known[label] if label in known else self.id(column, label) for label in labels]
+        numbers = self._ids[column]
+        return [numbers[label] if label in numbers else self.id(column, label) for label in labels]
 
     def add(self, labels: Mapping[str, Sequence[str]]) -> None:
         """Give ids to labels, by column, that have none yet."""
@@ -84,9 +83,9 @@ class LabelInventory:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the inventory as JSON; the file appears whole or not at all."""
-        known = {} if self.parsed_with is None else {"parsed_with": dict(self.parsed_with)}
+        options = {} if self.parsed_with is None else {"parsed_with": dict(self.parsed_with)}
         with atomic_open(path) as f:
-            json.dump({**self.labels, **known}, f, ensure_ascii=False, indent=1)
+            json.dump({**self.labels, **options}, f, ensure_ascii=False, indent=1)
             f.write("\n")
 
     @classmethod
@@ -119,11 +118,12 @@ class LabelInventory:
 
     def note_parse(self, path: str) -> None:
         """Note by which options a file was parsed; texts of one model are parsed by the same."""
-        own = parsed_with(path)
-        if self.parsed_with is None:
-            self.parsed_with = own
-        elif own is not None and own != self.parsed_with:
-            before = self.parsed_with
-            names = [name for name in {**before, **own} if before.get(name) != own.get(name)]
-            of = {name: f"{own.get(name)}, not {before.get(name)}" for name in names}
-            logger.warning("%s was parsed with other options than the first text: %s", path, of)
+        from fairseq_syntax.corpus.title import parsed_with
+
+        options, before = parsed_with(path), self.parsed_with
+        if before is None:
+            self.parsed_with = options
+        elif options is not None and options != before:
+            names = [name for name in {**before, **options} if before.get(name) != options.get(name)]
+            differences = {name: f"{options.get(name)}, not {before.get(name)}" for name in names}
+            logger.warning("%s was parsed with other options than the first text: %s", path, differences)

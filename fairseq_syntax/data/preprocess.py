@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_syntax.corpus.store import store_path
+from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
-from fairseq_syntax.data.data_files import note_data
+from fairseq_syntax.data.directory import language_files, split_files
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
@@ -30,6 +30,7 @@ from fairseq_syntax.runtime.files import (
     remove_folder,
 )
 from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.manifest import note_files
 from fairseq_syntax.runtime.workers import Workers
 
 TASK = "syntax_translation"
@@ -45,26 +46,37 @@ class Side(NamedTuple):
     parse: str
 
 
+def languages(args: Namespace) -> list[str]:
+    """The languages that a run of ``fairseq-preprocess`` makes data of: the source and, if there is one, the target."""
+    return [args.source_lang] if args.only_source or not args.target_lang else [args.source_lang, args.target_lang]
+
+
+def splits(args: Namespace) -> Iterator[tuple[str, str]]:
+    """The splits that a run of ``fairseq-preprocess`` makes, and the prefix of each one's files of text."""
+    for kind, prefixes in (("train", args.trainpref), ("valid", args.validpref), ("test", args.testpref)):
+        for number, prefix in enumerate(prefixes.split(",") if prefixes else []):
+            yield f"{kind}{number or ''}", prefix
+
+
 def sides(args: Namespace) -> Iterator[Side]:
     """What is to be binarized: the sides of each split that are parsed.
 
     Raises:
         SyntaxDataError: neither side of a split has a parse
     """
-    langs = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    langs = languages(args)
     for lang in langs:
-        for kind, prefixes in (("train", args.trainpref), ("valid", args.validpref), ("test", args.testpref)):
-            for number, prefix in enumerate(prefixes.split(",") if prefixes else []):
-                tokens = f"{prefix}.{lang}"
-                side = Side(f"{kind}{number or ''}", lang, tokens, tokens + PARSE_SUFFIX)
-                if os.path.exists(side.parse):
-                    yield side
-                elif not any(os.path.exists(f"{prefix}.{other}{PARSE_SUFFIX}") for other in langs):
-                    raise SyntaxDataError(
-                        "the source has no parse, and neither has the target",
-                        path=side.parse,
-                        hint="run fairseq-syntax parse and fairseq-syntax segment; --task translation needs none",
-                    )
+        for split, prefix in splits(args):
+            tokens = f"{prefix}.{lang}"
+            side = Side(split, lang, tokens, tokens + PARSE_SUFFIX)
+            if os.path.exists(side.parse):
+                yield side
+            elif not any(os.path.exists(f"{prefix}.{other}{PARSE_SUFFIX}") for other in langs):
+                raise SyntaxDataError(
+                    "the source has no parse, and neither has the target",
+                    path=side.parse,
+                    hint="run fairseq-syntax parse and fairseq-syntax segment; --task translation needs none",
+                )
 
 
 def check_text(args: Namespace) -> None:
@@ -74,25 +86,23 @@ def check_text(args: Namespace) -> None:
         SyntaxDataError: a side is missing, empty or not UTF-8, the two sides differ in their number of lines, or
             splits are cut by two models
     """
-    given = list(filter(None, (args.trainpref, args.validpref, args.testpref)))
-    for lang in [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]:
-        check_segmentation([f"{prefix}.{lang}" for prefixes in given for prefix in prefixes.split(",")], lang)
-    for prefixes in given:
-        for prefix in prefixes.split(","):
-            lines = {}
-            align = f"{prefix}.{args.align_suffix}" if getattr(args, "align_suffix", None) else ""
-            for lang in [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]:
-                path = f"{prefix}.{lang}"
-                lines[path] = sum(1 for _ in read_lines(path))
-                if not lines[path]:
-                    raise SyntaxDataError("the file is empty", path=path)
-            if os.path.exists(align) and (n := sum(1 for _ in read_lines(align))) != (due := max(lines.values())):
-                raise SyntaxDataError(f"has {n} lines of links, and the text {due}", path=align)
-            if len(set(lines.values())) > 1:
-                (source, n), (target, m) = lines.items()
-                raise SyntaxDataError(
-                    f"has {m} lines, but {source} has {n}", path=target, hint="the two sides go line by line"
-                )
+    for lang in languages(args):
+        check_segmentation([f"{prefix}.{lang}" for _, prefix in splits(args)], lang)
+    for _, prefix in splits(args):
+        texts = [f"{prefix}.{lang}" for lang in languages(args)]
+        align = f"{prefix}.{args.align_suffix}" if getattr(args, "align_suffix", None) else ""
+        lines = {path: sum(1 for _ in read_lines(path)) for path in texts}
+        for path in texts:
+            if not lines[path]:
+                raise SyntaxDataError("the file is empty", path=path)
+        if os.path.exists(align) and (n := sum(1 for _ in read_lines(align))) != (due := max(lines.values())):
+            raise SyntaxDataError(f"has {n} lines of links, and the text {due}", path=align)
+        if lines[texts[0]] != lines[texts[-1]]:
+            raise SyntaxDataError(
+                f"has {lines[texts[-1]]} lines, but {texts[0]} has {lines[texts[0]]}",
+                path=texts[-1],
+                hint="the two sides go line by line",
+            )
 
 
 def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> None:
@@ -105,18 +115,18 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
         labels = inventories.get(side.lang)
         path = labels_path(args.destdir, side.lang)
         if labels is None:
-            given = args.source_labels if side.lang == args.source_lang else args.target_labels
-            if given or side.split != "train":
-                labels = LabelInventory.load(given or path)
+            labels_file = args.source_labels if side.lang == args.source_lang else args.target_labels
+            if labels_file or side.split != "train":
+                labels = LabelInventory.load(labels_file or path)
             else:
                 labels = LabelInventory()
             inventories[side.lang] = labels
             copy_segmentation(os.path.dirname(side.tokens) or ".", args.destdir, side.lang)
         out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         dictionary = os.path.join(args.destdir, f"dict.{side.lang}.txt")
-        given = {"lang": side.lang, "dictionary": dictionary, "workers": workers or args.workers}
         labels.note_parse(side.parse)
-        summary = binarize(side.tokens, side.parse, out, labels, **given)
+        options = {"lang": side.lang, "dictionary": dictionary, "workers": workers or args.workers}
+        summary = binarize(side.tokens, side.parse, out, labels, **options)
         logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
         if labels.unknown:
             logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
@@ -124,11 +134,14 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
         labels.save(path)
         # The other splits must agree with the training data, for which ids are assigned.
         labels.frozen = True
-    for lang in [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]:
-        if lang and lang not in inventories:
-            first = next(p for p in (args.trainpref, args.validpref, args.testpref) if p)
-            copy_segmentation(os.path.dirname(first.split(",")[0]) or ".", args.destdir, lang)
-    note_data(args)
+    for lang in languages(args):
+        if lang not in inventories:
+            _, first = next(splits(args))
+            copy_segmentation(os.path.dirname(first) or ".", args.destdir, lang)
+    names = [name for lang in languages(args) for name in language_files(lang)]
+    for split, _ in splits(args):
+        names += filter(split_files(split, args.source_lang, args.target_lang).match, os.listdir(args.destdir))
+    note_files(args.destdir, names)
 
 
 def train_command(destdir: str) -> str:
@@ -145,10 +158,10 @@ def check_dataset(args: Namespace) -> None:
     """
     from fairseq_syntax.data.tokens import load_tokens
 
-    found = list(sides(args))
-    if not found:
+    parsed_sides = list(sides(args))
+    if not parsed_sides:
         raise SyntaxDataError("nothing to binarize", hint="name files with --trainpref, --validpref or --testpref")
-    for side in found:
+    for side in parsed_sides:
         prefix = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         prefix = prefix.removesuffix(".syntax.arrow")
         dataset = load_tokens(prefix)
@@ -220,11 +233,11 @@ def _symbols(path: str | os.PathLike[str]) -> list[str]:
     return list(load_dictionary(path).symbols)
 
 
-def _clear_joined(given: str, other: Path, option: str) -> None:
+def _clear_joined(dictionary: str, other: Path, option: str) -> None:
     """Removes the other language's copy of a joined dictionary that is given: fairseq refuses to begin where it is.
 
     Args:
-        given: the dictionary
+        dictionary: the one that is given
         other: ``dict.LANG.txt`` of the language whose option was not given
         option: that option
 
@@ -233,12 +246,12 @@ def _clear_joined(given: str, other: Path, option: str) -> None:
     """
     if not other.exists():
         return
-    if os.path.samefile(given, other):
-        raise SyntaxDataError("is the dictionary of the other language", path=given, hint=f"give it by {option}")
+    if os.path.samefile(dictionary, other):
+        raise SyntaxDataError("is the dictionary of the other language", path=dictionary, hint=f"give it by {option}")
     content = other.read_bytes()
-    cut_off = not content.endswith(b"\n") and Path(given).read_bytes().startswith(content)  # by a kill
-    if not cut_off and _symbols(other) != _symbols(given):
-        raise SyntaxDataError(f"exists, and is another dictionary than {given}", path=other, hint="remove it")
+    cut_off = not content.endswith(b"\n") and Path(dictionary).read_bytes().startswith(content)  # by a kill
+    if not cut_off and _symbols(other) != _symbols(dictionary):
+        raise SyntaxDataError(f"exists, and is another dictionary than {dictionary}", path=other, hint="remove it")
     other.unlink()
 
 
@@ -250,15 +263,15 @@ def _resume_dictionaries(args: Namespace) -> list[Step]:
     Raises:
         SyntaxDataError: there is one that was made from another text or with other options
     """
-    langs = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    langs = languages(args)
     options = {args.source_lang: "srcdict", args.target_lang: "tgtdict"}
-    given = {lang: getattr(args, options[lang]) for lang in langs}
-    if args.joined_dictionary and any(given.values()):
-        for lang in (lang for lang in langs if not given[lang]):
-            one = next(filter(None, given.values()))
+    chosen = {lang: getattr(args, options[lang]) for lang in langs}
+    if args.joined_dictionary and any(chosen.values()):
+        for lang in (lang for lang in langs if not chosen[lang]):
+            one = next(filter(None, chosen.values()))
             _clear_joined(one, Path(args.destdir, f"dict.{lang}.txt"), f"--{options[lang]}")
         return []
-    groups = [langs] if args.joined_dictionary else [[lang] for lang in langs if not given[lang]]
+    groups = [langs] if args.joined_dictionary else [[lang] for lang in langs if not chosen[lang]]
     to_make = []
     for group in groups:
         step = _dictionary_step(args, group)

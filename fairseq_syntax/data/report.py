@@ -12,9 +12,8 @@ import numpy as np
 
 from fairseq_syntax.corpus.conllu import MASS_TOLERANCE
 from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter, unescape
-from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatArcs, FlatSyntax
-from fairseq_syntax.corpus.store.reader import release_pages
+from fairseq_syntax.corpus.store.reader import SyntaxStore, release_pages
 from fairseq_syntax.corpus.tree_drawing import draw_tree
 from fairseq_syntax.data.dataset import check_against_tokens
 from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, tokens_fingerprint
@@ -37,10 +36,10 @@ def find_stores(path: str | os.PathLike[str]) -> list[str]:
     """
     if not os.path.isdir(path):
         return [os.fspath(path)]
-    found = sorted(str(file) for file in Path(path).glob(f"*{SUFFIX}"))
-    if not found:
+    stores = sorted(str(file) for file in Path(path).glob(f"*{SUFFIX}"))
+    if not stores:
         raise SyntaxDataError(f"no store (*{SUFFIX}) in this folder", path=path, hint="run fairseq-syntax binarize")
-    return found
+    return stores
 
 
 def check_directory(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -64,7 +63,6 @@ class Tokens:
 
     Attributes:
         dictionary_path: ``dict.LANG.txt``
-        kind: of the segmentation, ``sentencepiece`` or ``subword_nmt``; None where the folder has none
         segmentation: its fingerprint; None where the folder has none
 
     Raises:
@@ -82,9 +80,7 @@ class Tokens:
         self.dictionary = load_dictionary(self.dictionary_path)
         self.dataset = load_tokens(self.prefix)
         about = segmentation_path(folder, lang)
-        segmenter = load_segmenter(about) if os.path.exists(about) else None
-        self.kind = segmenter.kind if segmenter else None
-        self.segmentation = segmenter.fingerprint if segmenter else None
+        self.segmentation = load_segmenter(about).fingerprint if os.path.exists(about) else None
 
     def release(self) -> None:
         """Gives back the memory of what was read so far, as a store does."""
@@ -150,7 +146,7 @@ def describe(store: SyntaxStore, longest: int = 5) -> Description:
     for first, flat in _blocks(store):
         most = np.argsort(-flat.n_words, kind="stable")[:longest].tolist()
         about.longest += [(int(flat.n_words[i]), first + i + 1) for i in most]
-        about.longest = sorted(about.longest, key=lambda found: -found[0])[:longest]
+        about.longest = sorted(about.longest, key=lambda entry: -entry[0])[:longest]
         about.empty += int((flat.n_words == 0).sum())
         about.words += len(flat.pieces)
         about.pieces += int(flat.pieces.sum())
@@ -246,9 +242,9 @@ def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> 
 def check(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
     """Everything that is wrong with a store, in words: in itself, and against the token dataset beside it.
 
-    Each sentence's pieces must be as many as its tokens, and its words must begin where the segmentation says that
-    words begin; heads must stay in the sentence; labels must be in the inventory; arcs must stay in the sentence, stand
-    once, and have a mass of 1 at most. A cycle of heads is no fault: tokens of several words can close one, and the
+    Each sentence's pieces must be as many as its tokens (which pieces those are, binarizing has compared); heads must
+    stay in the sentence; labels must be in the inventory; arcs must stay in the sentence, stand once, and have a mass
+    of 1 at most. A cycle of heads is no fault: tokens of several words can close one, and the
     store does not say which tokens those are.
     """
     beside = labels_path(os.path.dirname(tokens.prefix) or ".", tokens.prefix.rpartition(".")[2])
@@ -275,25 +271,17 @@ def check(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
 def _check_sentences(store: SyntaxStore, tokens: Tokens) -> Iterator[str]:
     eos, vocabulary = tokens.dictionary.eos(), len(tokens.dictionary)
     for first, flat in _with_progress(store, tokens):
-        for offset, what in sorted(_problems(store, flat), key=lambda found: found[0]):
+        for offset, what in sorted(_problems(store, flat), key=lambda problem: problem[0]):
             yield f"sentence {first + offset + 1}: {what}"
-        ends = np.cumsum(flat.n_words)
-        for b, (n_pieces, n_words) in enumerate(zip(flat.n_pieces.tolist(), flat.n_words.tolist())):
+        for b, n_pieces in enumerate(flat.n_pieces.tolist()):
             ids = tokens.dataset[first + b].tolist()
             where = f"sentence {first + b + 1}"
             if not ids or ids[-1] != eos:
                 yield f"{where}: the tokens do not end in </s>"
             if ids and max(ids) >= vocabulary:
                 yield f"{where}: token {max(ids)} is not in the dictionary of {vocabulary}"
-                continue
-            if len(ids) - 1 != n_pieces:
+            elif len(ids) - 1 != n_pieces:
                 yield f"{where}: {n_pieces} pieces, but {len(ids) - 1} tokens"
-                continue
-            if store.metadata.get("tokens_content"):
-                continue  # binarize compared every piece, and these are the same tokens; "10 000" may be a word
-            wrong = _boundary(tokens, first + b, flat.pieces[ends[b] - n_words : ends[b]].tolist())
-            if wrong:
-                yield f"{where}: {wrong}"
 
 
 def _with_progress(store: SyntaxStore, tokens: Tokens) -> Iterator[tuple[int, FlatSyntax[np.ndarray]]]:
@@ -362,27 +350,6 @@ def _problems(store: SyntaxStore, flat: FlatSyntax[np.ndarray]) -> Iterator[tupl
     arcs_of = np.bincount(dependent, minlength=len(sentence))
     for i in np.flatnonzero(mass > 1 + MASS_TOLERANCE + arcs_of * _ROUNDING):
         yield int(sentence[i]), f"the arcs of word {within[i] + 1} have a mass of {mass[i]:.4f}"
-
-
-def _boundary(tokens: Tokens, sentence: int, counts: list[int]) -> str | None:
-    """Where the words of the parse are not the words of the pieces: the store may be that of another text."""
-    if tokens.kind is None:
-        return None
-    pieces = tokens.pieces(sentence)
-    at = 0
-    for word, n in enumerate(counts, 1):
-        mine = pieces[at : at + n]
-        if tokens.kind in ("subword_nmt", "words"):
-            marks = [piece.endswith(SEPARATOR) for piece in mine]
-            wrong = any(
-                known != due for known, due, piece in zip(marks, [True] * (n - 1) + [False], mine) if piece != "<unk>"
-            )
-        else:
-            wrong = any(piece.startswith(SPACE_MARK) for piece in mine[1:])
-        if wrong:
-            return f"word {word} would be {' '.join(mine)!r}, which is not one word"
-        at += n
-    return None
 
 
 def _shares(counts: Mapping[object, int], total: int, most: int = 8) -> str:

@@ -17,8 +17,9 @@ from random_parses import numbers, random_tree
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
 from fairseq_syntax.corpus.segmentation import load_segmenter
-from fairseq_syntax.corpus.store import SyntaxStore, store_path
 from fairseq_syntax.corpus.store.flat import WORD_FIELDS
+from fairseq_syntax.corpus.store.reader import SyntaxStore
+from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.data.binarize import Summary, binarize, to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError

@@ -17,7 +17,7 @@ import fairseq_syntax.data.binarize as binarizing
 import fairseq_syntax.data.preprocess as preprocessing
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.corpus.conllu_parts import conllu_parts, declared_lines
-from fairseq_syntax.corpus.store import SyntaxStore
+from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.runtime import jobs
 
