@@ -13,7 +13,7 @@ from fairseq import options, tasks
 from fairseq.data import Dictionary
 
 from bench.harness import temporary_folder
-from fairseq_syntax.corpus.store import StoredSentence, store_path
+from fairseq_syntax.corpus.store.schema import StoredSentence, store_path
 from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask

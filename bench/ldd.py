@@ -15,8 +15,8 @@ from torch.autograd.profiler import profile
 from bench import corpus
 from bench.harness import compare, device, measure, record
 from bench.pascal import train_epoch
-from fairseq_syntax.corpus.store import SyntaxStore
 from fairseq_syntax.corpus.store.memory import MemoryStore
+from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
 from fairseq_syntax.data.batch import PackedSyntax, SyntaxBatch, pack
 from fairseq_syntax.data.label_groups import read_label_groups

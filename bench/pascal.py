@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from bench import corpus
 from bench.harness import compare, device, measure, record
-from fairseq_syntax.corpus.store import SyntaxStore
+from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.systems.pascal import ParentTerm, gaussian
 
 SIZE = ["--encoder-embed-dim", "256", "--encoder-ffn-embed-dim", "1024", "--encoder-layers", "3"]

@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 from bench.corpus import LABELS, random_sentence  # noqa: E402
-from fairseq_syntax.corpus.store import SyntaxStore  # noqa: E402
 from fairseq_syntax.corpus.store.flat import FlatSyntax  # noqa: E402
+from fairseq_syntax.corpus.store.reader import SyntaxStore  # noqa: E402
 from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter  # noqa: E402
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.corpus.store import SyntaxStore
+    from fairseq_syntax.corpus.store.reader import SyntaxStore
     from fairseq_syntax.data.report import Tokens, check, check_directory, describe, example, find_stores, report
     from fairseq_syntax.errors import SyntaxDataError
 

@@ -13,11 +13,13 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import is_read_once, read_raw_lines
+
+if TYPE_CHECKING:
+    from fairseq_syntax.corpus.parsed_line import ParsedLine
 
 logger = logging.getLogger(__name__)
 

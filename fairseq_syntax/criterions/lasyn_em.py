@@ -5,7 +5,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from fairseq import utils
@@ -16,13 +16,14 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_syntax.data.batch import places_of, target_syntax, unpack
-from fairseq_syntax.data.epochs import TrainingBatches
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses
 from fairseq_syntax.model.options import check_options, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.systems.lasyn.model import UNKNOWN, LaSynDecoder, check_tags
-from fairseq_syntax.systems.lasyn.softmax import em_loss
+
+if TYPE_CHECKING:
+    from fairseq_syntax.data.epochs import TrainingBatches
 
 
 @dataclass
@@ -88,6 +89,8 @@ class LaSynEMCriterion(FairseqCriterion):
 
     def forward(self, model, sample, reduce=True):
         """Returns the loss, the sample size that it is divided by, and what is logged."""
+        from fairseq_syntax.systems.lasyn.softmax import em_loss  # for these models alone
+
         decoder, target = model.decoder, sample["target"]
         if not isinstance(decoder, LaSynDecoder):
             raise SyntaxDataError("--criterion lasyn_em trains lasyn models", hint="use --arch lasyn_transformer")
@@ -124,7 +127,7 @@ class LaSynEMCriterion(FairseqCriterion):
         loss = loss + head_loss
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
 
-    def epoch_iterator(self, base: TrainingBatches) -> TrainingBatches:
+    def epoch_iterator(self, base: "TrainingBatches") -> "TrainingBatches":
         """The task's batches, every group of them that makes one update K times."""
         base.repeats = self._em_steps
         return base

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fairseq_syntax.data.parse_origins import ParseOrigins
+if TYPE_CHECKING:
+    from fairseq_syntax.data.parse_origins import ParseOrigins
 
 
 class SyntaxTask(Protocol):

@@ -11,14 +11,13 @@ import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.data.label_groups import LabelGroups, parse_label_groups, read_label_groups
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
@@ -28,6 +27,9 @@ from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_att
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.thresholds import thresholds
 from fairseq_syntax.model.transformer import register_presets
+
+if TYPE_CHECKING:
+    from fairseq_syntax.data.label_groups import LabelGroups
 
 logger = logging.getLogger(__name__)
 
@@ -192,6 +194,8 @@ class Ldd(EncoderSystem):
 
     @classmethod
     def from_config(cls, config: LddConfig, args: Namespace, task: SyntaxTask) -> Ldd:
+        from fairseq_syntax.data.label_groups import parse_label_groups, read_label_groups
+
         labels = remember_labels(args, task, "deprel")
         # The groups go into the checkpoint, which must not depend on a file elsewhere.
         text = getattr(args, "ldd_label_groups_text", None)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.data.data_utils import infer_language_pair
@@ -18,14 +18,10 @@ from fairseq.utils import convert_padding_direction
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
-from fairseq_syntax.compat import ignore_syntax, name_dropouts
+from fairseq_syntax.compat.models import ignore_syntax, name_dropouts
 from fairseq_syntax.data.dataset import SyntaxPairDataset
 from fairseq_syntax.data.directory import DataDirectory, language_pair
-from fairseq_syntax.data.epochs import TrainingBatches
-from fairseq_syntax.data.parse_dropout import drop_parses
-from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.spelling import SegmentationDecoder
 from fairseq_syntax.model.options import check_options
 from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.tasks.checkpoints import Dictionaries, Segmentations, check_labels
@@ -39,6 +35,11 @@ from fairseq_syntax.tasks.refusals import (
     check_training,
     hold_save_dir,
 )
+
+if TYPE_CHECKING:
+    from fairseq_syntax.data.epochs import TrainingBatches
+    from fairseq_syntax.data.parse_origins import ParseOrigins
+    from fairseq_syntax.inference.spelling import SegmentationDecoder
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -149,6 +150,8 @@ class SyntaxTranslationTask(TranslationTask):
     @cached_property
     def parse_origins(self) -> ParseOrigins:
         """How the training text of the loaded models was parsed."""
+        from fairseq_syntax.data.parse_origins import ParseOrigins
+
         return ParseOrigins(self.directory.parsed_with("source"))
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
@@ -223,11 +226,11 @@ class SyntaxTranslationTask(TranslationTask):
             SyntaxDataError: training in a way that fairseq offers, and that does not run, or with an option that would
                 do nothing
         """
-        if not from_checkpoint:
-            check_training(self.cfg, cfg, one_dictionary=self.source_dictionary == self.target_dictionary)
-            hold_save_dir(self.cfg)
         if from_checkpoint:
             forget_embedding_files(cfg)
+        else:
+            check_training(self.cfg, cfg, one_dictionary=self.source_dictionary == self.target_dictionary)
+            hold_save_dir(self.cfg)
         model = super().build_model(cfg, from_checkpoint)
         name_dropouts(model)
         self._traits = traits = ModelTraits.of(model)
@@ -241,8 +244,8 @@ class SyntaxTranslationTask(TranslationTask):
             self.add_need("source", traits.training_needs)
             if traits.target_training_needs:
                 self.add_need("target", traits.target_training_needs)
-        if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and self.target_segmenter:
-            self.tokenizer = SegmentationDecoder(self.target_segmenter)
+        if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and (joining := self._joining_pieces()):
+            self.tokenizer = joining
             self.cfg.eval_bleu_remove_bpe = None  # which would be done twice
         return model
 
@@ -345,6 +348,8 @@ class SyntaxTranslationTask(TranslationTask):
             )
             dataset.set_epoch(before)
             return batches
+        from fairseq_syntax.data.epochs import TrainingBatches  # for training alone
+
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
         # With --update-ordered-indices-seed the epoch is in it. (A task by itself has no seed, but its name.)
         if once and isinstance(self.cfg.seed, int) and kwargs.get("seed") == self.cfg.seed + epoch:
@@ -372,6 +377,8 @@ class SyntaxTranslationTask(TranslationTask):
         whether the run was resumed.
         """
         if self.cfg.parse_dropout and "src_syntax" in sample["net_input"]:
+            from fairseq_syntax.data.parse_dropout import drop_parses
+
             epoch = self.datasets[self.cfg.train_subset].epoch
             sample = drop_parses(sample, self.cfg.parse_dropout, seed=int(self.cfg.seed), epoch=epoch)
         if not ignore_grad:
@@ -420,6 +427,12 @@ class SyntaxTranslationTask(TranslationTask):
         joins = bool(post_process) and not post_process.startswith("${")  # the option's name, without fairseq's command
         if bpe is not None or (joins and self.directory.segmenter("target") is None):
             return bpe
+        return self._joining_pieces()
+
+    def _joining_pieces(self) -> SegmentationDecoder | None:
+        """What makes text of the target's pieces; None where the data have no segmentation of it."""
+        from fairseq_syntax.inference.spelling import SegmentationDecoder
+
         return SegmentationDecoder(self.target_segmenter) if self.target_segmenter else None
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list, list]:

@@ -21,9 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parses import numbers
 
-from fairseq_syntax.corpus.store import StoredSentence, SyntaxStore, schema
+from fairseq_syntax.corpus.store import schema
 from fairseq_syntax.corpus.store.flat import ARC_FIELDS, WORD_FIELDS
 from fairseq_syntax.corpus.store.memory import MemoryStore
+from fairseq_syntax.corpus.store.reader import SyntaxStore
+from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
@@ -408,7 +410,7 @@ def test_killed_while_writing(tmp_path):
     path = tmp_path / "a.arrow"
     program = """
         import sys, time
-        from fairseq_syntax.corpus.store import StoredSentence
+        from fairseq_syntax.corpus.store.schema import StoredSentence
         from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
         with SyntaxStoreWriter(sys.argv[1], with_arcs=False, chunk=10) as writer:
             for i in range(105):

@@ -27,7 +27,7 @@ from toy_data import USER_DIR, fairseq
 
 from fairseq_syntax.corpus.conllu import flatten, format_conllu, owner, parse_conllu_block, text_of
 from fairseq_syntax.corpus.parsing.base import ParserOptions
-from fairseq_syntax.corpus.store import SyntaxStore
+from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.corpus.title import title
 from fairseq_syntax.data.batch import unpack

@@ -18,7 +18,7 @@ from random_parses import Line, flat, random_line
 from tiny_syntax import dictionary, sample, tiny_model
 from torch import nn
 
-from fairseq_syntax.compat import name_dropouts
+from fairseq_syntax.compat.models import name_dropouts
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm

@@ -12,7 +12,7 @@ import toy_data
 from data_errors import data_error
 from toy_data import fairseq, preprocess_options
 
-from fairseq_syntax import compat
+from fairseq_syntax.compat import checkpoints
 
 SHORT = {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
 LABELS = {"arch": "sennrich_haddow_transformer", "label_features": "deprel:4", **SHORT}
@@ -97,14 +97,14 @@ def test_a_damaged_checkpoint_is_an_error_whatever_reading_it_meets(tmp_path):
     for zipped in (True, False):
         torch.save(state, file, _use_new_zipfile_serialization=zipped)
         whole = file.read_bytes()
-        assert compat._without_numbers(str(file))["args"] == 1
+        assert checkpoints.without_numbers(str(file))["args"] == 1
         for length in range(0, len(whole), 7):
             file.write_bytes(whole[:length])
             with data_error(path="c.pt"):
-                compat._without_numbers(str(file))
+                checkpoints.without_numbers(str(file))
     torch.save({"x": random.Random(1)}, file)  # whole, and of a type that is not on the list
     with data_error(path="c.pt"):
-        compat._without_numbers(str(file))
+        checkpoints.without_numbers(str(file))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fairseq import options
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_syntax.compat import _start_processes
+from fairseq_syntax.compat.processes import _start_processes
 
 CELLS = [
     ("supervised_heads", "`--encoder-layerdrop 0.5`"),

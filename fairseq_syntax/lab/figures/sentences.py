@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
-from fairseq_syntax.corpus.store import SyntaxStore, store_path
+from fairseq_syntax.corpus.store.reader import SyntaxStore
+from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.report import word_of

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_syntax.corpus.store import SyntaxStore, store_path
+from fairseq_syntax.corpus.store.reader import SyntaxStore
+from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.runtime.console import progress

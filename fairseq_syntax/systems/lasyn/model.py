@@ -17,7 +17,7 @@ comes K times in :mod:`fairseq_syntax.data.epochs`, and search in :mod:`.search`
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -30,7 +30,9 @@ from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder
 from fairseq_syntax.model.options import REMEMBERED_NAMES, SystemConfig, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.lasyn.softmax import LN2, TagTables, log_marginal, search_scores, tag_tables
+
+if TYPE_CHECKING:  # the sums are imported by who computes them: every command of fairseq's imports this module
+    from fairseq_syntax.systems.lasyn.softmax import TagTables
 
 END = "</s>"  # the name of the latent value of </s>, which is value 0; label i of the inventory is value i
 UNKNOWN = -1  # where a latent value is wanted and the parse has none
@@ -80,13 +82,17 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         logits = self.tag_projection(hidden)
         return torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
-    def tables(self) -> TagTables:
+    def tables(self) -> "TagTables":
         """What a search needs of the output layer, without gradient."""
+        from fairseq_syntax.systems.lasyn.softmax import tag_tables
+
         with torch.no_grad():
             return tag_tables(self.output_projection.weight, self.tag_embedding.weight)
 
-    def scores(self, hidden: Tensor, tables: TagTables) -> tuple[Tensor, Tensor]:
+    def scores(self, hidden: Tensor, tables: "TagTables") -> tuple[Tensor, Tensor]:
         """:func:`.softmax.search_scores` at decoder outputs ``hidden`` [R, C]: ([R, V], [R, Z])."""
+        from fairseq_syntax.systems.lasyn.softmax import LN2, search_scores
+
         return search_scores(self.output_projection(hidden / LN2), self.log_prior(hidden), tables)
 
     def conditional(self, hidden: Tensor, values: Tensor) -> Tensor:
@@ -112,10 +118,12 @@ class LaSynDecoder(SyntaxTransformerDecoder):
             incremental_state["lasyn"]["tables"] = tables
         return self.output_layer(hidden, tables), extra
 
-    def output_layer(self, features: Tensor, tables: TagTables | None = None) -> Tensor:
+    def output_layer(self, features: Tensor, tables: "TagTables | None" = None) -> Tensor:
         """log P(y_n | x, y<n) [B, T, V] at decoder outputs [B, T, C]; with a gradient where gradients are enabled."""
         hidden = features.flatten(0, -2)
         if torch.is_grad_enabled():
+            from fairseq_syntax.systems.lasyn.softmax import log_marginal
+
             weight = self.output_projection.weight
             logits, tag_logits = self.output_projection(hidden), self.tag_embedding.weight @ weight.t()
             wide = logits if logits.dtype == torch.float64 else logits.float()
