@@ -127,7 +127,8 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     sizes += [B] if layout.has_parsed else []
     packed = syntax["packed"][layout.begin :]
     # Widened here at once: as an index each of them would be, one by one.
-    n_pieces, n_words, pieces, head, deprel, upos, xpos, *rest = packed.long().split(sizes)
+    parts = packed.long().split(sizes)
+    words, rest = parts[: 2 + len(WORD_FIELDS)], list(parts[2 + len(WORD_FIELDS) :])
     parsed = rest.pop() if layout.has_parsed else None
     arcs = None
     if A is not None:
@@ -135,20 +136,7 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
         begin = sum(sizes[: len(sizes) - layout.has_parsed]) - A
         prob = packed[begin : begin + A].view(torch.float32)
         arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob, layout.n_piece_arcs)
-    return FlatSyntax(
-        n_pieces,
-        n_words,
-        pieces,
-        head,
-        deprel,
-        upos,
-        xpos,
-        layout.n_tree_arcs,
-        arcs,
-        parsed,
-        layout.lengths,
-        layout.heads,
-    )
+    return FlatSyntax(*words, layout.n_tree_arcs, arcs, parsed, layout.lengths, layout.heads)
 
 
 class SyntaxBatch:
@@ -191,13 +179,13 @@ class SyntaxBatch:
         if self.parsed is None:
             return self
         keep = self.parsed[self.batch_of_word]
-        own = self.word_in_sentence.to(self.flat.head.dtype)
+        itself = self.word_in_sentence.to(self.flat.head.dtype)
         arcs = self.flat.arcs
         if arcs is not None:
             arcs = replace(arcs, prob=arcs.prob.masked_fill(~self.parsed[self.batch_of_arc], 0.0))
         flat = replace(
             self.flat,
-            head=torch.where(keep, self.flat.head, own),
+            head=torch.where(keep, self.flat.head, itself),
             **{name: getattr(self.flat, name).masked_fill(~keep, 0) for name in LABEL_FIELDS},
             arcs=arcs,
             n_tree_arcs=None,  # of the tree that was there, as the heads
@@ -220,8 +208,7 @@ class SyntaxBatch:
     @cached_property
     def lengths(self) -> Lengths:
         """:attr:`n_pieces` and :attr:`n_words` on the host; where they did not stay there, it waits for the device."""
-        known = self.flat.lengths
-        return known or Lengths(self.flat.n_pieces.cpu().numpy(), self.flat.n_words.cpu().numpy())
+        return self.flat.lengths or Lengths(self.flat.n_pieces.cpu().numpy(), self.flat.n_words.cpu().numpy())
 
     @cached_property
     def padding(self) -> Tensor:

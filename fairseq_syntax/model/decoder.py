@@ -19,7 +19,7 @@ from fairseq_syntax.model.heads import (
     check_layers,
     layers_of_this_step,
     plan_layer,
-    terms_and_heads,
+    run_layer,
 )
 from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
 
@@ -215,11 +215,10 @@ class SyntaxTransformerDecoder(TransformerDecoderBase):
             if plan is None:
                 x, over_source, _ = layer(x, need_attn=wanted, need_head_weights=wanted, **shared)
             else:
-                terms, heads = terms_and_heads(plan, self.systems, step, number, incremental_state is None)
-                tensors = [tensor for term in terms for tensor in term.tensors]
-                x, over_source, scores = layer(x, *tensors, need_attn=wanted, terms=terms, observe=heads, **shared)
-                for i, head in enumerate(heads):
-                    step.scores[number, head] = scores[:, i]
+                in_training = incremental_state is None
+                x, over_source = run_layer(
+                    layer, plan, self.systems, step, number, in_training, x, need_attn=wanted, **shared
+                )
             states.append(x)
             if wanted and over_source is not None:
                 attention = over_source.float().to(x)[:alignment_heads].mean(dim=0)

@@ -22,13 +22,13 @@ from fairseq_syntax.model.heads import (
     check_layers,
     layers_of_this_step,
     plan_layer,
-    terms_and_heads,
+    run_layer,
 )
+from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
+from fairseq_syntax.model.options import REMEMBERED_NAMES
 from fairseq_syntax.model.task import SyntaxTask
 
 __all__ = ["EncoderSystem", "register_encoder_system"]
-from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
-from fairseq_syntax.model.options import REMEMBERED_NAMES
 
 
 class EncoderSystem(HeadSystem):
@@ -248,12 +248,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         plan = self._plans[number]
         if plan is None:
             return layer(x, encoder_padding_mask=mask)
-        terms, heads = terms_and_heads(plan, self.systems, step, number, observe)
-        tensors = [tensor for term in terms for tensor in term.tensors]
-        x, scores = layer(x, mask, *tensors, terms=terms, observe=heads)
-        for i, head in enumerate(heads):
-            step.scores[number, head] = scores[:, i]
-        return x
+        return run_layer(layer, plan, self.systems, step, number, observe, x, mask)[0]
 
     def _blocks(self, x: Tensor, step: Step, after: int | None) -> Tensor:
         for system in self._systems:

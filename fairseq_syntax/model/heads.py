@@ -80,6 +80,12 @@ class HeadLoss(NamedTuple):
     correct: Tensor
     words: Tensor
 
+    @classmethod
+    def of(cls, weight: float, nll: Tensor, tokens: Tensor, counts: tuple[Tensor, Tensor] | None = None) -> HeadLoss:
+        """The loss of an ``nll`` with its weight; ``counts``: of right words and of all, where they were counted."""
+        zero = torch.zeros_like(tokens)
+        return cls(weight * nll, nll, tokens, *(counts or (zero, zero)))
+
 
 @dataclass(eq=False)
 class Step:
@@ -99,6 +105,12 @@ class Step:
     syntax: SyntaxBatch | None = None
     scores: dict[Place, Tensor] = field(default_factory=dict)
     _made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parse(self) -> SyntaxBatch:
+        """:attr:`syntax` of a batch that has one: the encoder, or who asks for a loss, has checked it."""
+        assert self.syntax is not None
+        return self.syntax
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What ``make`` returns, made at the first call of that name in this step: for what several layers share."""
@@ -317,12 +329,33 @@ def layers_of_this_step(layers: nn.ModuleList, drop: float) -> Iterator[tuple[in
         yield number, layer if stays else None
 
 
-def terms_and_heads(
-    plan: LayerPlan, systems: Any, step: Step, layer: int, observe: bool
-) -> tuple[list[ScoreTerm], list[int]]:
-    """The terms of a layer in this step, and the heads whose scores are wanted."""
-    terms = [t for name in plan.acting if (t := systems[name].term_where_parsed(step, layer)) is not None]
-    return terms, sorted({*plan.read, *(plan.supervised if observe else ())})
+def run_layer(
+    layer: nn.Module,
+    plan: LayerPlan,
+    systems: Any,
+    step: Step,
+    number: int,
+    observe: bool,
+    *inputs: Any,
+    **options: Any,
+) -> list[Any]:
+    """Run a layer with the terms of its systems, and note the scores that are wanted in the step.
+
+    Args:
+        plan, number: of the layer
+        observe: whether the scores of supervised heads are wanted, beside those that layers above read
+        inputs, options: of the layer
+
+    Returns:
+        its outputs, without the scores
+    """
+    terms = [t for name in plan.acting if (t := systems[name].term_where_parsed(step, number)) is not None]
+    heads = sorted({*plan.read, *(plan.supervised if observe else ())})
+    tensors = [tensor for term in terms for tensor in term.tensors]
+    *outputs, scores = layer(*inputs, *tensors, terms=terms, observe=heads, **options)
+    for i, head in enumerate(heads):
+        step.scores[number, head] = scores[:, i]
+    return outputs
 
 
 def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSystem]) -> None:

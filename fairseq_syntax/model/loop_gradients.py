@@ -100,16 +100,23 @@ class _Linear(torch.autograd.Function):
         return grad @ weight, None, grad if ctx.needs_input_grad[2] else None, None, None
 
 
-class DeferredRows(Deferred):
-    """A table [R, H] of which each step reads a few rows, ``members`` [N, M] int64."""
+class _DeferredReads(Deferred):
+    """Vectors that each step compares with others, and adds up by weights.
 
-    def dots(self, query: Tensor, members: Tensor) -> Tensor:
-        """Products of each query [N, H] with its rows: [N, M]."""
-        return _Dots.apply(query.to(self.shared.dtype), self.shared, members, self.log, self.key())
+    ``members`` [N, M] int64 are the rows of a table that are read; without them it is all states of each sentence.
+    """
 
-    def sums(self, weights: Tensor, members: Tensor) -> Tensor:
-        """Sums of rows, weighted by ``weights`` [N, M]: [N, H]."""
-        return _Sums.apply(weights.to(self.shared.dtype), self.shared, members, self.log, self.key())
+    def dots(self, query: Tensor, members: Tensor | None = None) -> Tensor:
+        """Products of each query [N, H] with its vectors: [N, M]."""
+        return _Read.apply(query.to(self.shared.dtype), self.shared, members, self.log, self.key(), False)
+
+    def sums(self, weights: Tensor, members: Tensor | None = None) -> Tensor:
+        """Sums of its vectors, weighted by ``weights`` [N, M]: [N, H]."""
+        return _Read.apply(weights.to(self.shared.dtype), self.shared, members, self.log, self.key(), True)
+
+
+class DeferredRows(_DeferredReads):
+    """A table [R, H] of which each step reads a few rows."""
 
     @staticmethod
     def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
@@ -118,9 +125,18 @@ class DeferredRows(Deferred):
         rows = torch.cat([members.flatten() for members, _, _ in notes])
         coefficient = torch.cat([factor.flatten() for _, factor, _ in notes])
         reads = torch.cat([members.new_full((members.size(0),), members.size(1)) for members, _, _ in notes])
-        if rows.device.type == "cpu":
-            return _sum_into_rows_on_cpu(rows, coefficient.float(), vector.float(), reads, shared[0])
-        return _sum_into_rows(rows, coefficient.float(), vector.float(), reads, shared[0])
+        into_rows = _sum_into_rows_on_cpu if rows.device.type == "cpu" else _sum_into_rows
+        return into_rows(rows, coefficient.float(), vector.float(), reads, shared[0])
+
+
+class DeferredStates(_DeferredReads):
+    """States [N, S, H] of which each step reads all."""
+
+    @staticmethod
+    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
+        # Every note is an outer product of coefficients [N, S] and a vector [N, H].
+        coefficient, vector = (torch.stack(part, dim=1) for part in list(zip(*notes))[1:])
+        return torch.bmm(coefficient.transpose(1, 2), vector)
 
 
 def _sum_into_rows_on_cpu(rows: Tensor, coefficient: Tensor, vector: Tensor, reads: Tensor, count: int) -> Tensor:
@@ -150,79 +166,30 @@ def _sum_into_rows(rows: Tensor, coefficient: Tensor, vector: Tensor, reads: Ten
         return torch.autograd.grad(read, table, vector)[0]
 
 
-def _dots(query: Tensor, table: Tensor, members: Tensor) -> Tensor:
-    return torch.bmm(F.embedding(members, table), query.unsqueeze(2)).squeeze(2)
+def _dots(query: Tensor, shared: Tensor, members: Tensor | None) -> Tensor:
+    vectors = shared if members is None else F.embedding(members, shared)
+    return torch.bmm(vectors, query.unsqueeze(2)).squeeze(2)
 
 
-def _sums(weights: Tensor, table: Tensor, members: Tensor) -> Tensor:
-    return F.embedding_bag(members, table, mode="sum", per_sample_weights=weights)
+def _sums(weights: Tensor, shared: Tensor, members: Tensor | None) -> Tensor:
+    if members is None:
+        return torch.bmm(weights.unsqueeze(1), shared).squeeze(1)
+    return F.embedding_bag(members, shared, mode="sum", per_sample_weights=weights.contiguous())
 
 
-class _Dots(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, table: Tensor, members: Tensor, log: Log, key: int) -> Tensor:
-        ctx.save_for_backward(query, table, members)
-        ctx.note = log, key
-        return _dots(query, table, members)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        query, table, members = ctx.saved_tensors
-        log, key = ctx.note
-        if ctx.needs_input_grad[1]:
-            log[key] = members, grad, query
-        return _sums(grad.contiguous(), table, members), None, None, None, None
-
-
-class _Sums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, table: Tensor, members: Tensor, log: Log, key: int) -> Tensor:
-        ctx.save_for_backward(weights, table, members)
-        ctx.note = log, key
-        return _sums(weights, table, members)
+class _Read(torch.autograd.Function):
+    """:func:`_sums` if ``weigh``, else :func:`_dots`; each is the other's gradient."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        weights, table, members = ctx.saved_tensors
-        log, key = ctx.note
-        if ctx.needs_input_grad[1]:
-            log[key] = members, weights, grad
-        return _dots(grad, table, members), None, None, None, None
-
-
-class DeferredStates(Deferred):
-    """States [N, S, H] of which each step reads all."""
-
-    def dots(self, query: Tensor) -> Tensor:
-        """Products of each query [N, H] with its states: [N, S]."""
-        return _Bmm.apply(query.to(self.shared.dtype), self.shared, self.log, self.key(), False)
-
-    def sums(self, weights: Tensor) -> Tensor:
-        """Sums of states, weighted by ``weights`` [N, S]: [N, H]."""
-        return _Bmm.apply(weights.to(self.shared.dtype), self.shared, self.log, self.key(), True)
-
-    @staticmethod
-    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
-        # Every note is an outer product of coefficients [N, S] and a vector [N, H].
-        coefficient, vector = (torch.stack(part, dim=1) for part in zip(*notes))
-        return torch.bmm(coefficient.transpose(1, 2), vector)
-
-
-class _Bmm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, states: Tensor, log: Log, key: int, weigh: bool) -> Tensor:
-        ctx.save_for_backward(x, states)
+    def forward(ctx: Any, x: Tensor, shared: Tensor, members: Tensor | None, log: Log, key: int, weigh: bool) -> Tensor:
+        ctx.save_for_backward(x, shared, members)
         ctx.note = log, key, weigh
-        if weigh:
-            return torch.bmm(x.unsqueeze(1), states).squeeze(1)
-        return torch.bmm(states, x.unsqueeze(2)).squeeze(2)
+        return (_sums if weigh else _dots)(x, shared, members)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        x, states = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, shared, members = ctx.saved_tensors
         log, key, weigh = ctx.note
         if ctx.needs_input_grad[1]:
-            log[key] = (x, grad) if weigh else (grad, x)
-        if weigh:
-            return torch.bmm(states, grad.unsqueeze(2)).squeeze(2), None, None, None, None
-        return torch.bmm(grad.unsqueeze(1), states).squeeze(1), None, None, None, None
+            log[key] = (members, x, grad) if weigh else (members, grad, x)
+        return (_dots if weigh else _sums)(grad, shared, members), None, None, None, None, None

@@ -6,11 +6,13 @@ The options are those of fairseq's ``lstm``, and with global attention so is the
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from fairseq import options, utils
+from fairseq.models import register_model, register_model_architecture
 from fairseq.models.lstm import (
     DEFAULT_MAX_SOURCE_POSITIONS,
     DEFAULT_MAX_TARGET_POSITIONS,
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear
-from fairseq_syntax.model.lstm_attention import Encoded, SourceAttention
+from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, SourceAttention
 from fairseq_syntax.model.options import SystemConfig, add_options, check_task
 from fairseq_syntax.model.task import SyntaxTask
 
@@ -337,8 +339,8 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> SourceAttention:
-        """How the decoder reads the source."""
-        raise NotImplementedError
+        """How the decoder reads the source; here as fairseq's does."""
+        return GlobalAttention(hidden_size, source_size)
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -354,6 +356,20 @@ class SyntaxLSTMModel(LSTMModel):
     ) -> tuple[Tensor, Any]:
         """Logits [B, T, V], and what the decoder's features come with; arguments as in the encoder and the decoder."""
         return self.decoder(prev_output_tokens, encoder_out=self.encoder(src_tokens, src_lengths, src_syntax))
+
+
+Model = TypeVar("Model", bound=type[SyntaxLSTMModel])
+
+
+def register_lstm(name: str) -> Callable[[Model], Model]:
+    """Register the model that follows, and an architecture of the same name with fairseq's sizes."""
+
+    def register(model: Model) -> Model:
+        register_model(name)(model)
+        register_model_architecture(name, name)(base_architecture)
+        return model
+
+    return register
 
 
 def build_embedding(dictionary, size: int, path: str | None) -> nn.Embedding:

@@ -65,12 +65,16 @@ class Encoded:
     memory: Any = None
     loop: Any = None
 
+    @property
+    def parse(self) -> SyntaxBatch:
+        """:attr:`syntax` of a batch that has one: the encoder has checked it."""
+        assert self.syntax is not None
+        return self.syntax
+
     def select(self, rows: Tensor) -> Encoded:
         """The same sentences for other rows of the decoder; ``rows`` [N'] int64 are its present ones."""
-        if self.sentence is None:
-            return replace(self, sentence=rows, memory=None if self.memory is None else self.memory.select(rows))
-        sentence = self.sentence.index_select(0, rows)
-        if torch.equal(sentence, self.sentence):
+        sentence = rows if self.sentence is None else self.sentence.index_select(0, rows)
+        if self.sentence is not None and torch.equal(sentence, self.sentence):
             return self
         return replace(self, sentence=sentence, memory=None if self.memory is None else self.memory.select(rows))
 
@@ -333,6 +337,4 @@ class GuidedAttention(RowAttention):
         if guide is None:
             return {}
         nll = torch.where(real, guide.nll(self.guide_sigma), 0.0).sum()
-        tokens = real.sum()
-        zero = torch.zeros_like(tokens)
-        return {"position": HeadLoss(self.guide_weight * nll, nll, tokens, zero, zero)}
+        return {"position": HeadLoss.of(self.guide_weight, nll, real.sum())}

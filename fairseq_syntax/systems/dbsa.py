@@ -15,7 +15,6 @@ alone. No parse is needed at inference.
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.lisa import Biaffine, BiaffineTerm
-from fairseq_syntax.systems.supervised_heads import link, log_attention
+from fairseq_syntax.systems.supervised_heads import attachment_accuracy, attachment_nll, link
 
 
 class Targets(NamedTuple):
@@ -62,14 +61,10 @@ def source_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
         word = syntax.real & (syntax.first_piece == syntax.column)
         return Targets(link(syntax), ~syntax.padding, word, word)
     last = syntax.word_start + syntax.pieces - 1  # [W], column of each word's last piece
-    last_of_word, last_of_parent = (
-        syntax.of_word(last, syntax.column),
-        syntax.of_word(last[syntax.parent], syntax.column),
-    )
-    word = syntax.real & (last_of_word == syntax.column)
-    return Targets(
-        torch.where(last_of_word == syntax.column, last_of_parent, syntax.column + 1), ~syntax.padding, word, word
-    )
+    last_of_word, last_of_parent = (syntax.of_word(x, syntax.column) for x in (last, last[syntax.parent]))
+    is_last = last_of_word == syntax.column
+    word = syntax.real & is_last
+    return Targets(torch.where(is_last, last_of_parent, syntax.column + 1), ~syntax.padding, word, word)
 
 
 def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
@@ -83,26 +78,6 @@ def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
     parent, real, word = (F.pad(x[:, :-1], (1, 0)) for x in (parent + 1, syntax.real, word))
     later = parent > syntax.column
     return Targets(torch.where(later, syntax.column, parent), real, word, word & ~later)
-
-
-def attachment_nll(scores: Tensor, targets: Targets, hidden: Tensor) -> Tensor:
-    """``−Σ log softmax(scores)[i, parent(i)]`` over the supervised rows, a float32 scalar.
-
-    Args:
-        scores: [B, T, T], row: dependent, column: head, before the masks
-        hidden: broadcasts to [B, T, T], True on keys that a row does not see
-    """
-    log_p = log_attention(scores, hidden).gather(2, targets.parent[:, :, None]).squeeze(2)
-    return -torch.where(targets.real, log_p, 0.0).sum()
-
-
-def attachment_accuracy(scores: Tensor, targets: Targets, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """How many words whose head is to be seen have its score above those of all other words, and how many there are.
-
-    Only the pieces that stand for words are asked and looked at. Not repaired to a tree.
-    """
-    best = scores.masked_fill(hidden | ~targets.word[:, None, :], -math.inf).argmax(dim=2)
-    return (best.eq(targets.parent) & targets.seen).sum(), targets.seen.sum()
 
 
 class MemoryBiaffineTerm(BiaffineTerm):
@@ -165,14 +140,13 @@ class BiaffineHead(HeadSystem):
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
         """Cross entropy of each supervised row towards what it attaches to, summed over rows."""
-        assert step.syntax is not None  # who asks for the loss has checked it
-        targets, hidden = self.targets(step.syntax)
+        targets, hidden = self.targets(step.parse)
         hidden = hidden | step.padding[:, None, :]
-        nll, tokens = attachment_nll(scores, targets, hidden), targets.real.sum()
-        correct = words = torch.zeros_like(tokens)
+        nll = attachment_nll(scores, targets.parent, targets.real, hidden)
+        counts = None
         if not self.training:
-            correct, words = attachment_accuracy(scores, targets, hidden)
-        return HeadLoss(self.weight * nll, nll, tokens, correct, words)
+            counts = attachment_accuracy(scores, targets.parent, targets.word, targets.seen, hidden)
+        return HeadLoss.of(self.weight, nll, targets.real.sum(), counts)
 
 
 def _read(config: DbsaConfig, args: Namespace, side: str) -> tuple[int, Place, int, float, bool]:

@@ -14,13 +14,11 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import register_model, register_model_architecture
-from fairseq.models.lstm import base_architecture
 from torch import Tensor
 
 from fairseq_syntax.data.batch import exclusive_cumsum
 from fairseq_syntax.model.gaussian import gaussian_window
-from fairseq_syntax.model.lstm import SyntaxLSTMModel
+from fairseq_syntax.model.lstm import SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import (
     Encoded,
     Guide,
@@ -98,8 +96,7 @@ class BlockAttention(GuidedAttention):
         self.position = PositionPredictor(hidden_size)
 
     def remember(self, encoded: Encoded) -> BlockMemory:
-        syntax = encoded.syntax
-        assert syntax is not None  # the encoder has checked that it is there
+        syntax = encoded.parse
         total = syntax.pieces.numel()
         words = self.table(word_means(encoded.states, syntax))  # keys and values of [W + 1, H]
         members, present = flat_relatives(syntax, self.block_size, RELATIONS)  # [W, K] each
@@ -194,7 +191,7 @@ class DLAAConfig(GuidedConfig):
     )
 
 
-@register_model("dlaa_lstm")
+@register_lstm("dlaa_lstm")
 class DLAAModel(SyntaxLSTMModel):
     """LSTM encoder and decoder with attention over dependency blocks."""
 
@@ -212,6 +209,3 @@ class DLAAModel(SyntaxLSTMModel):
                 "was initialised, unless --guided-updates trains it"
             )
         return BlockAttention(hidden_size, source_size, size, alignment, sigma, guided, config.guide_weight)
-
-
-register_model_architecture("dlaa_lstm", "dlaa_lstm")(base_architecture)

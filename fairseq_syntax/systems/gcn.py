@@ -17,16 +17,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import register_model, register_model_architecture
-from fairseq.models.lstm import base_architecture
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
-from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
+from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
+from fairseq_syntax.model.lstm_attention import Encoded
 from fairseq_syntax.model.neighbourhoods import word_means
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, read_options
 from fairseq_syntax.model.task import SyntaxTask
@@ -187,8 +185,7 @@ class GCNBlock(EncoderSystem):
         return (self.after,)
 
     def block(self, x: Tensor, step: Step, layer: int | None) -> Tensor:
-        assert step.syntax is not None  # the encoder has checked that it is there
-        return self.gcn(x, step.syntax)
+        return self.gcn(x, step.parse)
 
 
 register_presets("gcn_transformer", encoder_syntax="gcn")
@@ -216,8 +213,7 @@ class GCNEncoder(SyntaxLSTMEncoder):
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
         if self.after != "encoder":
             return encoded
-        assert encoded.syntax is not None  # the encoder has checked that it is there
-        return replace(encoded, states=self.gcn(encoded.states, encoded.syntax))
+        return replace(encoded, states=self.gcn(encoded.states, encoded.parse))
 
 
 @dataclass
@@ -231,7 +227,7 @@ class GCNEncoderConfig(GCNConfig):
     )
 
 
-@register_model("gcn_lstm")
+@register_lstm("gcn_lstm")
 class GCNModel(SyntaxLSTMModel):
     """fairseq's LSTM with attention, and graph convolutions in its encoder."""
 
@@ -253,10 +249,3 @@ class GCNModel(SyntaxLSTMModel):
         }
         gcn = SyntacticGCN.from_config(config, args, sizes[after])
         return GCNEncoder(dictionary, cls.inference_needs, gcn, after, **options)
-
-    @classmethod
-    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> GlobalAttention:
-        return GlobalAttention(hidden_size, source_size)
-
-
-register_model_architecture("gcn_lstm", "gcn_lstm")(base_architecture)

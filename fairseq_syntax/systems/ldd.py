@@ -230,8 +230,7 @@ class Ldd(EncoderSystem):
         return HeadClaims(replaces=heads) if self.variant == "LDA" else HeadClaims(scales=heads)
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
-        syntax = step.syntax
-        assert syntax is not None  # the encoder has checked what is needed
+        syntax = step.parse
         L = len(self.groups)
         if self.variant in UNIFORM:
             points = syntax.n_pieces.clamp(min=1) * (L if self.variant == "ULDD" else 1)

@@ -20,7 +20,7 @@ from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Place, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
-from fairseq_syntax.systems.supervised_heads import attachment, parent_nll
+from fairseq_syntax.systems.supervised_heads import attachment, attachment_nll
 
 
 class Biaffine(nn.Module):
@@ -163,12 +163,10 @@ class Lisa(EncoderSystem):
         """
         if self.gold and not self.training:
             return None
-        syntax = step.syntax
-        assert syntax is not None  # who asks for the loss has checked it
-        nll = parent_nll(scores, syntax, step.padding, syntax.parent_first)
-        tokens = syntax.real.sum()
-        correct, words = (torch.zeros_like(tokens),) * 2 if self.training else attachment(scores, syntax)
-        return HeadLoss(self.weight * nll, nll, tokens, correct, words)
+        syntax = step.parse
+        nll = attachment_nll(scores, syntax.parent_first, syntax.real, step.padding[:, None, :])
+        counts = None if self.training else attachment(scores, syntax)
+        return HeadLoss.of(self.weight, nll, syntax.real.sum(), counts)
 
 
 register_presets("lisa_transformer", encoder_syntax="lisa")

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from fairseq.models import register_model, register_model_architecture
-from fairseq.models.lstm import base_architecture
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.gaussian import gaussian_window
-from fairseq_syntax.model.lstm import SyntaxLSTMModel
+from fairseq_syntax.model.lstm import SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import (
     Encoded,
     Guide,
@@ -146,7 +144,7 @@ class LocalAttentionConfig(GuidedConfig):
     local_window: int = option(5, "tokens to either side", low=1, high=1000)
 
 
-@register_model("local_attention_lstm")
+@register_lstm("local_attention_lstm")
 class LocalAttentionModel(SyntaxLSTMModel):
     """LSTM encoder and decoder with Luong's local attention."""
 
@@ -157,6 +155,3 @@ class LocalAttentionModel(SyntaxLSTMModel):
         config = read_options(LocalAttentionConfig, args)
         kind, window = config.local_attention, config.local_window
         return WindowAttention(hidden_size, source_size, kind, window, config.guided_updates, config.guide_weight)
-
-
-register_model_architecture("local_attention_lstm", "local_attention_lstm")(base_architecture)

@@ -184,8 +184,7 @@ class Pascal(EncoderSystem):
         return HeadClaims(scales=frozenset(range(self.num_heads or num_heads)))
 
     def term(self, step: Step, layer: int) -> ParentTerm:
-        syntax = step.syntax
-        assert syntax is not None  # the encoder has checked what is needed
+        syntax = step.parse
         position = syntax.offset_in_sentence
         parent = syntax.parent_middle - syntax.start[:, None]
         ignored = None

@@ -234,9 +234,8 @@ class PredictedParse(EncoderSystem):
             scores = scores.detach()
         parents = predicted_parents(scores, words)
         if self.training and self.given:
-            assert step.syntax is not None  # the encoder has checked what is needed
             # Where the marks join a word to the one before it, the head is that word, whose column stands for both.
-            head = words.first.gather(1, step.syntax.parent_first)
+            head = words.first.gather(1, step.parse.parent_first)
             given = torch.zeros_like(parents).scatter_(2, head[:, :, None], 1.0)
             left = max(0.0, 1 - self.updates / self.given_updates) if self.given_updates else 1.0
             chosen = torch.rand(parents.size(0), 1, 1, device=parents.device) < self.given * left

@@ -40,15 +40,13 @@ from fairseq_syntax.model.trees import Forest
 
 def forest_of(step: Step) -> Forest:
     """The trees of the step, made once."""
-    syntax = step.syntax
-    assert syntax is not None  # the encoder has checked what is needed
+    syntax = step.parse
     return syntax.once(Forest, lambda: Forest(syntax))
 
 
 def piece_depth(step: Step) -> Tensor:
     """[B, T] int64: the depth of each piece's word, 0 for a root; ``</s>`` and padding have that of a root."""
-    syntax = step.syntax
-    assert syntax is not None
+    syntax = step.parse
     return step.once("piece depth", lambda: syntax.of_word(forest_of(step).depth, 0))
 
 

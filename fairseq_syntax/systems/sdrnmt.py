@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import register_model, register_model_architecture
-from fairseq.models.lstm import LSTM, Linear, base_architecture
+from fairseq.models.lstm import LSTM, Linear
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
-from fairseq_syntax.model.lstm import SyntaxLSTMDecoder, SyntaxLSTMEncoder, SyntaxLSTMModel
+from fairseq_syntax.model.lstm import SyntaxLSTMDecoder, SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, SourceAttention
 from fairseq_syntax.model.neighbourhoods import flat_relatives, word_counts, word_grid, word_means
 from fairseq_syntax.model.options import SystemConfig, option, read_options
@@ -119,8 +118,7 @@ class TwoEncoders(SyntaxLSTMEncoder):
         )
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
-        syntax = encoded.syntax
-        assert syntax is not None  # the encoder has checked that it is there
+        syntax = encoded.parse
         units = unit_vectors(self.convolution, x, syntax)[word_grid(syntax).t()]
         return replace(encoded, second=self.run(self.unit_lstm, units, word_counts(syntax), syntax.n_words))
 
@@ -238,7 +236,7 @@ class SDRNMTModel(SyntaxLSTMModel):
         return UnitConvolution(args.encoder_embed_dim, config.sdrnmt_channels, kernel, places)
 
 
-@register_model("sdrnmt1_lstm")
+@register_lstm("sdrnmt1_lstm")
 class SDRNMT1(SDRNMTModel):
     """The unit vectors join the source embeddings."""
 
@@ -246,12 +244,8 @@ class SDRNMT1(SDRNMTModel):
     def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
         return ConcatenatingEncoder(dictionary, cls.inference_needs, cls.build_convolution(args), **options)
 
-    @classmethod
-    def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> GlobalAttention:
-        return GlobalAttention(hidden_size, source_size)
 
-
-@register_model("sdrnmt2_lstm")
+@register_lstm("sdrnmt2_lstm")
 class SDRNMT2(SDRNMTModel):
     """The unit vectors have an encoder, an attention and a stream of the decoder of their own."""
 
@@ -262,11 +256,5 @@ class SDRNMT2(SDRNMTModel):
     @classmethod
     def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:
         weight = read_options(SDRNMTConfig, args).sdrnmt_weight
-        if not 0 <= weight <= 1:
-            raise SyntaxDataError(f"--sdrnmt-weight {weight}: a share lies between 0 and 1")
         sizes = options["hidden_size"], options["encoder_output_units"]
         return TwoStreamDecoder(dictionary, PairedAttention(*sizes, weight), **options)
-
-
-for _name in ("sdrnmt1_lstm", "sdrnmt2_lstm"):
-    register_model_architecture(_name, _name)(base_architecture)

@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import register_model, register_model_architecture
-from fairseq.models.lstm import LSTM, base_architecture
+from fairseq.models.lstm import LSTM
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
+from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
 from fairseq_syntax.model.neighbourhoods import word_counts, word_grid, word_means
 from fairseq_syntax.model.options import SystemConfig, option, read_options
@@ -43,8 +42,7 @@ class ThreeEncoders(SyntaxLSTMEncoder):
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
         """The annotation of a piece: ``[h_seq : h_child : h_head]``, the last two of its word; zeros for ``</s>``."""
-        syntax = encoded.syntax
-        assert syntax is not None  # the encoder has checked that it is there
+        syntax = encoded.parse
         words = word_means(x, syntax)
         forest = Forest(syntax)
         child = self.traverse(self.child_enriched, words, forest.postorder, syntax)
@@ -81,7 +79,7 @@ class SENMTConfig(SystemConfig):
     )
 
 
-@register_model("senmt_lstm")
+@register_lstm("senmt_lstm")
 class SENMTModel(SyntaxLSTMModel):
     """fairseq's LSTM decoder with attention, over the annotations of three encoders."""
 
@@ -101,6 +99,3 @@ class SENMTModel(SyntaxLSTMModel):
         """How many states an encoder over words has."""
         size = read_options(SENMTConfig, args).senmt_hidden_size
         return args.encoder_hidden_size if size is None else size
-
-
-register_model_architecture("senmt_lstm", "senmt_lstm")(base_architecture)

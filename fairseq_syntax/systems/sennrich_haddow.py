@@ -62,8 +62,7 @@ class LabelEmbedding(EncoderSystem):
         return cls(args.encoder_embed_dim, features, sizes)
 
     def embed(self, x: Tensor, step: Step) -> Tensor:
-        assert step.syntax is not None  # the encoder has checked what is needed
-        parts = [embedding(getattr(step.syntax, column)) for column, embedding in self.embeddings.items()]
+        parts = [embedding(getattr(step.parse, column)) for column, embedding in self.embeddings.items()]
         return torch.cat([x[..., : self.kept], *(part.to(x.dtype) for part in parts)], dim=-1)
 
 

@@ -166,13 +166,11 @@ class StructuralPositions(EncoderSystem):
     def positions(self, positions: Tensor, step: Step) -> Tensor:
         if not self.absolute:
             return positions
-        assert step.syntax is not None  # the encoder has checked what is needed
         depth = sinusoids(piece_depth(step), self.embed_dim).to(positions.dtype)
         return torch.tanh(self.absolute["depth"](depth) + self.absolute["sequence"](positions))
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
-        syntax = step.syntax
-        assert syntax is not None
+        syntax = step.parse
         buckets = step.once("structural buckets", lambda: structural_buckets(syntax, self.most))
         return RelativeTerm(buckets, cast(RelativeEmbeddings, self.relative[str(layer)]))
 

@@ -99,25 +99,44 @@ def child_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
     return -(edge.sum() + leaf.sum())
 
 
-def parent_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor, parent: Tensor | None = None) -> Tensor:
-    """``−Σ A_parent ⊙ log Â_parent`` over the rows of real tokens; arguments as in :func:`child_nll`.
+def parent_nll(scores: Tensor, syntax: SyntaxBatch, padding: Tensor) -> Tensor:
+    """``−Σ A_parent ⊙ log Â_parent`` over the rows of real tokens; arguments as in :func:`child_nll`."""
+    return attachment_nll(scores, link(syntax), syntax.real, padding[:, None, :])
+
+
+def attachment_nll(scores: Tensor, parent: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
+    """``−Σ log softmax(scores)[i, parent(i)]`` over the rows that are supervised, a float32 scalar.
 
     Args:
-        parent: [B, T] int64, the column of each token's parent (default: :func:`link`)
+        scores: [B, T, T], row: dependent, column: head, before the masks
+        parent: [B, T] int64, the column that each row is trained towards
+        real: [B, T] bool, True on rows that are supervised
+        hidden: broadcasts to [B, T, T], True on keys that a row does not see
     """
-    parent = link(syntax) if parent is None else parent
-    chosen = log_attention(scores, padding[:, None, :]).gather(2, parent[:, :, None]).squeeze(2)
-    return -torch.where(syntax.real, chosen, 0.0).sum()
+    chosen = log_attention(scores, hidden).gather(2, parent[:, :, None]).squeeze(2)
+    return -torch.where(real, chosen, 0.0).sum()
+
+
+def attachment_accuracy(
+    scores: Tensor, parent: Tensor, word: Tensor, asked: Tensor, hidden: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How many words have their parent's score above those of all other words, and how many are asked.
+
+    Not repaired to a tree.
+
+    Args:
+        scores, parent, hidden: as in :func:`attachment_nll`
+        word: [B, T] bool, True on the piece that stands for each word, and looked at
+        asked: [B, T] bool, of these the ones whose parent is asked for
+    """
+    best = scores.masked_fill(hidden | ~word[:, None, :], -math.inf).argmax(dim=2)
+    return (best.eq(parent) & asked).sum(), asked.sum()
 
 
 def attachment(scores: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
-    """How many words have their parent's score above all others', and how many words there are.
-
-    Only first pieces are asked and looked at; ``</s>`` is no word.  Not repaired to a tree.
-    """
+    """:func:`attachment_accuracy` of all words, each by its first piece; ``</s>`` is no word."""
     first = syntax.real & syntax.first_piece.eq(syntax.column)
-    best = scores.masked_fill(~first[:, None, :], -math.inf).argmax(dim=-1)
-    return (best.eq(syntax.parent_first) & first).sum(), first.sum()
+    return attachment_accuracy(scores, syntax.parent_first, first, first, syntax.padding[:, None, :])
 
 
 # ------------------------------------------------------------------------------------ the system
@@ -179,17 +198,12 @@ class SupervisedHeads(EncoderSystem):
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
         """One of the two regularisers: a sum over real tokens, times λ."""
-        syntax = step.syntax
-        assert syntax is not None  # who asks for the loss has checked it
+        syntax = step.parse
         tokens = syntax.real.sum()
-        correct = words = torch.zeros_like(tokens)
         if name == "child":
-            weight, nll = self.child_weight, child_nll(scores, syntax, step.padding)
-        else:
-            weight, nll = self.parent_weight, parent_nll(scores, syntax, step.padding)
-            if not self.training:
-                correct, words = attachment(scores, syntax)
-        return HeadLoss(weight * nll, nll, tokens, correct, words)
+            return HeadLoss.of(self.child_weight, child_nll(scores, syntax, step.padding), tokens)
+        nll = parent_nll(scores, syntax, step.padding)
+        return HeadLoss.of(self.parent_weight, nll, tokens, None if self.training else attachment(scores, syntax))
 
 
 register_presets("supervised_head_transformer", encoder_syntax="supervised_heads")

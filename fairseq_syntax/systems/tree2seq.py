@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import register_model, register_model_architecture
-from fairseq.models.lstm import Linear, base_architecture
+from fairseq.models.lstm import Linear
 from torch import Tensor, nn
 
 from fairseq_syntax.model.loop_gradients import DeferredLinear
-from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel
+from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory
 from fairseq_syntax.model.neighbourhoods import word_grid, word_means
 from fairseq_syntax.model.options import SystemConfig, option, read_options
@@ -137,8 +136,7 @@ class TreeEncoder(SyntaxLSTMEncoder):
         self.start = nn.ModuleList(BinaryTreeLSTM(self.output_units) for _ in range(self.num_layers))
 
     def enrich(self, encoded: Encoded, x: Tensor) -> Encoded:
-        syntax = encoded.syntax
-        assert syntax is not None  # the encoder has checked that it is there
+        syntax = encoded.parse
         forest = Forest(syntax)
         up, cells = self.up(word_means(encoded.states, syntax)[forest.by_level], forest)
         nodes = self.dropout_out_module(up if self.down is None else self.down(up, forest))
@@ -186,8 +184,7 @@ class TreeAttention(GlobalAttention):
     """Attention over tokens and nodes together, with one softmax and the same weights for both."""
 
     def remember(self, encoded: Encoded) -> TreeMemory:  # type: ignore[override]
-        syntax = encoded.syntax
-        assert syntax is not None  # its encoder has needed it
+        syntax = encoded.parse
         nodes = encoded.states.size(0) - syntax.size[1]
         word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, nodes)
         return TreeMemory(super().remember(encoded), word, syntax.of_word(1 / syntax.pieces, 0))
@@ -210,7 +207,7 @@ class Tree2SeqConfig(SystemConfig):
     tree2seq_bottom_up: bool = option(False, "nodes have their states of the way up; no way down", "")
 
 
-@register_model("tree2seq_lstm")
+@register_lstm("tree2seq_lstm")
 class Tree2SeqModel(SyntaxLSTMModel):
     """An encoder over the tree above the sequential one; the decoder attends to both and starts from both."""
 
@@ -225,6 +222,3 @@ class Tree2SeqModel(SyntaxLSTMModel):
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> TreeAttention:
         return TreeAttention(hidden_size, source_size)
-
-
-register_model_architecture("tree2seq_lstm", "tree2seq_lstm")(base_architecture)
