@@ -1,4 +1,4 @@
-"""Whether training may go on from a checkpoint: its numbers must mean the words and labels of these data."""
+"""Whether a checkpoint and these data go together: its numbers must mean their words, pieces and labels."""
 
 from __future__ import annotations
 
@@ -15,34 +15,62 @@ if TYPE_CHECKING:
     from fairseq_syntax.corpus.segmentation import Segmenter
     from fairseq_syntax.data.directory import DataDirectory
 
+SEGMENTATION_HINT = "put segmentation.LANG.json and .model of the training data there"
 
-class Dictionaries:
-    """The fingerprints of a task's dictionaries, by side (``source``, ``target``), which checkpoints record.
+
+class Vocabularies:
+    """The fingerprints of a data directory's dictionaries and segmentations, which checkpoints record.
 
     Args:
-        source, target: fairseq dictionaries
+        directory: the data directory
+        source, target: its fairseq dictionaries
+
+    Attributes:
+        dictionaries: by side (``source``, ``target``)
     """
 
-    def __init__(self, source: Any, target: Any) -> None:
-        self.fingerprints = {"source": fingerprint(source.symbols), "target": fingerprint(target.symbols)}
+    def __init__(self, directory: DataDirectory, source: Any, target: Any) -> None:
+        self._directory = directory
+        self.dictionaries = {"source": fingerprint(source.symbols), "target": fingerprint(target.symbols)}
+        self._trained: set[str] = set()  # the sides of which a loaded model knows the pieces of a segmentation
 
-    def check_model(self, recorded: Mapping[str, str], data_dir: str, hint: str) -> None:
-        """Check that a model was trained with these dictionaries.
+    @cached_property
+    def segmentations(self) -> dict[str, str | None]:
+        """By side (``source``, ``target``); None where the directory has none."""
+        both = {side: self._directory.segmenter(side) for side in ("source", "target")}
+        return {side: None if segmenter is None else fingerprint(segmenter.note) for side, segmenter in both.items()}
+
+    def recorded(self) -> dict[str, Any]:
+        """What a checkpoint records of them."""
+        return {"dictionaries": self.dictionaries, "segmentations": self.segmentations}
+
+    def check(self, recorded: Mapping[str, Any], hint: str) -> None:
+        """Check that a model was trained with these dictionaries, and on pieces of these segmentations.
 
         Args:
-            recorded: the fingerprints in its checkpoint; a side that is not there is not checked
-            data_dir: where the dictionaries lie, for the error
+            recorded: what its checkpoint records, as :meth:`recorded`; what either side does not know is not checked
+            hint: what to do where the dictionaries are others
 
         Raises:
             SyntaxDataError: it was trained with others
         """
-        for side, value in self.fingerprints.items():
-            if recorded.get(side, value) != value:
+        dictionaries, segmentations = recorded.get("dictionaries", {}), recorded.get("segmentations", {})
+        for side, value in self.dictionaries.items():
+            if dictionaries.get(side, value) != value:
+                message = f"the model was trained with another {side} dictionary than that of these data"
+                raise SyntaxDataError(message, path=self._directory.path, hint=hint)
+        for side, trained in segmentations.items():
+            if None not in (trained, self.segmentations[side]) and trained != self.segmentations[side]:
                 raise SyntaxDataError(
-                    f"the model was trained with another {side} dictionary than that of these data",
-                    path=data_dir,
-                    hint=hint,
+                    f"the model was trained on pieces of another {side} segmentation than that of these data",
+                    path=self._directory.segmentation_path(side),
+                    hint=SEGMENTATION_HINT,
                 )
+
+    def add_model(self, recorded: Mapping[str, Any], hint: str) -> None:
+        """:meth:`check` a model that is loaded, and note of which sides it knows the pieces of a segmentation."""
+        self.check(recorded, hint)
+        self._trained |= {side for side, value in recorded.get("segmentations", {}).items() if value is not None}
 
     def check_directory(self, side: str, symbols: list[str], path: str) -> None:
         """Check that a further directory of training data numbers its pieces in the same way.
@@ -50,54 +78,12 @@ class Dictionaries:
         Raises:
             SyntaxDataError: its dictionary is another one
         """
-        if fingerprint(symbols) != self.fingerprints[side]:
+        if fingerprint(symbols) != self.dictionaries[side]:
             raise SyntaxDataError(
                 "is another dictionary than that of the first directory: its pieces would be taken for others",
                 path=path,
                 hint="give fairseq-preprocess --srcdict and --tgtdict, those of the first directory",
             )
-
-
-class Segmentations:
-    """The segmentations beside a task's data, and whether the models were trained on their pieces.
-
-    Args:
-        directory: the data directory
-    """
-
-    hint = "put segmentation.LANG.json and .model of the training data there"
-
-    def __init__(self, directory: DataDirectory) -> None:
-        self._directory = directory
-        self._trained: set[str] = set()  # the sides of which a loaded model knows the pieces of a segmentation
-
-    @cached_property
-    def fingerprints(self) -> dict[str, str | None]:
-        """By side (``source``, ``target``); None where the directory has none."""
-        both = {side: self._directory.segmenter(side) for side in ("source", "target")}
-        return {side: None if found is None else fingerprint(found.note) for side, found in both.items()}
-
-    def check_model(self, recorded: Mapping[str, str | None]) -> None:
-        """Check that a model was trained on pieces of these segmentations.
-
-        Args:
-            recorded: the fingerprints in its checkpoint; where either side knows of none, nothing is checked
-
-        Raises:
-            SyntaxDataError: it was trained on others
-        """
-        for side, value in self.fingerprints.items():
-            if None not in (value, recorded.get(side)) and recorded[side] != value:
-                raise SyntaxDataError(
-                    f"the model was trained on pieces of another {side} segmentation than that of these data",
-                    path=self._directory.segmentation_path(side),
-                    hint=self.hint,
-                )
-
-    def add_model(self, recorded: Mapping[str, str | None]) -> None:
-        """Check a model that is loaded, and note of which sides it knows the pieces of a segmentation."""
-        self.check_model(recorded)
-        self._trained |= {side for side, value in recorded.items() if value is not None}
 
     def segmenter(self, side: str) -> Segmenter | None:
         """The segmentation of a side; None where there is none, and no model asks for it.
@@ -105,14 +91,14 @@ class Segmentations:
         Raises:
             SyntaxDataError: a loaded model was trained on pieces of one that is missing
         """
-        found = self._directory.segmenter(side)
-        if found is None and side in self._trained:
+        segmenter = self._directory.segmenter(side)
+        if segmenter is None and side in self._trained:
             raise SyntaxDataError(
                 f"is missing: the model was trained on the pieces of a {side} segmentation, and knows no others",
                 path=self._directory.segmentation_path(side),
-                hint=self.hint,
+                hint=SEGMENTATION_HINT,
             )
-        return found
+        return segmenter
 
 
 def check_labels(state: Mapping[str, Any], model: Any, path: str) -> None:

@@ -24,7 +24,7 @@ from fairseq_syntax.data.directory import DataDirectory, language_pair
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import check_options
 from fairseq_syntax.model.search import SEARCHES
-from fairseq_syntax.tasks.checkpoints import Dictionaries, Segmentations, check_labels
+from fairseq_syntax.tasks.checkpoints import Vocabularies, check_labels
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 from fairseq_syntax.tasks.refusals import (
     ModelTraits,
@@ -94,7 +94,7 @@ class SyntaxTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         check_options(SyntaxTranslationConfig, {"parse_dropout": cfg.parse_dropout})
         check_task(cfg)
-        self._dictionaries = Dictionaries(src_dict, tgt_dict)
+        self._vocabularies = Vocabularies(self.directory, src_dict, tgt_dict)
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._traits = ModelTraits()
@@ -136,16 +136,12 @@ class SyntaxTranslationTask(TranslationTask):
         Raises:
             SyntaxDataError: it has none, and a loaded model was trained on its pieces
         """
-        return self._segmentations.segmenter("source")
+        return self._vocabularies.segmenter("source")
 
     @property
     def target_segmenter(self) -> Any:
         """The target's segmentation; otherwise as :attr:`source_segmenter`."""
-        return self._segmentations.segmenter("target")
-
-    @cached_property
-    def _segmentations(self) -> Segmentations:
-        return Segmentations(self.directory)
+        return self._vocabularies.segmenter("target")
 
     @cached_property
     def parse_origins(self) -> ParseOrigins:
@@ -181,7 +177,7 @@ class SyntaxTranslationTask(TranslationTask):
         for side in ("source", "target"):
             path = directory.dictionary_path(side)
             if directory.path != self.data_dir and os.path.exists(path):
-                self._dictionaries.check_directory(side, self.load_dictionary(path).symbols, path)
+                self._vocabularies.check_directory(side, self.load_dictionary(path).symbols, path)
         base = self.datasets[split]
         target_syntax = None
         if base.tgt is not None:
@@ -280,12 +276,8 @@ class SyntaxTranslationTask(TranslationTask):
 
     def state_dict(self) -> dict[str, Any]:
         """fairseq's, with fingerprints of dictionaries and segmentations, and what the source was parsed with."""
-        recorded = {
-            "dictionaries": self._dictionaries.fingerprints,
-            "segmentations": self._segmentations.fingerprints,
-            "source_parsed_with": dict(self.directory.parsed_with("source") or {}),
-        }
-        return {**super().state_dict(), **recorded}
+        parsed_with = dict(self.directory.parsed_with("source") or {})
+        return {**super().state_dict(), **self._vocabularies.recorded(), "source_parsed_with": parsed_with}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """fairseq's.
@@ -293,14 +285,12 @@ class SyntaxTranslationTask(TranslationTask):
         Raises:
             SyntaxDataError: the model was trained with another dictionary, or on pieces of another segmentation
         """
-        state = dict(state_dict)
-        dictionaries, segmentations = state.pop("dictionaries", {}), state.pop("segmentations", {})
-        self._last_parsed_with = state.pop("source_parsed_with", None)
-        super().load_state_dict(state)
-        self._dictionaries.check_model(
-            dictionaries, self.data_dir, "--data, or fairseq's first argument, is the directory that it was trained on"
+        self._last_parsed_with = state_dict.get("source_parsed_with")
+        ours = ("dictionaries", "segmentations", "source_parsed_with")
+        super().load_state_dict({name: value for name, value in state_dict.items() if name not in ours})
+        self._vocabularies.add_model(
+            state_dict, "--data, or fairseq's first argument, is the directory that it was trained on"
         )
-        self._segmentations.add_model(segmentations)
 
     def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
         """Check that training may go on from a checkpoint: its numbers must mean the words and labels of these data.
@@ -313,11 +303,8 @@ class SyntaxTranslationTask(TranslationTask):
         Raises:
             SyntaxDataError: the dictionaries, segmentations, labels or tags are others
         """
-        recorded = state.get("task_state") or {}
-        self._segmentations.check_model(recorded.get("segmentations", {}))
-        self._dictionaries.check_model(
-            recorded.get("dictionaries", {}),
-            self.data_dir,
+        self._vocabularies.check(
+            state.get("task_state") or {},
             "give fairseq-preprocess --srcdict and --tgtdict, those of the first training",
         )
         check_labels(state, model, path)
