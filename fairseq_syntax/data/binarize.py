@@ -151,23 +151,23 @@ def _pair(
                 line=line.file_line,
                 hint="is it a word? fairseq-syntax filter leaves such lines out",
             )
-        own: list[list[str]] | None
+        segmented: list[list[str]] | None
         if segmenter is not None and line.tokens:
-            own = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
+            segmented = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
         else:
-            own = None if any(t.pieces for t in line.tokens) else [[t.form] for t in line.tokens]
-        if own is not None and pieces != (flat := list(chain.from_iterable(own))):
-            at, own_piece, of_parse = next(
+            segmented = None if any(t.pieces for t in line.tokens) else [[t.form] for t in line.tokens]
+        if segmented is not None and pieces != (flat := list(chain.from_iterable(segmented))):
+            at, piece, of_parse = next(
                 (i, a, b) for i, (a, b) in enumerate(zip_longest(pieces, flat, fillvalue="")) if a != b
             )
             raise SyntaxDataError(
-                f"piece {at + 1} is {own_piece!r}, but the parse has {of_parse!r}",
+                f"piece {at + 1} is {piece!r}, but the parse has {of_parse!r}",
                 path=tokens,
                 line=number,
                 hint=f"is {parse} (line {line.file_line}) the parse of this text?",
             )
-        if own is not None and counts != list(map(len, own)):
-            wrong = next(t for t, word in zip(line.tokens, own) if (t.pieces or 1) != len(word))
+        if segmented is not None and counts != list(map(len, segmented)):
+            wrong = next(t for t, word in zip(line.tokens, segmented) if (t.pieces or 1) != len(word))
             raise SyntaxDataError(
                 f"the parse gives {wrong.form!r} {wrong.pieces or 1} pieces, its segmentation another number",
                 path=tokens,
@@ -351,7 +351,7 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
     about = segmentation_path(os.path.dirname(tokens[0]), lang) if tokens else ""
     if not os.path.exists(about):
         return
-    own = load_segmenter(about).note
+    here = load_segmenter(about).note
     for path in tokens:
         made = read_record(path)
         if made is None:
@@ -359,7 +359,7 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
         if made.get("outputs") is None:
             raise SyntaxDataError("was being cut when segment was ended", path=path, hint="give the command again")
         note, digest = made.get("note") or {}, made["outputs"].get(os.path.basename(path))
-        if any(note.get(name, value) != value for name, value in own.items()) and file_sha256(path) == digest:
+        if any(note.get(name, value) != value for name, value in here.items()) and file_sha256(path) == digest:
             raise SyntaxDataError(
                 f"was cut by another model than {about}, or into words otherwise",
                 path=path,

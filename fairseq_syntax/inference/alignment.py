@@ -177,7 +177,7 @@ def read_gold(lines: Sequence[str], path: str | os.PathLike[str] | None = None) 
     Raises:
         SyntaxDataError: a line is not such links
     """
-    found: list[Gold] = []
+    gold: list[Gold] = []
     for number, line in enumerate(lines, start=1):
         sure: set[tuple[int, int]] = set()
         possible: set[tuple[int, int]] = set()
@@ -188,19 +188,19 @@ def read_gold(lines: Sequence[str], path: str | os.PathLike[str] | None = None) 
                 message = f"{link!r} is no link such as 0-1, or 0p1 if it is possible"
                 raise SyntaxDataError(message, path=path, line=number)
             (possible if mark == "p" else sure).add((int(source), int(target)))
-        found.append((sure, sure | possible))
-    return found
+        gold.append((sure, sure | possible))
+    return gold
 
 
 def agreement(links: Sequence[Sequence[tuple[int, int]]], gold: Sequence[Gold]) -> Agreement:
     """Links of sentences against given ones."""
-    found = sure = possible = right_sure = right = 0
-    for own, (of_sure, of_possible) in zip(links, gold, strict=True):
-        found += len(own)
+    total = sure = possible = right_sure = right = 0
+    for of_sentence, (of_sure, of_possible) in zip(links, gold, strict=True):
+        total += len(of_sentence)
         sure += len(of_sure)
         possible += len(of_possible)
-        right_sure += len(of_sure & set(own))
-        right += len(of_possible & set(own))
-    precision, recall = right / max(found, 1), right_sure / max(sure, 1)
+        right_sure += len(of_sure & set(of_sentence))
+        right += len(of_possible & set(of_sentence))
+    precision, recall = right / max(total, 1), right_sure / max(sure, 1)
     f1 = 2 * precision * recall / max(precision + recall, 1e-12)
-    return Agreement(precision, recall, f1, 1 - (right_sure + right) / max(found + sure, 1))
+    return Agreement(precision, recall, f1, 1 - (right_sure + right) / max(total + sure, 1))

@@ -180,10 +180,10 @@ def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Te
     for row, target in zip(previous, targets):
         row[0] = model.decoder.dictionary.eos()
         row[1 : len(target)] = target[:-1]
-    known = inspect.signature(model.forward).parameters  # a plain model in an ensemble knows no src_syntax
-    given = {name: value for name, value in net_input.items() if name in known}
+    accepted = inspect.signature(model.forward).parameters  # a plain model in an ensemble knows no src_syntax
+    inputs = {name: value for name, value in net_input.items() if name in accepted}
     with recorded(model, kinds=("cross",)) as weights:
-        out = model(**{**given, "prev_output_tokens": previous})
+        out = model(**{**inputs, "prev_output_tokens": previous})
     if weights["cross"]:
         return weights["cross"]
     if isinstance(out[1], Tensor) and out[1].dim() == 3:
@@ -215,20 +215,20 @@ class Aligner:
         total: list[Weights] = []
         for model, head in zip(self.models, self.heads):
             attention = head.pick(source_attention(model, net_input, targets))
-            found = list(cut(attention, net_input["src_tokens"], targets, head.shift, model.decoder.dictionary))
-            total = [a + b for a, b in zip(total, found)] if total else found
+            pieces = list(cut(attention, net_input["src_tokens"], targets, head.shift, model.decoder.dictionary))
+            total = [a + b for a, b in zip(total, pieces)] if total else pieces
         return [(weights / len(self.models)).astype(np.float32) for weights in total]
 
     def of_hypotheses(self, net_input: dict[str, Any], tokens: Sequence[Sequence[Tensor]]) -> list[list[Weights]]:
         """:meth:`weights` of each of the n best translations of each sentence."""
-        found: list[list[Weights]] = [[] for _ in tokens]
+        by_sentence: list[list[Weights]] = [[] for _ in tokens]
         # A search may end with fewer hypotheses of one sentence than of another.
         for rank in range(max(map(len, tokens), default=0)):
             weights = self.weights(net_input, [best[min(rank, len(best) - 1)] for best in tokens])
-            for own, best, new in zip(found, tokens, weights):
+            for ranked, best, new in zip(by_sentence, tokens, weights):
                 if rank < len(best):
-                    own.append(new)
-        return found
+                    ranked.append(new)
+        return by_sentence
 
 
 def cut(attention: Tensor, tokens: Tensor, targets: Sequence[Tensor], shift: int, dictionary: Any) -> Iterator[Weights]:
@@ -268,15 +268,15 @@ class PrintedAlignment:
     def add(self, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
         """Put an ``alignment`` into each hypothesis, as fairseq's programs print it."""
         tokens = [[h["tokens"] for h in best] for best in hypotheses]
-        found = self._aligner.of_hypotheses(sample["net_input"], tokens)
-        for source, best, weights in zip(sample["net_input"]["src_tokens"], hypotheses, found):
+        attention = self._aligner.of_hypotheses(sample["net_input"], tokens)
+        for source, best, weights in zip(sample["net_input"]["src_tokens"], hypotheses, attention):
             dictionary = self._task.source_dictionary
             symbols = [dictionary[i] for i in source[source.ne(dictionary.pad())][:-1].tolist()]
             words = spell(symbols, decoder(self._task.source_segmenter))
-            for hypothesis, own in zip(best, weights):
+            for hypothesis, of_pieces in zip(best, weights):
                 if self._soft:
-                    hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in own.tolist()]
+                    hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in of_pieces.tolist()]
                 else:
                     pieces = pieces_of(hypothesis["tokens"], self._task.target_dictionary)
                     target = spell(pieces, decoder(self._task.target_segmenter))
-                    hypothesis["alignment"] = align(own, words, target).links
+                    hypothesis["alignment"] = align(of_pieces, words, target).links

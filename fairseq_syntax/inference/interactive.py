@@ -260,7 +260,7 @@ class InteractiveInput:
             self._store = None
         else:
             both = self.parsed_pieces(lines, numbers)
-            pieces = [own for _, own in both]
+            pieces = [cut for _, cut in both]
             self._remember([parsed for parsed, _ in both])
         dictionary = self.task.source_dictionary
         if self.source_tag:
@@ -276,14 +276,14 @@ class InteractiveInput:
             for i, (line, number) in enumerate(zip(lines, numbers))
             if self._brings_parse(line)
         }
-        found = []
+        pieces = []
         for i, line in enumerate(lines):
             if i in of_parses:
-                found.append(of_parses[i][1])
+                pieces.append(of_parses[i][1])
             else:
-                found.append(segmenter.encode_text(str(line)) if segmenter else str(line).split())
+                pieces.append(segmenter.encode_text(str(line)) if segmenter else str(line).split())
         self._encoded = [(line, of_parses[i][0] if i in of_parses else None) for i, line in enumerate(lines)]
-        return found
+        return pieces
 
     def parsed_pieces(
         self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
@@ -309,13 +309,13 @@ class InteractiveInput:
 
     def texts(self) -> list[PieceText]:
         """Words and pieces of the lines encoded last: the parse's tokens, else those of the text."""
-        found = []
+        texts = []
         for line, parsed in self._encoded:
             side = self._raw_text(str(line)) if parsed is None else self._parsed_text(line, parsed)
             if self.source_tag:
                 side = PieceText(side.text, side.words, [(0, 0), *side.pieces, (0, 0)])
-            found.append(side)
-        return found
+            texts.append(side)
+        return texts
 
     def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
         """Every token is a word, on all of which each of its pieces stands."""
@@ -334,11 +334,11 @@ class InteractiveInput:
         for word in line.split():
             start = line.index(word, at)
             at = start + len(word)
-            own = spell(segmenter.encode_text(word), decoder(segmenter)) if segmenter else None
-            if own is not None and own.text == word:
-                spans += [(start + first, start + last) for first, last in own.pieces]
+            spelled = spell(segmenter.encode_text(word), decoder(segmenter)) if segmenter else None
+            if spelled is not None and spelled.text == word:
+                spans += [(start + first, start + last) for first, last in spelled.pieces]
             else:  # a piece that is the word, or pieces that a normaliser has changed
-                spans += [(start, at)] * (len(own.pieces) if own else 1)
+                spans += [(start, at)] * (len(spelled.pieces) if spelled else 1)
         return PieceText(line, words_of(line), spans)
 
     def _has_parser(self) -> bool:
@@ -391,8 +391,8 @@ class InteractiveInput:
         net_input = sample["net_input"]
         tokens = net_input["src_tokens"]
         while self._batches:
-            known, ids, syntax = self._batches.pop(0)
-            if known.shape == tokens.shape and torch.equal(known, tokens.cpu()):
+            collated, ids, syntax = self._batches.pop(0)
+            if collated.shape == tokens.shape and torch.equal(collated, tokens.cpu()):
                 sample.setdefault("id", ids.to(tokens.device))
                 if syntax is not None:
                     net_input["src_syntax"] = {**syntax, "packed": syntax["packed"].to(tokens.device)}

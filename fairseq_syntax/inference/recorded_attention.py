@@ -59,9 +59,9 @@ def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[st
 def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiheadAttention]]:
     for side in ("encoder", "decoder"):
         for layer in getattr(getattr(model, side, None), "layers", ()):
-            own = getattr(layer, "self_attn", None)
-            if isinstance(own, MultiheadAttention):
-                yield side, own
+            attention = getattr(layer, "self_attn", None)
+            if isinstance(attention, MultiheadAttention):
+                yield side, attention
             cross = getattr(layer, "encoder_attn", None)
             if isinstance(cross, MultiheadAttention):
                 yield "cross", cross

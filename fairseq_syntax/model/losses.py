@@ -52,7 +52,7 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
     """
     total: Tensor | float = 0.0
     log: dict[str, Tensor] = {}
-    found: list[tuple[str, HeadLoss]] = []
+    parts: list[tuple[str, HeadLoss]] = []
     for system, step in _supervised_steps(model, extra, sample):
         if step.syntax is None:
             raise SyntaxDataError(
@@ -63,10 +63,10 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
             if part is None:
                 zero = step.padding.new_zeros((), dtype=torch.int64)
                 part = HeadLoss(zero, zero, zero, zero, zero)
-            found.append((name, part))
+            parts.append((name, part))
     if isinstance(extra, Mapping):  # fairseq's LSTMs have the attention in this place, and ours their losses
-        found += extra.get("decoder_losses", {}).items()
-    for name, part in found:
+        parts += extra.get("decoder_losses", {}).items()
+    for name, part in parts:
         total = total + part.loss
         for what in ("nll", "tokens", "correct", "words"):
             log[f"{name}_{what}"] = getattr(part, what).detach()

@@ -149,10 +149,10 @@ def _converted(value: Any, wanted: Any) -> Any:
         if str(value).lower() not in ("true", "false", "1", "0"):
             raise ValueError(value)
         return str(value).lower() in ("true", "1")
-    found = wanted(value)
-    if isinstance(value, float) and found != value:
+    converted = wanted(value)
+    if isinstance(value, float) and converted != value:
         raise ValueError(value)
-    return found
+    return converted
 
 
 def check_task(task: Any, model: str) -> None:

@@ -90,8 +90,8 @@ class ParentTerm(ScoreTerm):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         if self._fused and thresholds(q.device).fused:
-            own, others = divided(self.heads, q, k, v)
-            return with_plain_heads(self.flex(*own, key_padding_mask), others, key_padding_mask)
+            scaled, others = divided(self.heads, q, k, v)
+            return with_plain_heads(self.flex(*scaled, key_padding_mask), others, key_padding_mask)
         return dense_factor_attention(q, k, v, self.distance, key_padding_mask, heads=self.heads, add=self._add)
 
     def flex(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None) -> Tensor:

@@ -52,8 +52,8 @@ def bleu_of_meters(meters: Mapping[str, Any]) -> float:
 
     counts, totals = meters["_bleu_counts"].sum.tolist(), meters["_bleu_totals"].sum.tolist()
     system, reference = (int(meters[f"_bleu_{name}"].sum) for name in ("sys_len", "ref_len"))
-    found = sacrebleu.BLEU.compute_bleu(counts, totals, system, reference, smooth_method="exp")
-    return round(found.score, 2)
+    bleu = sacrebleu.BLEU.compute_bleu(counts, totals, system, reference, smooth_method="exp")
+    return round(bleu.score, 2)
 
 
 def forget_embedding_files(options: Any) -> None:
