@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
-from fairseq_syntax.data.binarize import PARSE_SUFFIX, to_stored
+from fairseq_syntax.data.binarize import PARSE_SUFFIX
 from fairseq_syntax.data.labels import COLUMNS, LabelInventory
+from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
 from fairseq_syntax.runtime.workers import Workers

@@ -35,9 +35,9 @@ from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.corpus.words import Span, words_of
 from fairseq_syntax.data.batch import PackedSyntax
-from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.spelling import decoder

@@ -12,8 +12,8 @@ import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser
-from fairseq_syntax.data.binarize import to_stored
 from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, align, spell
 from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
