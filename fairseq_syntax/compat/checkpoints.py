@@ -106,9 +106,9 @@ def _allow_types() -> None:
     # What rebuilds NumPy's arrays and numbers, under its name before NumPy 2 and since: a checkpoint may have either.
     rebuild = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
     numpy_names = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in rebuild for core in ("core", "_core")]
-    arrays = [np.ndarray, np.dtype, *numpy_names, np.dtypes.Int64DType, np.dtypes.Float64DType]
-    options = [argparse.Namespace, DictConfig, ListConfig, ContainerMetadata, Metadata, AnyNode, Any]
-    plain = [dict, list, int, collections.defaultdict, _TensorPlaceholder]
+    arrays: list[Any] = [np.ndarray, np.dtype, *numpy_names, np.dtypes.Int64DType, np.dtypes.Float64DType]
+    options: list[Any] = [argparse.Namespace, DictConfig, ListConfig, ContainerMetadata, Metadata, AnyNode, Any]
+    plain: list[Any] = [dict, list, int, collections.defaultdict, _TensorPlaceholder]
     torch.serialization.add_safe_globals([*arrays, *options, *plain])
 
 

@@ -128,7 +128,9 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     packed = syntax["packed"][layout.begin :]
     # Widened here at once: as an index each of them would be, one by one.
     parts = packed.long().split(sizes)
-    words, rest = parts[: 2 + len(WORD_FIELDS)], list(parts[2 + len(WORD_FIELDS) :])
+    names = ("n_pieces", "n_words", *WORD_FIELDS)
+    words: dict[str, Any] = dict(zip(names, parts))
+    rest = list(parts[len(names) :])
     parsed = rest.pop() if layout.has_parsed else None
     arcs = None
     if A is not None:
@@ -136,7 +138,8 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
         begin = sum(sizes[: len(sizes) - layout.has_parsed]) - A
         prob = packed[begin : begin + A].view(torch.float32)
         arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob, layout.n_piece_arcs)
-    return FlatSyntax(*words, layout.n_tree_arcs, arcs, parsed, layout.lengths, layout.heads)
+    host: dict[str, Any] = {"n_tree_arcs": layout.n_tree_arcs, "lengths": layout.lengths, "heads": layout.heads}
+    return FlatSyntax(**words, **host, arcs=arcs, parsed=parsed)
 
 
 class SyntaxBatch:

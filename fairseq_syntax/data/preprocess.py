@@ -125,7 +125,7 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
         out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         dictionary = os.path.join(args.destdir, f"dict.{side.lang}.txt")
         labels.note_parse(side.parse)
-        options = {"lang": side.lang, "dictionary": dictionary, "workers": workers or args.workers}
+        options: dict[str, Any] = {"lang": side.lang, "dictionary": dictionary, "workers": workers or args.workers}
         summary = binarize(side.tokens, side.parse, out, labels, **options)
         logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
         if labels.unknown:
