@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         metavar="STAGE",
         default="report",
-        choices=("corpus", "filter", "parse", "control", "pieces", "binarize", "train", "translate", "score", "report"),
-        help="up to this stage: corpus, filter, parse, control, pieces, binarize, train, translate, score",
+        choices=("corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report"),
+        help="up to this stage: corpus, filter, parse, pieces, control, binarize, train, translate, score",
     )
     work = parser.add_argument_group("work")
     work.add_argument("--workers", type=positive, default=1, metavar="N", help="models at the same time")

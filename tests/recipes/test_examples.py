@@ -9,6 +9,7 @@ import pytest
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.stages import KINDS, dependencies
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RECIPES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name != "compose.yaml"]  # that is of Docker
@@ -28,6 +29,9 @@ def test_every_recipe_is_one_and_has_stages(path):
     stages = plan.stages(plan.runs)
     names = [stage.name for stage in stages]
     assert len(names) == len(set(names))
+    kinds = {stage.name: KINDS.index(stage.kind) for stage in stages}
+    for name, needed in dependencies(stages).items():
+        assert all(kinds[one] <= kinds[name] for one in needed), f"--to leaves nothing out that {name} needs"
     outputs = [output for stage in stages for output in stage.outputs]
     assert len(outputs) == len(set(outputs)), "no two stages make one file"
     assert {stage.kind for stage in stages} >= {"corpus", "filter", "pieces", "binarize", "train", "translate"}

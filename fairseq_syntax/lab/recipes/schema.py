@@ -279,7 +279,7 @@ class Published(Section):
     note: str = Field("", description="how it was measured, where that differs")
 
 
-Stage = Literal["corpus", "filter", "parse", "control", "pieces", "binarize", "train", "translate", "score", "report"]
+Stage = Literal["corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report"]
 
 
 class Command(Section):

@@ -20,7 +20,7 @@ from fairseq_syntax.runtime.files import file_sha256, fingerprint
 from fairseq_syntax.runtime.jobs import Step
 
 _WHERE_THE_CORPUS_IS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
-KINDS = ("corpus", "filter", "parse", "control", "pieces", "binarize", "train", "translate", "score", "report")
+KINDS = ("corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report")
 
 
 @dataclass(frozen=True)
