@@ -29,10 +29,20 @@ class RelativeEmbeddings(nn.Module):
 
     def __init__(self, buckets: int, dim: int) -> None:
         super().__init__()
-        self.keys = nn.Parameter(torch.empty(buckets, dim))
-        self.values = nn.Parameter(torch.empty(buckets, dim))
-        nn.init.xavier_uniform_(self.keys)
-        nn.init.xavier_uniform_(self.values)
+        # In one parameter: for each one a GPU's optimizer has some ten kernels.
+        self.vectors = nn.Parameter(torch.empty(2, buckets, dim))
+        for vectors in self.vectors.detach():
+            nn.init.xavier_uniform_(vectors)
+
+    @property
+    def keys(self) -> Tensor:
+        """``a^K``, [R, d]."""
+        return self.vectors[0]
+
+    @property
+    def values(self) -> Tensor:
+        """``a^V``, [R, d]."""
+        return self.vectors[1]
 
 
 def check_word_order(args: Namespace, task: SyntaxTask) -> None:
@@ -51,8 +61,8 @@ def check_word_order(args: Namespace, task: SyntaxTask) -> None:
 def fit(embeddings: nn.ModuleDict, layer: int, dim: int) -> None:
     """Embeddings of another size for a layer whose heads have it; ``embeddings`` are by the layer's number."""
     embedding = cast(RelativeEmbeddings, embeddings[str(layer)])
-    if embedding.keys.size(1) != dim:
-        embeddings[str(layer)] = RelativeEmbeddings(embedding.keys.size(0), dim)
+    if embedding.vectors.size(2) != dim:
+        embeddings[str(layer)] = RelativeEmbeddings(embedding.vectors.size(1), dim)
 
 
 class RelativeTerm(ScoreTerm):
@@ -67,11 +77,13 @@ class RelativeTerm(ScoreTerm):
         self._buckets, self._embeddings = buckets[:, None], embeddings
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
-        by_bucket = inputs.q @ self._embeddings.keys.to(inputs.q.dtype).t()  # [B, H, T, R]; q holds the 1/√d
+        # Anew in each pass, as a checkpointed layer has two; the gradients of both meet in one kernel.
+        keys, self._values = self._embeddings.vectors.to(inputs.q.dtype).unbind()
+        by_bucket = inputs.q @ keys.t()  # [B, H, T, R]; q holds the 1/√d
         return scores + by_bucket.gather(3, self._buckets.expand_as(scores))
 
     def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor:
-        values = self._embeddings.values.to(weights.dtype)
+        values = self._values.to(weights.dtype)
         return sums_by_bucket(weights, self._buckets.expand_as(weights), values.size(0)) @ values
 
 

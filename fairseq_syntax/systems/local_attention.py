@@ -41,6 +41,7 @@ class WindowMemory:
         first: [N] int64, flat index of column 0 of each row's sentence
         length: [N] float32, tokens of each row's sentence, with ``</s>``
         columns: S
+        offset: [2D + 1] int64, of the window's places from its centre: -D to D
         guide: all tokens of each row's sentence, in a guided start
     """
 
@@ -49,6 +50,7 @@ class WindowMemory:
     first: Tensor
     length: Tensor
     columns: int
+    offset: Tensor
     guide: Guide | None = None
 
     def select(self, rows: Tensor) -> WindowMemory:
@@ -95,7 +97,9 @@ class WindowAttention(GuidedAttention):
             place = torch.arange(columns, device=first.device).expand(rows, -1)
             bias = negative_infinity_at(encoded.padding.t(), tokens.keys.shared)
             guide = Guide(first[:, None] + place, place.float(), bias, share)
-        return WindowMemory(tokens, position, first, (~encoded.padding).sum(dim=0).float(), columns, guide)
+        offset = torch.arange(-self.window, self.window + 1, device=first.device)
+        length = (~encoded.padding).sum(dim=0).float()
+        return WindowMemory(tokens, position, first, length, columns, offset, guide)
 
     @property
     def guide_sigma(self) -> float:
@@ -109,17 +113,18 @@ class WindowAttention(GuidedAttention):
 
     def forward(self, hidden: Tensor, memory: WindowMemory, step: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         centre = self.centre(hidden, memory, step)[:, None]
-        offset = torch.arange(2 * self.window + 1, device=hidden.device)
-        token = (centre.detach() - self.window).ceil() + offset
-        outside = (token < 0) | (token >= memory.length[:, None]) | (token > centre + self.window)
+        token = centre.detach().ceil() + memory.offset
+        outside = (token < 0) | (token >= memory.length[:, None])
+        if self.position is not None:  # else the centre is a whole number, and the last place within the window
+            outside |= token > centre + self.window
         token = token.masked_fill(outside, 0)
-        # Luong's Equation 10
-        factor = gaussian_window(token - centre, (self.window / 2) ** 2)[:, None]
         members = (token.long() + memory.first[:, None])[:, None]
         bias = negative_infinity_at(outside, hidden)[:, None]
         if memory.guide is not None:
             memory.guide.positions.append(self.centre(hidden.detach(), memory, step))
-        gaussian = None if self.position is None else factor
+        gaussian = None
+        if self.position is not None:  # Luong's Equation 10
+            gaussian = gaussian_window(token - centre, (self.window / 2) ** 2)[:, None]
         out, weights = self.attend(hidden, memory.tokens, members, bias, gaussian, memory.guide)
         return out, (members, weights)
 

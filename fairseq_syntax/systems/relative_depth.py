@@ -97,7 +97,7 @@ class DepthTerm(ScoreTerm):
     def __init__(self, buckets: DepthBuckets, embeddings: RelativeEmbeddings) -> None:
         self._buckets, self._embeddings = buckets, embeddings
 
-    @property
+    @cached_property
     def _dense(self) -> RelativeTerm:
         return RelativeTerm(self._buckets.of_pairs, self._embeddings)
 
@@ -112,7 +112,7 @@ class DepthTerm(ScoreTerm):
         depths = self._buckets.levels
         bucket = self._buckets.of_levels[:, None].expand(B, H, T, depths)
         one_hot = self._buckets.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)
-        keys, values = self._embeddings.keys.to(q.dtype), self._embeddings.values.to(q.dtype)
+        keys, values = self._embeddings.vectors.to(q.dtype).unbind()
         by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]
         mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
         wide = F.scaled_dot_product_attention(

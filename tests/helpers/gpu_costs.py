@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
+import torch
 import ways
+from fairseq import options as fairseq_options
+from fairseq import tasks, utils
 from toy_data import fairseq
 
 import emulated_cuda
@@ -63,4 +67,34 @@ def trained(bench: ways.Bench, row: str, out: Path, more: str = "", updates: int
     options = ways.training_options(bench, row, f"--dropout 0.0 --no-save --disable-validation {more}", updates)
     with recorded() as found:
         fairseq("train", bench.data, "--save-dir", out, *options)
+    return found
+
+
+def searched(bench: ways.Bench, row: str, more: str = "", templates: Path | None = None) -> Counter[str]:
+    """What a step of beam search costs: half the difference of searches of eight steps and of six.
+
+    The model is untrained and all hypotheses are made as long as that.
+
+    Args:
+        bench, row, more: as in :func:`trained`
+        templates: where to write those of LaSyn's template search, of any tags
+    """
+    words = ways.training_options(bench, row, more, 1)
+    args = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), [str(bench.data), *words])
+    task = tasks.setup_task(args)
+    torch.manual_seed(1)
+    model = task.build_model(args).cuda().eval()
+    task.load_dataset("test")
+    batches = task.get_batch_iterator(task.dataset("test"), max_tokens=400).next_epoch_itr(shuffle=False)
+    sample = utils.move_to_cuda(next(batches))
+    found: Counter[str] = Counter()
+    for steps, sign in ((6, -1), (8, 1)):
+        if templates:
+            templates.write_text(f"{'_ ' * steps}\n" * 8, encoding="utf-8")
+            task.cfg.tag_templates = str(templates)
+        settings = Namespace(beam=2, min_len=steps, max_len_a=0, max_len_b=steps)
+        generator = task.build_generator([model], settings)
+        with emulated_cuda.counted() as counts:
+            task.inference_step(generator, [model], sample)
+        found.update({name: sign * getattr(counts, name) / 2 for name in ("reads", "copies", "kernels")})
     return found

@@ -109,14 +109,15 @@ def near(found, expected):
     assert [score for _, score, _ in found] == pytest.approx([score for _, score, _ in expected], abs=0.011)
 
 
-def test_two_devices_train_as_one_with_the_joined_batch(bench, on_gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize("row", ["supervised_heads", "pascal"])
+def test_two_devices_train_as_one_with_the_joined_batch(bench, on_gpu, row, tmp_path, monkeypatch):
     """fairseq starts a process for each device and joins them by NCCL, with its defaults."""
     for name, value in emulated_cuda.environment().items():
         monkeypatch.setenv(name, value)
     same = "--optimizer sgd --lr 0.5 --dropout 0 --required-batch-size-multiple 1 --max-epoch 2 --max-tokens 4000 "
     two = replace(on_gpu, device="--distributed-world-size 2")
     for on, size, out in ((on_gpu, 40, "one"), (two, 20, "two")):
-        options = ways.training_options(on, "supervised_heads", f"{same} --batch-size {size}", 99)
+        options = ways.training_options(on, row, f"{same} --batch-size {size}", 99)
         command = [sys.executable, "-m", "fairseq_cli.train", bench.data, "--user-dir", USER_DIR, "--save-dir"]
         done = subprocess.run(
             [*map(str, command), str(tmp_path / out), *options], capture_output=True, text=True, check=False
