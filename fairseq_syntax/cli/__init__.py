@@ -42,9 +42,9 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"there is no subcommand {argv[0]}{_similar(argv[0], modules)}")
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        own = subparsers.choices[args.subcommand]
-        options = [option for action in own._actions for option in action.option_strings]
-        own.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
+        subparser = subparsers.choices[args.subcommand]
+        options = [option for action in subparser._actions for option in action.option_strings]
+        subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
     if modules[args.subcommand].COMMAND.needs_fairseq:
         register()
     write_utf8()

@@ -94,9 +94,9 @@ def main(args: argparse.Namespace) -> None:
         for alignment in alignments:
             file.write(written(alignment, args.output) + "\n")
     if gold is not None:
-        found = agreement([a.links for a in alignments], gold)
+        rates = agreement([a.links for a in alignments], gold)
         print(
-            f"precision {found.precision:.3f}, recall {found.recall:.3f}, F1 {found.f1:.3f}, AER {found.aer:.3f}",
+            f"precision {rates.precision:.3f}, recall {rates.recall:.3f}, F1 {rates.f1:.3f}, AER {rates.aer:.3f}",
             file=sys.stderr,
         )
     if args.output != "-":

@@ -114,11 +114,11 @@ def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
             some = slice(start, start + AT_A_TIME)
             parses += parser.checked_parses(sentences[some], numbers[some])
             bar.update(min(AT_A_TIME, len(sentences) - start))
-    found = iter(parses)
+    in_turn = iter(parses)
     return [
         assemble(
             [[Surface(word, True, [word]) for word in line.words[start:end]] for start, end in line.sentences],
-            [next(found) for _ in line.sentences],
+            [next(in_turn) for _ in line.sentences],
             line.line_number,
         )
         for line in gold
@@ -136,8 +136,10 @@ def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
     from fairseq_syntax.corpus.title import controls, parsed_with
 
     made_by, used = vars(args) if args.parsed is None else parsed_with(args.parsed) or {}, ParserOptions()
-    known = {name: made_by[name] for name in OF_DISTRIBUTIONS if type(made_by.get(name)) is type(getattr(used, name))}
-    used = replace(used, **known)  # a title may say anything
+    recorded = {
+        name: made_by[name] for name in OF_DISTRIBUTIONS if type(made_by.get(name)) is type(getattr(used, name))
+    }
+    used = replace(used, **recorded)  # a title may say anything
     return None if used.structured or controls(made_by) else (used.temperature, used.label_temperature)
 
 

@@ -153,7 +153,7 @@ def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.files import read_lines
 
-    found = []
+    scores = []
     for number, line in enumerate(read_lines(path), 1):
         try:
             score = float(line)
@@ -161,10 +161,10 @@ def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
             score = math.nan
         if math.isnan(score):
             raise SyntaxDataError(f"not a number: {line[:60]!r}", path=path, line=number)
-        found.append(-score if negate else score)
-    if len(found) != rows:
-        raise SyntaxDataError(f"{len(found)} scores, but the sets have {rows} translations", path=path)
-    return found
+        scores.append(-score if negate else score)
+    if len(scores) != rows:
+        raise SyntaxDataError(f"{len(scores)} scores, but the sets have {rows} translations", path=path)
+    return scores
 
 
 def _force(

@@ -41,11 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N",
         help="a test set with N references: the others are FILE.1 and so on",
     )
-    known = parser.add_argument_group("a corpus in its own format")
-    known.add_argument("--reader", metavar="NAME", help="multi30k, iwslt, wmt, …, or a Python file of yours")
-    known.add_argument("--data", metavar="DIR", help="the folder with its files")
-    known.add_argument("--download", action="store_true", help="fetch what is missing there")
-    known.add_argument("--option", **SEVERAL, default=[], metavar="NAME=VALUE", help="options of the reader")
+    reader = parser.add_argument_group("a corpus in its own format")
+    reader.add_argument("--reader", metavar="NAME", help="multi30k, iwslt, wmt, …, or a Python file of yours")
+    reader.add_argument("--data", metavar="DIR", help="the folder with its files")
+    reader.add_argument("--download", action="store_true", help="fetch what is missing there")
+    reader.add_argument("--option", **SEVERAL, default=[], metavar="NAME=VALUE", help="options of the reader")
     chosen = parser.add_argument_group("of it")
     chosen.add_argument("--subset", type=positive, metavar="N", help="N pairs of the training data, drawn at random")
     chosen.add_argument("--first", type=positive, metavar="N", help="the first N pairs of valid and the test sets")

@@ -132,8 +132,8 @@ def parser_options(args: argparse.Namespace, **more):
     from fairseq_syntax.corpus.parsing.base import ParserOptions
     from fairseq_syntax.errors import SyntaxDataError
 
-    known = {field.name for field in fields(ParserOptions)}
-    values = {name: value for name, value in vars(args).items() if name in known} | more
+    names = {field.name for field in fields(ParserOptions)}
+    values = {name: value for name, value in vars(args).items() if name in names} | more
     if getattr(args, "pretokenized", False):
         if args.split_sentences:
             raise SyntaxDataError("--pretokenized lines are single sentences", hint="drop --split-sentences")

@@ -153,9 +153,9 @@ def _reliability(args):
     for name, path in _of_names(args, args.files):
         try:
             with open(path, encoding="utf-8") as file:
-                found = json.load(file)["curves"]
-            found = {curve: [(float(p), float(right), int(n)) for p, right, n in of] for curve, of in found.items()}
-            if not found or not all(sum(n for *_, n in bins) > 0 for bins in found.values()):
+                bins_of = json.load(file)["curves"]
+            bins_of = {curve: [(float(p), float(right), int(n)) for p, right, n in of] for curve, of in bins_of.items()}
+            if not bins_of or not all(sum(n for *_, n in bins) > 0 for bins in bins_of.values()):
                 raise ValueError("no predictions")
         except (OSError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise SyntaxDataError(
@@ -163,7 +163,7 @@ def _reliability(args):
                 path=path,
                 hint="fairseq-syntax calibrate --output",
             ) from error
-        curves |= {curve if len(args.files) == 1 else f"{name}: {curve}": bins for curve, bins in found.items()}
+        curves |= {curve if len(args.files) == 1 else f"{name}: {curve}": bins for curve, bins in bins_of.items()}
     return reliability_diagram(curves)
 
 

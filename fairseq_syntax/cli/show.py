@@ -67,10 +67,10 @@ def main(args: argparse.Namespace) -> int:
     page_wanted = args.output.lower().endswith((".html", ".htm"))
     if not page_wanted and not args.output.lower().endswith(FORMATS):
         raise SyntaxDataError("cannot be written in this form", path=args.output, hint=".html, .png, .svg or .pdf")
-    given = [f"--{name}" for name in ("layers", "heads", "kind", "tree") if getattr(args, name) is not None]
-    if page_wanted and given:
+    of_pictures = [f"--{name}" for name in ("layers", "heads", "kind", "tree") if getattr(args, name) is not None]
+    if page_wanted and of_pictures:
         hint = "a page shows all of them"
-        raise SyntaxDataError(f"a page does not take {', '.join(given)}", path=args.output, hint=hint)
+        raise SyntaxDataError(f"a page does not take {', '.join(of_pictures)}", path=args.output, hint=hint)
     numbers = [n for part in args.sentences for n in part] if args.sentences else list(range(1, 11))
     if not page_wanted:
         numbers = numbers[:1]

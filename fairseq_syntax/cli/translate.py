@@ -107,8 +107,8 @@ def main(args: argparse.Namespace) -> int:
     ):
         # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
         while chunk := list(islice(lines, 1 if prompt else args.batch_size * 4)):
-            found = translator.translations(chunk, alignments=links is not None, first_line=count)
-            for number, best in enumerate(found, count + 1):
+            best_first = translator.translations(chunk, alignments=links is not None, first_line=count)
+            for number, best in enumerate(best_first, count + 1):
                 where = f"{'<stdin>' if args.input == '-' else args.input}:{number}"
                 if best[0].error is not None:
                     bad += 1

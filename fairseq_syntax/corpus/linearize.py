@@ -90,9 +90,9 @@ def piece_symbols(line: ParsedLine, pieces: Sequence[str]) -> list[list[str]]:
         SyntaxDataError: the parse is not that of the pieces
     """
     counts = [token.pieces for token in line.tokens]
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts) or sum(known) != len(pieces):
-        have = f"{sum(known)}" if len(known) == len(counts) else "no number of"
+    counted = [count for count in counts if count is not None]
+    if len(counted) < len(counts) or sum(counted) != len(pieces):
+        have = f"{sum(counted)}" if len(counted) == len(counts) else "no number of"
         raise SyntaxDataError(
             f"the parse has {have} pieces, the text of this line {len(pieces)}",
             line=line.file_line,
@@ -100,7 +100,7 @@ def piece_symbols(line: ParsedLine, pieces: Sequence[str]) -> list[list[str]]:
         )
     symbols: list[list[str]] = [[NO_TAG] for _ in line.words]
     at = 0
-    for token, count in zip(line.tokens, known):
+    for token, count in zip(line.tokens, counted):
         symbols[token.word] = list(pieces[at : at + count])
         at += count
     return symbols

@@ -129,10 +129,10 @@ class Segmenter(ABC):
         """
         if len(words) != len(space_before):
             raise ValueError(f"{len(words)} words but {len(space_before)} marks for the space before them")
-        known = self._cache
+        cache = self._cache
         spaces = [True, *space_before[1:]] if words else []
         # Copies, lest a caller's change of a list change every later sentence with that word.
-        return [list(known.get(key) or self._pieces(*key)) for key in zip(words, spaces)]
+        return [list(cache.get(key) or self._pieces(*key)) for key in zip(words, spaces)]
 
     def encode_text(self, text: str) -> list[str]:
         """The pieces of a raw line.
@@ -140,13 +140,13 @@ class Segmenter(ABC):
         Its words are what white space separates; where the model's data were cut from a parse (:attr:`cut_from`), as
         a parser separates them, without one (:func:`~fairseq_syntax.corpus.words.words_of`).
         """
-        known = self._cache
+        cache = self._cache
         if self.cut_from == PARSE:
             spans = words_of(text)
             before = [False, *(a[1] < b[0] for a, b in pairwise(spans))]
             words = self.encode_words([text[start:end] for start, end in spans], before[: len(spans)])
             return [piece for own in words for piece in own]
-        return [piece for word in text.split() for piece in known.get((word, True)) or self._pieces(word, True)]
+        return [piece for word in text.split() for piece in cache.get((word, True)) or self._pieces(word, True)]
 
     @property
     def pieces(self) -> int | None:

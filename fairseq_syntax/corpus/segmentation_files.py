@@ -67,22 +67,22 @@ def prepare_model(
             the model that they are cut by
     """
     outputs = tuple(prefix.with_name(f"{prefix.name}.{ending}") for ending in ("json", "model"))
-    given = load_segmenter(model) if model is not None else None
+    loaded = load_segmenter(model) if model is not None else None
     record: dict = {}
     if training is not None:
         options = {name: value for name, value in training.items() if name != "files"}
         record = {"options": options, "files": fingerprints(training["files"])}
-    elif given is None:
+    elif loaded is None:
         raise ValueError("neither a model nor how to train one")
-    made_from = ["segmentation", given.fingerprint if given else None, record]
+    made_from = ["segmentation", loaded.fingerprint if loaded else None, record]
     step = Step(outputs, fingerprint(*made_from, PARSE) if of_parse else fingerprint(*made_from))
     with step.making() as done:
         if done is not None and not overwrite:
             return load_segmenter(outputs[0])
-        if given is None and not overwrite and not _trained_as(outputs[0], record):
+        if loaded is None and not overwrite and not _trained_as(outputs[0], record):
             _leave_none_behind(prefix, remade, None)
-        segmenter = given or train_segmenter(**(training or {}))
-        if given is None:
+        segmenter = loaded or train_segmenter(**(training or {}))
+        if loaded is None:
             segmenter.about["training"] = record
         language = prefix.name.removeprefix("segmentation.")
         if of_parse:

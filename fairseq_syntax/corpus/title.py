@@ -50,17 +50,17 @@ def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
             return None
         if row.startswith(PARSED_WITH):
             try:
-                found = json.loads(row.removeprefix(PARSED_WITH))
+                options = json.loads(row.removeprefix(PARSED_WITH))
             except ValueError:
                 return None
-            return found if isinstance(found, dict) else None
+            return options if isinstance(options, dict) else None
     return None
 
 
 def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
     """The controls that a parse was made by, in their order; none if it is a real one, or nothing is known of it."""
-    found = (parsed_with or {}).get("control")
-    return [str(name) for name in found] if isinstance(found, list) else []
+    names = (parsed_with or {}).get("control")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def without_control(parsed_with: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -11,18 +11,18 @@ def depths(heads: Sequence[int]) -> list[int]:
     Raises:
         ValueError: the heads form a cycle
     """
-    found = [0 if head == i else -1 for i, head in enumerate(heads)]  # -1: not known yet
+    depth = [0 if head == i else -1 for i, head in enumerate(heads)]  # -1: not known yet
     for start in range(len(heads)):
         path = []
         word = start
-        while found[word] < 0:
+        while depth[word] < 0:
             path.append(word)
             if len(path) > len(heads):
                 raise ValueError(f"the heads form a cycle through word {start}")
             word = heads[word]
         for step, below in enumerate(reversed(path), 1):
-            found[below] = found[word] + step
-    return found
+            depth[below] = depth[word] + step
+    return depth
 
 
 def without_cycles(heads: Sequence[int]) -> list[int]:
@@ -33,19 +33,19 @@ def without_cycles(heads: Sequence[int]) -> list[int]:
     Args:
         heads: 0-based head of each word; a root is its own head
     """
-    found = list(heads)
+    trees = list(heads)
     seen = [-1] * len(heads)  # by the walk that began at which word
     for start in range(len(heads)):
         word = start
         while seen[word] < 0:
             seen[word] = start
-            word = found[word]
-        if seen[word] == start and found[word] != word:  # back on its own way
+            word = trees[word]
+        if seen[word] == start and trees[word] != word:  # back on its own way
             cycle = [word]
-            while found[cycle[-1]] != word:
-                cycle.append(found[cycle[-1]])
-            found[min(cycle)] = min(cycle)
-    return found
+            while trees[cycle[-1]] != word:
+                cycle.append(trees[cycle[-1]])
+            trees[min(cycle)] = min(cycle)
+    return trees
 
 
 def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:

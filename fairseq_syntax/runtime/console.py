@@ -14,31 +14,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-Item = TypeVar("Item")
 DELAY = 1.0  # seconds before a bar is shown
-
-
-@overload
-def progress(
-    items: Iterable[Item],
-    *,
-    total: int | None = ...,
-    unit: str = ...,
-    of: str = ...,
-    done: int = ...,
-    quiet: bool = ...,
-) -> tqdm[Item]: ...
-
-
-@overload
-def progress(
-    items: None = ..., *, total: int | None = ..., unit: str = ..., of: str = ..., done: int = ..., quiet: bool = ...
-) -> tqdm[Any]: ...
 
 
 def progress(

@@ -402,8 +402,8 @@ def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | No
     """
     with suppress(OSError):
         for entry in os.scandir(folder):
-            found = _TEMPORARY.match(entry.name)
-            if found and (names is None or found["name"] in names):
+            match = _TEMPORARY.match(entry.name)
+            if match and (names is None or match["name"] in names):
                 with suppress(OSError):
                     handle = os.open(entry.path, os.O_RDWR)
                     try:

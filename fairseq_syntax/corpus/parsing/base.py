@@ -176,14 +176,14 @@ class Parser(ABC):
         tokenized: list[TokenizedLine] = [[] for _ in lines]
         raw = [index for index, line in enumerate(lines) if isinstance(line, str)]
         try:
-            found = self.tokenizer.tokenize([str(lines[index]) for index in raw])
+            token_lists = self.tokenizer.tokenize([str(lines[index]) for index in raw])
         except SyntaxDataError as error:
             if error.line is None or error.path is not None:
                 raise
             # The tokenizer counts from 1 what it was given.
             number = first_line + raw[error.line - 1] + 1
             raise SyntaxDataError(f"line {number}: {error.message}", hint=error.hint) from error
-        for index, tokens in zip(raw, found, strict=True):
+        for index, tokens in zip(raw, token_lists, strict=True):
             tokenized[index] = tokens
         for index, line in enumerate(lines):
             if not isinstance(line, str) and len(line):
@@ -345,18 +345,20 @@ def options_as_before(
             hint=f"parse the text, and give what fairseq-syntax control {' '.join(made_by)} makes of the parse",
         )
     defaults = ParserOptions()
-    known = {f.name for f in fields(ParserOptions)} - _NO_PART_OF_THE_RESULT
+    names = {f.name for f in fields(ParserOptions)} - _NO_PART_OF_THE_RESULT
     same = {
         name: value
         for name, value in (before or {}).items()
-        if name in known and type(value) is type(getattr(defaults, name))
+        if name in names and type(value) is type(getattr(defaults, name))
     }
-    own = same.pop("parser", defaults.parser)
-    if not parser and own not in PARSERS:  # a module of somebody's is imported only if the user says so
-        raise SyntaxDataError(f"the training text was parsed by {own}", hint=f"name it: --parser {own}, if it is yours")
-    if parser and parser != own:
+    trained_with = same.pop("parser", defaults.parser)
+    if not parser and trained_with not in PARSERS:  # a module of somebody's is imported only if the user says so
+        raise SyntaxDataError(
+            f"the training text was parsed by {trained_with}", hint=f"name it: --parser {trained_with}, if it is yours"
+        )
+    if parser and parser != trained_with:
         if before is not None:
-            logger.warning("the training text was parsed by %s, and this is by %s", own, parser)
+            logger.warning("the training text was parsed by %s, and this is by %s", trained_with, parser)
         same = {}
     if changed := {
         name: value
@@ -364,7 +366,7 @@ def options_as_before(
         if name not in ("lang", "distributions") and value != getattr(defaults, name)
     }:
         logger.info("raw text is parsed as the training text was: %s", changed)
-    same |= {"parser": parser or own, "lang": lang or same.get("lang") or source_lang}
+    same |= {"parser": parser or trained_with, "lang": lang or same.get("lang") or source_lang}
     return ParserOptions(**same | {"model_dir": model_dir, "distributions": distributions})
 
 

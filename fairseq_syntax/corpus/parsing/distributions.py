@@ -64,8 +64,8 @@ def sparse_arcs(
         per sentence (dependent, head, label, p), ids from 1 with 0 the root, by dependent and most probable first
     """
     sentence, dependent, head = (heads >= min_prob).nonzero(as_tuple=True)
-    given = torch.softmax(label_scores[sentence, dependent, head] / label_temperature, dim=-1)
-    joint = heads[sentence, dependent, head].unsqueeze(1) * given
+    label_given_arc = torch.softmax(label_scores[sentence, dependent, head] / label_temperature, dim=-1)
+    joint = heads[sentence, dependent, head].unsqueeze(1) * label_given_arc
     arc, label = (joint >= min_prob).nonzero(as_tuple=True)
     p = joint[arc, label]
     # Stable sorts, last key first: by probability, then by word; equal probabilities stay in the order of heads.

@@ -108,10 +108,10 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
             # Not every language has multi-word tokens, and a lemmatiser may be one without a file.
             index = json.loads((_resources(options) / "resources.json").read_text(encoding="utf-8"))
             packages = index[options.lang]["packages"]["default"]
-            known = [processor for processor in processors if processor in packages]
-            return stanza.Pipeline(dir=str(_resources(options)), processors=",".join(known), **common)
-        known = [p for p in processors if (folder / f"{p}.pt").exists() or (p == "tokenize" and settings)]
-        for processor in known:
+            available = [processor for processor in processors if processor in packages]
+            return stanza.Pipeline(dir=str(_resources(options)), processors=",".join(available), **common)
+        available = [p for p in processors if (folder / f"{p}.pt").exists() or (p == "tokenize" and settings)]
+        for processor in available:
             common[f"{processor}_model_path"] = str(folder / f"{processor}.pt")
             for name, setting in _EXTRAS.items():
                 if (folder / name).exists():
@@ -120,7 +120,7 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
         common |= {"depparse_check_requirements": False, "allow_unknown_language": True}
         with tempfile.TemporaryDirectory() as empty:
             (Path(empty) / "resources.json").write_text("{}")
-            return stanza.Pipeline(dir=empty, processors=",".join(known), **common)
+            return stanza.Pipeline(dir=empty, processors=",".join(available), **common)
     except Exception as error:
         # Stanza raises what it meets: unpickling errors of a damaged file, KeyError for a file of another processor,
         # its own exceptions for missing resources.
@@ -229,12 +229,12 @@ class StanzaParser(Parser):
                 arcs = arcs_of_scores(heads, labels, words, self.labels, self.options)
             if backwards:
                 trees = trainer.reverse_predictions(trees)
-                arcs = [found and _reversed(found, length - 1) for found, length in zip(arcs, lengths)]
-            found = [
+                arcs = [run and _reversed(run, length - 1) for run, length in zip(arcs, lengths)]
+            batch_parses = [
                 SentenceParse([int(head) for head, _ in tree], [label for _, label in tree], [], [], sparse)
                 for tree, sparse in zip(trees, arcs)
             ]
-            parses += unsort(found, order)
+            parses += unsort(batch_parses, order)
             partly_done(len(parses) / len(document.sentences))
         return parses if loader.data_orig_idx is None else unsort(parses, loader.data_orig_idx)
 
@@ -262,18 +262,18 @@ def best_trees(
     places = torch.arange(heads.size(1), device=heads.device)
     no_head = (places >= size[:, None])[:, None, :] | (places == places[:, None])
     likeliest = log_heads.masked_fill(no_head, -torch.inf).argmax(dim=2)
-    found = likeliest.tolist()
+    trees = likeliest.tolist()
     log_probabilities = log_heads.cpu().numpy()
     for i, length in enumerate(lengths):
-        tree = [0, *found[i][1:length]]
+        tree = [0, *trees[i][1:length]]
         if tree.count(0) != 2 or cycle_through(tree) is not None:
             tree = chuliu_edmonds_one_root(log_probabilities[i, :length, :length]).tolist()
-        found[i] = tree + [0] * (len(places) - length)
-    chosen = torch.tensor(found, device=heads.device)[:, :, None, None].expand(-1, -1, 1, labels.size(3))
+        trees[i] = tree + [0] * (len(places) - length)
+    chosen = torch.tensor(trees, device=heads.device)[:, :, None, None].expand(-1, -1, 1, labels.size(3))
     best = F.log_softmax(labels.gather(2, chosen).squeeze(2), 2).argmax(dim=2).tolist()
     parses = []
     for i, length in enumerate(lengths):
-        tree, ids = found[i][1:length], best[i][1:length]
+        tree, ids = trees[i][1:length], best[i][1:length]
         names = vocabulary.unmap([index + VOCAB_PREFIX_SIZE for index in ids])
         if constrained and find_head_constraint_violations([0, *tree], names):
             log_labels = F.log_softmax(labels[i, :length, :length], 2).cpu().numpy()
@@ -288,8 +288,8 @@ def best_trees(
 def _scores(model: Any, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """[B, N+1, N+1] and [B, N+1, N+1, L] scores, [b, dependent, head]; an ensemble's are summed, as in Stanza."""
     members = model.models if isinstance(model, EnsembleGraphParser) else [model]
-    found = [member.forward_scores(*inputs)[:2] for member in members]
-    return sum(heads for heads, _ in found), sum(labels for _, labels in found)
+    scores = [member.forward_scores(*inputs)[:2] for member in members]
+    return sum(heads for heads, _ in scores), sum(labels for _, labels in scores)
 
 
 def _reversed(arcs: list[Arc], n: int) -> list[Arc]:

@@ -61,15 +61,15 @@ def spell_out(text: str, forms: Iterable[str], line: int | None = None) -> list[
     tokens: list[Surface] = []
     at = 0
     for form in map(str.strip, forms):
-        found = text.find(form, at)
-        if not form or found < 0 or text[at:found].strip():
+        start = text.find(form, at)
+        if not form or start < 0 or text[at:start].strip():
             message = f"the tokenizer changed the text: no {form!r} in {text[at : at + 40]!r}"
             raise SyntaxDataError(message, line=line, hint="use another --tokenizer")
         if tokens:
-            tokens[-1].space_after = found > at
+            tokens[-1].space_after = start > at
         spelt = normalise(form)
         tokens.append(Surface(spelt, True, [spelt]))
-        at = found + len(form)
+        at = start + len(form)
     if text[at:].strip():
         message = f"the tokenizer lost text: {text[at : at + 40]!r}"
         raise SyntaxDataError(message, line=line, hint="use another --tokenizer")

@@ -62,8 +62,8 @@ def reader(name: str) -> ModuleType:
     elif name in names():
         module = importlib.import_module(f"{__name__}.{name}")
     else:
-        known = ", ".join(names())
-        raise SyntaxDataError(f"no reader is called {name}", hint=f"there are {known}, or your own file.py")
+        shipped = ", ".join(names())
+        raise SyntaxDataError(f"no reader is called {name}", hint=f"there are {shipped}, or your own file.py")
     if not callable(getattr(module, "read", None)):
         raise SyntaxDataError("the reader has no function read", path=name, hint="see fairseq_syntax/corpus/readers")
     return module
@@ -99,10 +99,10 @@ def read_corpus(
     """
     module = reader(name)
     options = dict(options or {})
-    known = options_of(module)
+    accepted = options_of(module)
     for option in options:
-        if option not in known:
-            hint = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        if option not in accepted:
+            hint = f"it has {', '.join(sorted(accepted))}" if accepted else "it has none"
             raise SyntaxDataError(f"the reader {name} has no option {option}", hint=hint)
     if download:
         if not hasattr(module, "download"):

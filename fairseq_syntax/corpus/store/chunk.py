@@ -166,25 +166,25 @@ class Buffers(NamedTuple):
         """
         offsets, values = {}, {}
         for name, column in zip(batch.schema.names, batch.columns):
-            found = column.buffers()
-            if column.offset or column.null_count or any(b is not None for b in found[:1]):
+            parts = column.buffers()
+            if column.offset or column.null_count or any(b is not None for b in parts[:1]):
                 raise ValueError(f"the column {name} is not one that a store has")
             if pa.types.is_list(column.type):
                 wanted = 4 * (batch.num_rows + 1)
-                if found[1] is None or found[1].size < wanted:
+                if parts[1] is None or parts[1].size < wanted:
                     raise ValueError(f"the column {name} is cut off")
-                offsets[name] = found[1].slice(0, wanted)
+                offsets[name] = parts[1].slice(0, wanted)
                 ends = np.frombuffer(offsets[name], dtype="<i4")
                 wanted = 8 * int(ends[-1])
-                buffer = found[-1] if found[-1] is not None else pa.py_buffer(b"")
-                if ends[0] != 0 or wanted < 0 or buffer.size < wanted or any(b is not None for b in found[2:-1]):
+                buffer = parts[-1] if parts[-1] is not None else pa.py_buffer(b"")
+                if ends[0] != 0 or wanted < 0 or buffer.size < wanted or any(b is not None for b in parts[2:-1]):
                     raise ValueError(f"the column {name} is cut off")
                 values[name] = buffer.slice(0, wanted)
             else:
                 wanted = 4 * batch.num_rows
-                if found[1] is None or found[1].size < wanted:
+                if parts[1] is None or parts[1].size < wanted:
                     raise ValueError(f"the column {name} is cut off")
-                values[name] = found[1].slice(0, wanted)
+                values[name] = parts[1].slice(0, wanted)
         return cls(offsets, values)
 
     def checksum(self) -> str:

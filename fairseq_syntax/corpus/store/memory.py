@@ -34,16 +34,16 @@ class MemoryStore:
 
     def spans(self, sentence: int) -> list[tuple[int, int]]:
         """As :meth:`SyntaxStore.spans`."""
-        found = self._sentences[sentence]
-        starts = found.sentences or ([0] if found.pieces else [])
-        return list(zip(starts, [*starts[1:], len(found.pieces)]))
+        stored = self._sentences[sentence]
+        starts = stored.sentences or ([0] if stored.pieces else [])
+        return list(zip(starts, [*starts[1:], len(stored.pieces)]))
 
     def fetch(self, ids: np.ndarray, *, arcs: bool = False) -> FlatSyntax[np.ndarray]:
         """As :meth:`SyntaxStore.fetch`, sentence by sentence, with ``parsed`` where a sentence has no parse."""
         chosen = [self._sentences[i] for i in ids]
         if arcs and any(s.arcs is None and s.parsed for s in chosen):
             raise SyntaxDataError("the parse has no arcs", hint="parse with --distributions")
-        found = [sorted(s.arcs or ()) for s in chosen]
+        runs = [sorted(s.arcs or ()) for s in chosen]
         flat = FlatSyntax(
             n_pieces=_int32([sum(s.pieces) for s in chosen]),
             n_words=_int32([len(s.pieces) for s in chosen]),
@@ -55,14 +55,14 @@ class MemoryStore:
             n_tree_arcs=sum(p * s.pieces[h] for s in chosen for p, h in zip(s.pieces, s.head)),
         )
         if arcs:
-            every = [arc for run in found for arc in run]
+            every = [arc for run in runs for arc in run]
             flat.arcs = FlatArcs(
-                n_arcs=_int32([len(run) for run in found]),
+                n_arcs=_int32([len(run) for run in runs]),
                 dependent=_int32([dependent for dependent, _, _, _ in every]),
                 head=_int32([head for _, head, _, _ in every]),
                 label=_int32([label for _, _, label, _ in every]),
                 prob=np.array([prob for _, _, _, prob in every], dtype=np.float32),
-                n_piece_arcs=sum(s.pieces[a[0]] * s.pieces[a[1]] for s, run in zip(chosen, found) for a in run),
+                n_piece_arcs=sum(s.pieces[a[0]] * s.pieces[a[1]] for s, run in zip(chosen, runs) for a in run),
             )
         if not all(s.parsed for s in chosen):
             flat.parsed = _int32([s.parsed for s in chosen])

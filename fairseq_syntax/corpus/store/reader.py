@@ -168,8 +168,8 @@ class SyntaxStore:
             raise _damaged(self.path, f"{where}: {e}") from e
         if buffers.checksum() != self.metadata["checksums"][number]:
             raise _damaged(self.path, f"{where}: the checksum is another")
-        for found, ending, size in ((buffers.offsets, ".offsets", 4), (buffers.values, "", 0)):
-            for name, buffer in found.items():
+        for columns, ending, size in ((buffers.offsets, ".offsets", 4), (buffers.values, "", 0)):
+            for name, buffer in columns.items():
                 unit = size or (8 if name in buffers.offsets else 4)
                 begin = buffer.address - self._file.address
                 if buffer.size and (begin % unit or not 0 <= begin <= self._file.size - buffer.size):
