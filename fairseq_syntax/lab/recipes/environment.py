@@ -14,28 +14,29 @@ _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "
 
 def environment() -> dict[str, Any]:
     """Hardware and versions of this process; nothing that names the machine or its user."""
-    found: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
-    found |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
-    found["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    found["versions"] = {}
+    facts: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
+    facts |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
+    facts["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    facts["versions"] = {}
     for package in _PACKAGES:
         try:
-            found["versions"][package] = metadata.version(package)
+            facts["versions"][package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     try:
         import torch
     except ImportError:
-        return found
-    found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return found
+        return facts
+    facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return facts
 
 
 def described(one: dict[str, Any]) -> str:
-    """In words."""
+    """Hardware and versions in words; what was not noted is left out."""
     gpus = ", ".join(one.get("gpus") or []) or "no GPU"
     versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
-    machine = f"{one['cpus']} cores of {one['cpu']}, {one['memory_gib']} GiB, {gpus}"
+    memory = f", {one['memory_gib']} GiB" if one.get("memory_gib") else ""
+    machine = f"{one['cpus']} cores of {one['cpu']}{memory}, {gpus}"
     return f"{machine}; {one['system']} {one['machine']}, Python {one['python']}; {versions}"
 
 
