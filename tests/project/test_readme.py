@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TREES = ("bench", "docs", "examples", "fairseq_syntax", "tests", "tools")
+TREES = ("bench", "docs", "examples", "fairseq_syntax", "preprocess", "tests", "tools")
 
 
 @pytest.mark.checkout
