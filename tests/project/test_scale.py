@@ -37,6 +37,7 @@ def test_memory_is_that_of_the_command(tmp_path):
     assert seconds > 1 and 160 < peak < 220 and 100 < own < 130 and len(here) > peak * (1 << 20)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     """The steps that were finished are not repeated, and the one that was cut counts all of its attempts."""
     ran, spent = tmp_path / "ran", tmp_path / "10" / "spent"

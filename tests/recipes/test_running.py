@@ -106,6 +106,7 @@ def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
     assert other == ["score test", *(f"train {name}" for name in runs), *(f"translate {name} test" for name in runs)]
 
 
+@pytest.mark.slow
 def test_another_text_with_the_same_words_for_training_costs_no_training(recipe):
     run(recipe)
     test = recipe.parent / "corpus/test.en"
@@ -115,6 +116,7 @@ def test_another_text_with_the_same_words_for_training_costs_no_training(recipe)
     assert not any(name.startswith(("train", "filter", "parse train")) for name in made)
 
 
+@pytest.mark.slow
 def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     work, _ = run(recipe)
     monkeypatch.chdir(tmp_path)

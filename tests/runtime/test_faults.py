@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import toy_data
 
+pytestmark = pytest.mark.slow  # each starts processes that import fairseq
 TASK = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu"]
 
 
