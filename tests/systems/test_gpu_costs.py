@@ -3,6 +3,11 @@
 Depth is that of the base Transformer (6 + 6 layers), of which the number of kernels depends; widths are tiny.
 """
 
+import sys
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
 import gpu_costs
 import pytest
 import ways
@@ -83,3 +88,14 @@ def test_a_step_of_beam_search_waits_no_more_often_than_the_plain_models(bench, 
     step = gpu_costs.searched(bench, row, search, templates)
     assert step["reads"] <= base["reads"] + 1
     assert step["copies"] <= base["copies"]
+
+
+def test_the_base_model_takes_hardly_more_memory_with_syntax():
+    """Peak bytes of an update at the base Transformer's size with a batch of 4,000 tokens; nothing is computed."""
+    with_tools = [str(Path(__file__).parents[2] / "tools"), *sys.path]
+    with mock.patch.object(sys, "path", with_tools):
+        estimate = import_module("gpu_estimate")
+    rows = ["transformer", "pascal", "ldd (linear)", "supervised_heads", "lisa", "sennrich_haddow", "lasyn"]
+    plain, *others = ((row, facts["peak"]) for row, facts in estimate.updates(rows).items())
+    assert plain[1] > 2**30  # of 60 million parameters and their gradients, and what is kept for the backward pass
+    assert {row: peak / plain[1] for row, peak in others if peak > 1.05 * plain[1]} == {}
