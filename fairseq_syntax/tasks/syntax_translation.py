@@ -94,7 +94,6 @@ class SyntaxTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         check_options(SyntaxTranslationConfig, {"parse_dropout": cfg.parse_dropout})
         check_task(cfg)
-        self._vocabularies = Vocabularies(self.directory, src_dict, tgt_dict)
         # What batches must bring of each side; None until a model says so, and then batches bring the tree.
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._traits = ModelTraits()
@@ -113,6 +112,10 @@ class SyntaxTranslationTask(TranslationTask):
     def directory(self) -> DataDirectory:
         """The first data directory, the one with the dictionaries."""
         return self._directory(self.cfg.data.split(os.pathsep)[0])
+
+    @cached_property
+    def _vocabularies(self) -> Vocabularies:
+        return Vocabularies(self.directory, self.src_dict, self.tgt_dict)
 
     @property
     def data_dir(self) -> str:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,11 @@ def training(toy, folder: Path) -> list[str]:
 def test_an_interrupted_training_ends_clean_and_a_second_one_in_its_folder_does_not_begin(toy, tmp_path):
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     pipe = subprocess.PIPE
-    first = subprocess.Popen(training(toy, tmp_path), env=environment, stdout=pipe, stderr=pipe, text=True)
+    # Who runs the tests in the background may have turned the signal off, which a process passes on.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    first = subprocess.Popen(
+        training(toy, tmp_path), env=environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed
+    )
     try:
         deadline = time.monotonic() + 200
         while not (tmp_path / "checkpoint_last.pt").exists() and time.monotonic() < deadline and first.poll() is None:

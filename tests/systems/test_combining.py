@@ -96,7 +96,8 @@ def test_any_two_systems_work_together_or_are_refused(pair, two_groups):
 def test_ldd_sets_the_size_of_the_heads_that_others_act_on(other, order, two_groups):
     systems = ["ldd", other][::order]
     model = combined(",".join(systems), ldd_layers="0", ldd_label_groups=two_groups, ldd_variant="LDP")
-    sizes = {name: p.size(1) for name, p in model.encoder.systems[other].named_parameters() if name.endswith("keys")}
+    vectors = {name: p for name, p in model.encoder.systems[other].named_parameters() if name.endswith("vectors")}
+    sizes = {name: parameter.size(-1) for name, parameter in vectors.items()}
     heads = [layer.self_attn.num_heads for layer in model.encoder.layers]
     assert heads == [2, 4]
     assert {int(name.split(".")[-2]): size for name, size in sizes.items()} == {0: 8, 1: 4}

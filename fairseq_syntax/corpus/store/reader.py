@@ -16,6 +16,8 @@ from fairseq_syntax.corpus.store.flat import FlatArcs, FlatSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import unsealed
 
+__all__ = ["SyntaxStore"]
+
 _AGAIN = "run the command again that made it: fairseq-syntax binarize, or fairseq-preprocess"
 
 
