@@ -9,6 +9,7 @@ import pytest
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.stages import KINDS, dependencies
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -35,6 +36,16 @@ def test_every_recipe_is_one_and_has_stages(path):
     outputs = [output for stage in stages for output in stage.outputs]
     assert len(outputs) == len(set(outputs)), "no two stages make one file"
     assert {stage.kind for stage in stages} >= {"corpus", "filter", "pieces", "binarize", "train", "translate"}
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("path", RECIPES, ids=named)
+def test_a_smoke_run_reads_no_file_with_a_line_for_each_sentence_of_a_test(path):
+    """A smoke run has a few sentences of each test."""
+    plan = Plan(smoke(load(path)), path)
+    scored = [stage for table in plan.tables() if (stage := plan.score(table, plan.runs))]
+    words = {word for stage in scored for command in stage.commands for word in str(command).split()}
+    assert "--ref" in words and not {"--lines", "--groups"} & words
 
 
 @pytest.mark.checkout
