@@ -611,7 +611,7 @@ def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequ
         text += fill(f"- {title}: {'; '.join(names)}.", 120, subsequent_indent="  ", **WHOLE) + "\n"
     if absent:
         text += "\n" + fill(f"fairseq has these for Transformers only: {'; '.join(absent)}.", 120, **WHOLE) + "\n"
-    lines = ["", "| with | these do not work | because |", "|---|---|---|"]
+    text += "\nThese do not work with some, or with none:\n\n"
     for way in ways:
         if way in plain or way in absent:
             continue
@@ -619,9 +619,12 @@ def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequ
         for row in rows:
             if found[row, way].kind != "works":
                 reasons.setdefault(reason(found[row, way]), []).append(row)
+        text += f"- {way}\n"
         for why, names in reasons.items():
-            lines.append(f"| {way} | {'all' if len(names) == len(rows) else ', '.join(names)} | {why} |")
-    return text + "\n".join([*lines, ""])
+            who = "all" if len(names) == len(rows) else ", ".join(names)
+            line = f"  - *{who}*: {why}"
+            text += fill(line, 120, subsequent_indent="    ", **WHOLE) + "\n"
+    return text
 
 
 WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
@@ -644,8 +647,8 @@ def grouped(ways: Sequence[str]) -> dict[str, list[str]]:
 def reason(outcome: Outcome) -> str:
     """Why something does not work, as Markdown; losses are not named, so that it is the same of all systems."""
     said = {"fairseq": "fairseq's own model fails, too: ", "–": "fairseq has no such option: ", "fails": "**fails**: "}
-    why = re.sub(r"(losses that the model is trained by): [\w, ]+", r"\1", outcome.why)
-    return said.get(outcome.kind, "") + re.sub(r"(?<![`\w-])(--[a-z][\w-]*)", r"`\1`", why).replace("|", "\\|")
+    why = re.sub(r"(losses that the model is trained by): [\w, ]+(?= \()", r"\1", outcome.why)
+    return said.get(outcome.kind, "") + re.sub(r"(?<![`\w-])(--[a-z][\w-]*)", r"`\1`", why)
 
 
 def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[tuple[str, str], Outcome]:
