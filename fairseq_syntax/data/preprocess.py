@@ -352,6 +352,21 @@ def _writing_below(folder: str) -> Iterator[None]:
 
 
 @contextmanager
+def _log_file_closed(log: logging.Logger) -> Iterator[None]:
+    """The file that fairseq-preprocess logs to in the block is closed after it.
+
+    fairseq leaves its handler for the process's end: the next run in this process would write to this folder too.
+    """
+    before = list(log.handlers)
+    try:
+        yield
+    finally:
+        for handler in [h for h in log.handlers if h not in before]:
+            log.removeHandler(handler)
+            handler.close()
+
+
+@contextmanager
 def _whole_dictionaries() -> Iterator[None]:
     """fairseq saves every dictionary in the block whole or not at all.
 
@@ -384,7 +399,8 @@ def wrap_main(module: Any) -> None:
     @functools.wraps(original)
     def main(args):
         if args.task != TASK:
-            return original(args)
+            with _log_file_closed(module.logger):
+                return original(args)
         list(sides(args))  # complain of a missing parse at once
         check_text(args)
         _check_given(args)
@@ -394,7 +410,7 @@ def wrap_main(module: Any) -> None:
             module._build_dictionary = functools.partial(_make_dictionary, steps)
             module._make_binary_dataset = functools.partial(_make_tokens, make_tokens)
             try:
-                with _whole_dictionaries():
+                with _whole_dictionaries(), _log_file_closed(module.logger):
                     original(args)
             finally:
                 module._build_dictionary, module._make_binary_dataset = make_dictionary, make_tokens

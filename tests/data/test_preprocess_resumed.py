@@ -76,6 +76,14 @@ def test_killed_after_any_file_and_given_again(segmented, tmp_path, monkeypatch,
     assert stop > 8, "dictionaries and tokens were noted, begun and done"
 
 
+@pytest.mark.parametrize("task", ["syntax_translation", "translation"])
+def test_the_log_of_one_run_takes_no_lines_of_the_next(segmented, tmp_path, task):
+    handlers = list(preprocess.logger.handlers)
+    run(segmented, tmp_path / "data", "--task", task)
+    assert preprocess.logger.handlers == handlers
+    assert (tmp_path / "data" / "preprocess.log").read_text()
+
+
 def test_a_joined_dictionary_of_the_source_alone_is_that_of_both_texts(segmented, tmp_path):
     for name, more in (("both", []), ("source", ["--only-source"])):
         run(segmented, tmp_path / name, "--joined-dictionary", "--dict-only", *more)
