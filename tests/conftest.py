@@ -39,6 +39,10 @@ def pytest_runtest_setup(item):
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
 import_module("fairseq_cli.train")  # sets up logging: in a test it would be to a stream that is closed after it
 
+# A loader of batches that Python's collector of cycles finds cannot tell its workers to end: it waits for five seconds,
+# and then it kills them.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
+
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory) -> toy_data.Toy:
