@@ -38,7 +38,7 @@ def stated() -> dict[str, list[str]]:
     )
     readme = [
         f"PASCAL translates {exact('PASCAL')} % exactly, "
-        f"the plain Transformer the {best(plain, 1)} % that the words allow",
+        f"the plain Transformer {best(plain, 1)} %, the most that the words alone allow",
         f"{speeds[0]} to {speeds[-1]} of the plain model's speed",
     ]
     unsure_systems = sorted(float(exact(name, corpus=unsure)) for name in ("UDD", "LDD"))
