@@ -11,7 +11,7 @@ VENV ?= .venv
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH_OPTIONS := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 # The stamp says for what it was made. Where another PyTorch is asked for, that and what was built against it are anew.
 ASKED := $(strip $(TORCH) $(TORCH_INDEX_URL) $(if $(CUDA),CUDA=$(CUDA)))
@@ -113,11 +113,12 @@ clean:
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "$(PYTHON) is missing or older than 3.10: name another, as in make PYTHON=python3.11" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "making $(VENV)"; $(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.made tools/install_torch.py
-	@$(if $(ANOTHER),rm -f $@; $(PIP) uninstall --quiet --yes torch fairseq-fixed)
+	@$(if $(ANOTHER),rm -f $@; $(PIP) uninstall --yes torch fairseq-fixed)
+	@echo "installing PyTorch ($(TORCH))"
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python tools/install_torch.py '$(TORCH)' $(TORCH_OPTIONS)
 	@$(BIN)/python tools/install_torch.py --constraint > $(VENV)/constraints.txt
 	@echo '$(ASKED)' > $@
@@ -125,8 +126,9 @@ $(VENV)/.torch: $(VENV)/.made tools/install_torch.py
 # Most Pythons get fairseq-fixed as source. Without isolation it is built against the PyTorch that is there, in place
 # of a second one; the constraint keeps that one when pip looks at fairseq-fixed's own requirements.
 $(VENV)/.fairseq: $(VENV)/.torch
-	$(PIP) install -c $(VENV)/constraints.txt numpy cython 'setuptools>=77,<81' wheel
-	$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation fairseq-fixed==0.12.3.1 || \
+	@echo "building and installing fairseq: a minute or two"
+	@$(PIP) install -c $(VENV)/constraints.txt numpy cython 'setuptools>=77,<81' wheel
+	@$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation fairseq-fixed==0.12.3.1 || \
 	  { echo "fairseq-fixed could not be installed; if it was being built, that needs a C++ compiler and Python's headers" >&2; exit 1; }
 	@touch $@
 
@@ -134,5 +136,6 @@ $(VENV)/.fairseq: $(VENV)/.torch
 $(VENV)/.package: $(VENV)/.fairseq setup.py pyproject.toml
 	@owner=$$(cat $@ 2>/dev/null); test -z "$$owner" || test "$$owner" = '$(CURDIR)' || test ! -d "$$owner" || \
 	  { echo "$(VENV) is the environment of $$owner: name another, as in make VENV=.venv" >&2; exit 1; }
-	$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation -e '.[dev]'
+	@echo "installing fairseq_syntax, and what its tests and extras need: a few minutes"
+	@$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation -e '.[dev]'
 	@echo '$(CURDIR)' > $@

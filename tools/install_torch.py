@@ -91,7 +91,7 @@ def main(requirement: str, *options: str) -> int:
     if requirement == "--constraint":
         print(constraint())
         return 0
-    install = [*PIP, "install", *options, requirement]
+    install = [*PIP, "install", "--quiet", *options, requirement]
     if os.environ.get("CUDA") == "1" or options or gpu_visible():
         return subprocess.run(install).returncode
     alone = report(requirement, "--no-deps")
