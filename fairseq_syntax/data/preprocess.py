@@ -12,7 +12,7 @@ import logging
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -363,7 +363,8 @@ def _log_file_closed(log: logging.Logger) -> Iterator[None]:
     finally:
         for handler in [h for h in log.handlers if h not in before]:
             log.removeHandler(handler)
-            handler.close()
+            with suppress(OSError):  # of a full disk: the run says so, with the file that it was writing
+                handler.close()
 
 
 @contextmanager
