@@ -65,34 +65,33 @@ def stated() -> dict[str, list[str]]:
     ahead = [f"{gain:.2f}" for gain in _gains("PSH", page="TRAINED-LONGER.md")]
     pascal, ldd = ([f"{gain:.2f}" for gain in _gains(name, page="TRAINED-LONGER.md")] for name in ("PASCAL", "LDD"))
     guide = [
-        f"it reads nearly every attachment ({exact('PASCAL')} %)",
-        f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % right, where PASCAL has "
-        f"{exact('PASCAL', 0, unsure)} %",
+                f"it resolves nearly every attachment ({exact('PASCAL')} %)",
+                f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % are right, against "
+        f"{exact('PASCAL', 0, unsure)} % for PASCAL",
         f"about {min(_uas('cpu')) * 100:.0f} % of words have the parser's head on Multi30k",
-        f"with labels alone {best('sennrich_haddow')} % is the best on the toy corpus, and it has "
-        f"{exact('sennrich_haddow', 0)} %",
-        f"GCN reads {exact('GCN')} % of the toy corpus's attachments",
-        f"nearly every one, with all three seeds; DLAA reads {_over_seeds('DLAA')} and SE-NMT "
-        f"{_over_seeds('SE-NMT')}, by the seed",
-        f"SDRNMT-2 is the best on Multi30k (ahead of the plain LSTM by {best_lstm} BLEU",
-        f"and {lstm['lstm'] - lstm['dlaa']:.0f} BLEU behind on 2016 if not",
+                f"{exact('sennrich_haddow', 0)} % on the toy corpus, where labels alone allow {best('sennrich_haddow')} %",
+        f"GCN resolves {exact('GCN')} % of the toy corpus's attachments",
+        f"nearly every one with all three seeds, DLAA {_over_seeds('DLAA')} and SE-NMT "
+        f"{_over_seeds('SE-NMT')}, depending on the seed",
+        f"SDRNMT-2 has the highest scores on Multi30k, {best_lstm} BLEU above the plain LSTM",
+        f"otherwise it is {lstm['lstm'] - lstm['dlaa']:.0f} BLEU behind on 2016",
         f"the GCN is ahead by {gcn} BLEU",
         *(
             f"| {accuracy} % | {best(plain, corpus=unsure)} | {best('UDP', corpus=p)} | {exact('UDP', corpus=p)} | "
             f"{best('UDD', corpus=p)} | {exact('UDD', corpus=p)} |"
             for accuracy, p in ((60, "uncertain-0.6"), (80, unsure), (95, "uncertain-0.95"))
         ),
-        f"supervised heads (PSH) gain {ahead[0]} and {ahead[2]} BLEU, which is significant. What PASCAL "
-        f"({pascal[0]} and {pascal[2]}) and LDD ({ldd[0]} and {ldd[2].replace('-', '−')}) gain is not.",
-        "At 60 % a parse is worth next to nothing: what was reached is what the text alone allows",
-        "At 95 % there is little left to choose",
+                f"supervised heads (PSH) gain {ahead[0]} and {ahead[2]} BLEU, which is significant. The gains of PASCAL "
+        f"({pascal[0]} and {pascal[2]}) and LDD ({ldd[0]} and {ldd[2].replace('-', '−')}) are not.",
+        "At 60 %, a parse is worth almost nothing: the systems reach what the text alone allows",
+        "At 95 %, there is little difference",
         f"runs at {speed['train/pascal_transformer']} (PASCAL), {speed['train/ldd_transformer']} (LDD) and "
         f"{speed['train/supervised_head_transformer']} (supervised heads) of the plain Transformer's speed, LaSyn at "
         f"{speed['train/lasyn_transformer@K1']} with K = 1 and {speed['train/lasyn_transformer@K5']} with K = 5",
         f"by {low:.1f} to {high:.1f} BLEU on the test set of 2016 and by {low_2:.1f} to +{high_2:.1f} on that of 2017"
         .replace("-", "−"),
-        f"Of these {len(tests)} differences {significant} are significant by sacrebleu's bootstrap, which "
-        "is one-sided, after Holm's correction",
+                f"Of these {len(tests)} differences, {significant} are significant by sacrebleu's one-sided bootstrap "
+        "with Holm's correction",
     ]  # fmt: skip
     return {
         "README.md": readme,
