@@ -66,23 +66,24 @@ def stated() -> dict[str, list[str]]:
     pascal, ldd = ([f"{gain:.2f}" for gain in _gains(name, page="TRAINED-LONGER.md")] for name in ("PASCAL", "LDD"))
     guide = [
                 f"it resolves nearly every attachment ({exact('PASCAL')} %)",
-                f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % are right, against "
-        f"{exact('PASCAL', 0, unsure)} % for PASCAL",
+                f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % are right, "
+        f"against {exact('PASCAL', 0, unsure)} % for PASCAL",
         f"about {min(_uas('cpu')) * 100:.0f} % of words have the parser's head on Multi30k",
-                f"{exact('sennrich_haddow', 0)} % on the toy corpus, where labels alone allow {best('sennrich_haddow')} %",
+                f"{exact('sennrich_haddow', 0)} % on the toy corpus, where labels alone allow "
+        f"{best('sennrich_haddow')} %",
         f"GCN resolves {exact('GCN')} % of the toy corpus's attachments",
         f"nearly every one with all three seeds, DLAA {_over_seeds('DLAA')} and SE-NMT "
         f"{_over_seeds('SE-NMT')}, depending on the seed",
         f"SDRNMT-2 has the highest scores on Multi30k, {best_lstm} BLEU above the plain LSTM",
         f"otherwise it is {lstm['lstm'] - lstm['dlaa']:.0f} BLEU behind on 2016",
-        f"the GCN is ahead by {gcn} BLEU",
+        f"The GCN is ahead by {gcn} BLEU",
         *(
             f"| {accuracy} % | {best(plain, corpus=unsure)} | {best('UDP', corpus=p)} | {exact('UDP', corpus=p)} | "
             f"{best('UDD', corpus=p)} | {exact('UDD', corpus=p)} |"
             for accuracy, p in ((60, "uncertain-0.6"), (80, unsure), (95, "uncertain-0.95"))
         ),
-                f"supervised heads (PSH) gain {ahead[0]} and {ahead[2]} BLEU, which is significant. The gains of PASCAL "
-        f"({pascal[0]} and {pascal[2]}) and LDD ({ldd[0]} and {ldd[2].replace('-', '−')}) are not.",
+                f"supervised heads (PSH) gain {ahead[0]} and {ahead[2]} BLEU, which is significant. The gains of "
+        f"PASCAL ({pascal[0]} and {pascal[2]}) and LDD ({ldd[0]} and {ldd[2].replace('-', '−')}) are not.",
         "At 60 %, a parse is worth almost nothing: the systems reach what the text alone allows",
         "At 95 %, there is little difference",
         f"runs at {speed['train/pascal_transformer']} (PASCAL), {speed['train/ldd_transformer']} (LDD) and "
