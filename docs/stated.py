@@ -65,11 +65,11 @@ def stated() -> dict[str, list[str]]:
     ahead = [f"{gain:.2f}" for gain in _gains("PSH", page="TRAINED-LONGER.md")]
     pascal, ldd = ([f"{gain:.2f}" for gain in _gains(name, page="TRAINED-LONGER.md")] for name in ("PASCAL", "LDD"))
     guide = [
-                f"it resolves nearly every attachment ({exact('PASCAL')} %)",
-                f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % are right, "
+        f"it resolves nearly every attachment ({exact('PASCAL')} %)",
+        f"at a parser accuracy of 80 %, {unsure_systems[0]:.0f} to {unsure_systems[1]:.0f} % are right, "
         f"against {exact('PASCAL', 0, unsure)} % for PASCAL",
         f"about {min(_uas('cpu')) * 100:.0f} % of words have the parser's head on Multi30k",
-                f"{exact('sennrich_haddow', 0)} % on the toy corpus, where labels alone allow "
+        f"{exact('sennrich_haddow', 0)} % on the toy corpus, where labels alone allow "
         f"{best('sennrich_haddow')} %",
         f"GCN resolves {exact('GCN')} % of the toy corpus's attachments",
         f"nearly every one with all three seeds, DLAA {_over_seeds('DLAA')} and SE-NMT "
@@ -82,7 +82,7 @@ def stated() -> dict[str, list[str]]:
             f"{best('UDD', corpus=p)} | {exact('UDD', corpus=p)} |"
             for accuracy, p in ((60, "uncertain-0.6"), (80, unsure), (95, "uncertain-0.95"))
         ),
-                f"supervised heads (PSH) gain {ahead[0]} and {ahead[2]} BLEU, which is significant. The gains of "
+        f"supervised heads (PSH) gain {ahead[0]} and {ahead[2]} BLEU, which is significant. The gains of "
         f"PASCAL ({pascal[0]} and {pascal[2]}) and LDD ({ldd[0]} and {ldd[2].replace('-', '−')}) are not.",
         "At 60 %, a parse is worth almost nothing: the systems reach what the text alone allows",
         "At 95 %, there is little difference",
@@ -91,7 +91,7 @@ def stated() -> dict[str, list[str]]:
         f"{speed['train/lasyn_transformer@K1']} with K = 1 and {speed['train/lasyn_transformer@K5']} with K = 5",
         f"by {low:.1f} to {high:.1f} BLEU on the test set of 2016 and by {low_2:.1f} to +{high_2:.1f} on that of 2017"
         .replace("-", "−"),
-                f"Of these {len(tests)} differences, {significant} are significant by sacrebleu's one-sided bootstrap "
+        f"Of these {len(tests)} differences, {significant} are significant by sacrebleu's one-sided bootstrap "
         "with Holm's correction",
     ]  # fmt: skip
     return {
