@@ -5,8 +5,8 @@
     python tools/damage.py models [--count 500]
 
 ``data`` damages a data directory, and does with it what training does, and what ``inspect --check`` does; ``models``
-damages checkpoints and exported folders, and translates. A damage is silent if nothing is said and the batches, the
-pieces of raw text or the translations are others than those of the whole files.
+damages checkpoints and exported folders, and translates. All were loaded whole before. A damage is silent if nothing
+is said and the batches, the pieces of raw text or the translations are others than those of the whole files.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 import logging
 import random
-import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -34,8 +34,10 @@ from fairseq_syntax.corpus.store.flat import FlatSyntax  # noqa: E402
 from fairseq_syntax.corpus.store.reader import SyntaxStore  # noqa: E402
 from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter  # noqa: E402
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
+from fairseq_syntax.runtime.manifest import COMPARED  # noqa: E402
 
 TOLD, HARMLESS, SILENT, RAW = OUTCOMES = ("told", "harmless", "silent", "raw")
+REMEMBERED_AFTER = 2.5  # seconds after a file's last change, from which on its comparison is remembered
 KINDS = ("truncated", "a bit", "several bits", "a byte", "zeros", "two blocks swapped", "a block doubled", "longer")
 
 
@@ -139,26 +141,31 @@ def damage_folder(folder: Path, names: Sequence[str], number: int, rng: random.R
     return kind
 
 
-def damage_copies(
+def damage_in_turn(
     whole: Path, names: Sequence[str], count: int, seed: int, uses: dict[str, Callable[[Path], object]]
 ) -> dict[str, Counter[str]]:
-    """What became of so many damaged copies of a folder, by how it is used."""
+    """What became of so many damages to a folder that had been in use before, by how it is used.
+
+    One folder is damaged and mended in turn, so that what an earlier use remembers of its files is there to be wrong.
+    """
     rng = random.Random(seed)
+    time.sleep(REMEMBERED_AFTER)
     right = {use: run(whole) for use, run in uses.items()}
-    found: dict[str, Counter[str]] = {use: Counter() for use in uses}
+    became: dict[str, Counter[str]] = {use: Counter() for use in uses}
     for number in range(count):
-        copy = whole.with_name("damaged")
-        shutil.copytree(whole, copy)
-        kind = damage_folder(copy, names, number, rng)
         name = names[number % len(names)]
-        same = (copy / name).is_file() and (copy / name).read_bytes() == (whole / name).read_bytes()
+        before = (whole / name).read_bytes()
+        kind = damage_folder(whole, names, number, rng)
+        same = (whole / name).is_file() and (whole / name).read_bytes() == before
         for use, run in uses.items():
-            became = HARMLESS if same else outcome(partial(run, copy), right[use])
-            found[use][became] += 1
-            if became in (SILENT, RAW):
-                print(f"{use}: {name}, {kind}: {became}", file=sys.stderr)
-        shutil.rmtree(copy)
-    return found
+            result = HARMLESS if same else outcome(partial(run, whole), right[use])
+            became[use][result] += 1
+            if result in (SILENT, RAW):
+                print(f"{use}: {name}, {kind}: {result}", file=sys.stderr)
+        (whole / name).write_bytes(before)
+    if any(outcome(partial(run, whole), right[use]) != HARMLESS for use, run in uses.items()):
+        raise SystemExit(f"{whole}: is mended, and not as before")
+    return became
 
 
 def batches_of(data: Path) -> object:
@@ -198,7 +205,8 @@ def damage_data(count: int, seed: int, folder: Path) -> dict[str, Counter[str]]:
 
     data = toy_data.make(folder).data
     names = sorted(p.name for p in data.iterdir() if not p.name.startswith((".", "test")) and p.suffix != ".log")
-    return damage_copies(data, names, count, seed, {"training": batches_of, "inspect --check": checked})
+    names.append(COMPARED)
+    return damage_in_turn(data, names, count, seed, {"training": batches_of, "inspect --check": checked})
 
 
 def damage_models(count: int, seed: int, folder: Path) -> dict[str, Counter[str]]:
@@ -221,7 +229,7 @@ def damage_models(count: int, seed: int, folder: Path) -> dict[str, Counter[str]
 
     whole = folder / "checkpoints" / "trained"
     uses = {"checkpoint": lambda path: translate(path / "checkpoint_last.pt", toy.data)}
-    found |= damage_copies(whole, ["checkpoint_last.pt"], count // 5, seed, uses)
+    found |= damage_in_turn(whole, ["checkpoint_last.pt"], count // 5, seed, uses)
     labels = untrained(toy.data, "sennrich_haddow_transformer", "--label-features", "deprel:4")
     exports = {"fairseq": untrained(toy.data, "transformer"), "ctranslate2": labels}
     for kind, loaded in exports.items():
@@ -229,7 +237,7 @@ def damage_models(count: int, seed: int, folder: Path) -> dict[str, Counter[str]
         whole.parent.mkdir(exist_ok=True)
         export(loaded, kind, whole)
         names = sorted(path.name for path in whole.iterdir() if path.name != "README.md")
-        found |= damage_copies(whole, names, 2 * count // 5, seed, {f"export for {kind}": translate})
+        found |= damage_in_turn(whole, names, 2 * count // 5, seed, {f"export for {kind}": translate})
     return found
 
 

@@ -19,6 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         the exit status: 0; 1 after bad input, which is explained on stderr; 2 after wrong usage
     """
+    write_utf8()
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog="fairseq-syntax",
@@ -47,7 +48,6 @@ def main(argv: list[str] | None = None) -> int:
         subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
     if modules[args.subcommand].COMMAND.needs_fairseq:
         register()
-    write_utf8()
     try:
         status: int = modules[args.subcommand].main(args) or 0
         sys.stdout.flush()  # of a full disk, Python would only say so when it ends

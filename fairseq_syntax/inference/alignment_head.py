@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import Weights, align, spell
+from fairseq_syntax.inference.alignment import Weights
 from fairseq_syntax.inference.recorded_attention import recorded
-from fairseq_syntax.inference.spelling import decoder, pieces_of, places_of_pieces
-from fairseq_syntax.model.task import SyntaxTask
+from fairseq_syntax.inference.spelling import places_of_pieces
 from fairseq_syntax.runtime.files import file_sha256, write_json
 from fairseq_syntax.runtime.manifest import sealed, unsealed
 
@@ -244,39 +243,3 @@ def cut(attention: Tensor, tokens: Tensor, targets: Sequence[Tensor], shift: int
         columns = torch.nonzero(source.ne(dictionary.pad())).squeeze(1)[:-1]
         steps = [place + shift for place in places_of_pieces(target, dictionary)]
         yield rows[steps][:, columns].numpy()
-
-
-class PrintedAlignment:
-    """What fairseq-generate and fairseq-interactive print with ``--print-alignment``.
-
-    Args:
-        models: in evaluation mode
-        task: its dictionaries and segmentation spell the words; see :func:`spell` and :func:`words_of`
-        kind: ``hard``: links between words, those of :func:`words_of` in the lines as they are printed, also where
-            fairseq-interactive was given a parse whose tokens are others; ``soft``: for each piece of the translation
-            the weight of each source piece
-        heads: paths of :func:`save_head`, with colons, one for each model; if empty, fairseq's heads
-    """
-
-    def __init__(self, models: Sequence[Any], task: SyntaxTask, kind: str, heads: str = "") -> None:
-        paths = heads.split(os.pathsep) if heads else []
-        if paths and len(paths) != len(models):
-            raise SyntaxDataError(f"--alignment-head names {len(paths)} files, and there are {len(models)} models")
-        chosen = [read_head(Path(p), m) for p, m in zip(paths, models)] or [default_head(m) for m in models]
-        self._aligner, self._task, self._soft = Aligner(models, chosen), task, kind == "soft"
-
-    def add(self, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
-        """Put an ``alignment`` into each hypothesis, as fairseq's programs print it."""
-        tokens = [[h["tokens"] for h in best] for best in hypotheses]
-        attention = self._aligner.of_hypotheses(sample["net_input"], tokens)
-        for source, best, weights in zip(sample["net_input"]["src_tokens"], hypotheses, attention):
-            dictionary = self._task.source_dictionary
-            symbols = [dictionary[i] for i in source[source.ne(dictionary.pad())][:-1].tolist()]
-            words = spell(symbols, decoder(self._task.source_segmenter))
-            for hypothesis, of_pieces in zip(best, weights):
-                if self._soft:
-                    hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in of_pieces.tolist()]
-                else:
-                    pieces = pieces_of(hypothesis["tokens"], self._task.target_dictionary)
-                    target = spell(pieces, decoder(self._task.target_segmenter))
-                    hypothesis["alignment"] = align(of_pieces, words, target).links

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
@@ -42,7 +43,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.model.task import SyntaxTask
-from fairseq_syntax.runtime.files import check_rereadable, read_stdin
+from fairseq_syntax.runtime.files import check_rereadable, read_lines, read_stdin
 
 logger = logging.getLogger(__name__)
 _ID = re.compile(r"[0-9]+([-.][0-9]+)?")  # of a word, a range or an empty node
@@ -309,13 +310,18 @@ class InteractiveInput:
 
     def texts(self) -> list[PieceText]:
         """Words and pieces of the lines encoded last: the parse's tokens, else those of the text."""
-        texts = []
-        for line, parsed in self._encoded:
-            side = self._raw_text(str(line)) if parsed is None else self._parsed_text(line, parsed)
-            if self.source_tag:
-                side = PieceText(side.text, side.words, [(0, 0), *side.pieces, (0, 0)])
-            texts.append(side)
-        return texts
+        return [self._text(*encoded) for encoded in self._encoded]
+
+    def text_of(self, number: int) -> PieceText | None:
+        """As :meth:`texts`, of the line of a number that a batch has as ``id``; None: it was not encoded last."""
+        first = self._read - len(self._encoded)
+        return self._text(*self._encoded[number - first]) if first <= number < self._read else None
+
+    def _text(self, line: Sentence, parsed: ParsedLine | None) -> PieceText:
+        side = self._raw_text(str(line)) if parsed is None else self._parsed_text(line, parsed)
+        if self.source_tag:
+            side = PieceText(side.text, side.words, [(0, 0), *side.pieces, (0, 0)])
+        return side
 
     def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
         """Every token is a word, on all of which each of its pieces stands."""
@@ -421,33 +427,21 @@ class _NotingDataset(SyntaxPairDataset):
         return batch
 
 
-def read_blocks_in_interactive(check: Callable[[str], None]) -> None:
-    """Let fairseq-interactive read CoNLL-U blocks: its own reader takes one line at a time and strips it.
+def read_input_in(program: Any, reader: InteractiveInput) -> None:
+    """Let fairseq-interactive read its input as this package does: compressed, in UTF-8, a parse in blocks.
 
     Args:
-        check: takes the path of a file before it is read
+        program: the module ``fairseq_cli.interactive``, whose ``buffered_read`` is replaced
+        reader: of the task that it runs; its ``--syntax-input`` says whether lines are read, or CoNLL-U
     """
-    from fairseq_cli import interactive
 
-    make_batches = interactive.make_batches
-
-    def buffered_read(input: str, buffer_size: int) -> Iterator[list[ParsedLine]]:
-        buffer: list[ParsedLine] = []
-        check(input)
-        for line in read_conllu(read_stdin() if input == "-" else input):
-            buffer.append(line)
-            if len(buffer) >= buffer_size:
-                yield buffer
-                buffer = []
-        if buffer:
+    def buffered_read(input: str, buffer_size: int) -> Iterator[list[Any]]:
+        if reader.task.cfg.syntax_input == "conllu":
+            reader.check_parses(input)
+            records: Iterator[Any] = iter(read_conllu(read_stdin() if input == "-" else input))
+        else:
+            records = map(str.strip, read_stdin() if input == "-" else read_lines(input))
+        while buffer := list(islice(records, buffer_size)):
             yield buffer
 
-    def batches(lines: list[ParsedLine], cfg: Any, *rest: Any) -> Iterable[Any]:
-        if cfg.generation.constraints:
-            raise SyntaxDataError(
-                "CoNLL-U has no place for the words that --constraints asks for",
-                hint=r"give each sentence a line: its rows joined by \n, their tabs as \t, then tabs and the words",
-            )
-        return make_batches(lines, cfg, *rest)
-
-    interactive.buffered_read, interactive.make_batches = buffered_read, batches
+    program.buffered_read = buffered_read

@@ -58,6 +58,7 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     num_shards: int = II("dataset.num_shards")
     shard_id: int = II("dataset.shard_id")
     replace_unk: Optional[str] = II("generation.replace_unk")  # noqa: UP045
+    constraints: Optional[str] = II("generation.constraints")  # noqa: UP045
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
     parse_dropout: float = option(

@@ -56,12 +56,18 @@ class ModelTraits:
         )
 
 
+def is_set(option: Any) -> bool:
+    """Whether an option of fairseq's own has a value: not None, nor its name, in a configuration of the task alone."""
+    return option is not None and not str(option).startswith("${")
+
+
 def check_task(cfg: SyntaxTranslationConfig) -> None:
     """Raises SyntaxDataError for options of the task that no model goes with."""
-    if isinstance(cfg.replace_unk, str) and not cfg.replace_unk.startswith("${"):
+    if cfg.syntax_input == "conllu" and is_set(cfg.constraints):
         raise SyntaxDataError(
-            "--replace-unk puts a source word for each <unk>, by pieces of raw text that binarized data do not have",
-            hint="--print-alignment hard prints which word each word is of; with byte fallback there is no <unk>",
+            "CoNLL-U has no place for the words that it asks for",
+            option="--constraints",
+            hint=r"give each sentence a line: its rows joined by \n, their tabs as \t, then tabs and the words",
         )
     if cfg.tpu is True:
         raise SyntaxDataError(

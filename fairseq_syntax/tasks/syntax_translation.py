@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from fairseq.data.data_utils import infer_language_pair
+from fairseq.data.data_utils import collate_tokens, infer_language_pair
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
@@ -34,11 +35,13 @@ from fairseq_syntax.tasks.refusals import (
     check_task,
     check_training,
     hold_save_dir,
+    is_set,
 )
 
 if TYPE_CHECKING:
     from fairseq_syntax.data.epochs import TrainingBatches
     from fairseq_syntax.data.parse_origins import ParseOrigins
+    from fairseq_syntax.inference.alignment import PieceText
     from fairseq_syntax.inference.spelling import SegmentationDecoder
 
 NOTHING: frozenset[str] = frozenset()
@@ -79,6 +82,21 @@ def generation_shard(cfg: SyntaxTranslationConfig) -> tuple[int, int]:
     return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 
 
+def copies_for_unknown(cfg: SyntaxTranslationConfig) -> Mapping[str, str] | None:
+    """What ``--replace-unk`` writes for source words, taken out of the options of fairseq's program; None: not given.
+
+    Raises:
+        SyntaxDataError: its file cannot be read
+    """
+    from fairseq_syntax.inference.aligned_output import read_copies
+
+    if not is_set(cfg.replace_unk):
+        return None
+    path = str(cfg.replace_unk).removesuffix("@@ ")  # fairseq's value of the option without a file
+    cfg._get_parent().generation.replace_unk = None  # type: ignore[attr-defined]
+    return read_copies(path) if path else {}
+
+
 @register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
 class SyntaxTranslationTask(TranslationTask):
     """Translation with the syntax of the source, and of the target where a criterion wants it.
@@ -98,7 +116,8 @@ class SyntaxTranslationTask(TranslationTask):
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._traits = ModelTraits()
         self._last_parsed_with: Mapping[str, Any] | None = None  # of the checkpoint that was read last
-        self._printed_alignment: Any = None
+        self._aligned_output: Any = None
+        self._copies: Mapping[str, str] | None = None  # of --replace-unk
         self._criterion_built = False  # as in training and fairseq-validate
         self._searches = [search(self) for search in SEARCHES]
         self._reorder: Callable[[TrainingBatches], TrainingBatches] | None = None
@@ -388,7 +407,7 @@ class SyntaxTranslationTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> SyntaxTranslationTask:
-        """fairseq's; with ``--syntax-input conllu``, fairseq-interactive reads blocks in place of lines.
+        """fairseq's; fairseq-interactive reads its input as this package does.
 
         Raises:
             SyntaxDataError: a dictionary, inventory or segmentation of the data is not the one that was made with them
@@ -398,11 +417,14 @@ class SyntaxTranslationTask(TranslationTask):
             cfg.source_lang, cfg.target_lang = language_pair(path) or infer_language_pair(path)
         if cfg.source_lang is not None and cfg.target_lang is not None:
             DataDirectory(path, cfg.source_lang, cfg.target_lang).check_language_files()
+        copies = copies_for_unknown(cfg)
         task = super().setup_task(cfg, **kwargs)
-        if cfg.syntax_input == "conllu":
-            from fairseq_syntax.inference.interactive import read_blocks_in_interactive
+        task._copies = copies
+        for name in ("fairseq_cli.interactive", "__main__"):
+            if hasattr(program := sys.modules.get(name), "buffered_read"):
+                from fairseq_syntax.inference.interactive import read_input_in
 
-            read_blocks_in_interactive(task._input.check_parses)
+                read_input_in(program, task._input)
         return task
 
     def build_bpe(self, args: Any) -> Any:
@@ -446,15 +468,14 @@ class SyntaxTranslationTask(TranslationTask):
         """
         if getattr(args, "print_step", False):
             raise SyntaxDataError("--print-step is of models that translate in several passes, which these are not")
-        kind = getattr(args, "print_alignment", None)
-        if not kind or seq_gen_cls is not None:
-            self._printed_alignment = None
-        else:
-            from fairseq_syntax.inference.alignment_head import PrintedAlignment
+        kind = str(getattr(args, "print_alignment", None) or "")
+        self._aligned_output = None
+        if seq_gen_cls is None and (kind or self._copies is not None):
+            from fairseq_syntax.inference.aligned_output import AlignedOutput
 
             args = copy.copy(args)
             args.print_alignment = None
-            self._printed_alignment = PrintedAlignment(models, self, str(kind), self.cfg.alignment_head)
+            self._aligned_output = AlignedOutput(models, self, kind, self.cfg.alignment_head, self._copies)
         taken = seq_gen_cls is not None
         for search in self._searches:
             if (generator := search.generator(models, args, taken)) is not None:
@@ -470,14 +491,33 @@ class SyntaxTranslationTask(TranslationTask):
         """
         if "src_syntax" not in sample["net_input"]:
             self._input.attach(sample)
+        printed = sample  # by fairseq-generate, after this
         if self.cfg.left_pad_target and sample.get("target") is not None:
             sample, prefix_tokens = self._padded_right(sample, prefix_tokens)
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         for search in self._searches:
             search.observe(generator, sample, hypotheses)
-        if self._printed_alignment is not None:
-            self._printed_alignment.add(sample, hypotheses)
+        if self._aligned_output is not None:
+            self._aligned_output.add(sample, hypotheses, self._source_text)
+            if self._copies is not None and printed.get("target") is not None:
+                printed["target"] = self._whole_references(printed)
         return hypotheses
+
+    def _source_text(self, number: int) -> PieceText:
+        """Words and pieces of a source sentence by its number in a batch's ``id``: of raw input, else of raw data."""
+        if (text := self._input.text_of(number)) is not None:
+            return text
+        from fairseq_syntax.inference.aligned_output import spelled
+
+        (dataset,) = self.datasets.values()
+        return spelled(dataset.src.get_original_text(number).split(), self.source_segmenter)
+
+    def _whole_references(self, sample: dict[str, Any]) -> Tensor:
+        """Targets [B, T] of raw data in which words stand that the dictionary did not have, as copied words may."""
+        (dataset,) = self.datasets.values()
+        texts = [dataset.tgt.get_original_text(number) for number in sample["id"].tolist()]
+        tokens = [self.target_dictionary.encode_line(text, add_if_not_exist=True).long() for text in texts]
+        return collate_tokens(tokens, self.target_dictionary.pad())
 
     def _padded_right(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:
         def moved(tokens: Tensor) -> Tensor:

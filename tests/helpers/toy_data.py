@@ -119,7 +119,8 @@ def segment(raw: Path, out: Path, kind: str = "sentencepiece", size: int = 40) -
     """Train segmentations on the training data and apply them to all splits."""
     for lang, suffix in (("en", ".en.conllu"), ("de", ".de")):
         files = [raw / f"{split}{suffix}" for split in SIZES]
-        options = ["--lang", lang, "--input", *files, "--output", out, "--train", kind, "--vocab-size", size]
+        sizes = [] if kind == "words" else ["--vocab-size", size]
+        options = ["--lang", lang, "--input", *files, "--output", out, "--train", kind, *sizes]
         assert syntax_command("segment", *options) == 0
 
 

@@ -13,7 +13,6 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -31,7 +30,7 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.corpus.title import title
 from fairseq_syntax.data.batch import unpack
-from fairseq_syntax.inference.interactive import InteractiveInput, is_parsed, read_blocks_in_interactive
+from fairseq_syntax.inference.interactive import InteractiveInput, is_parsed
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 from fairseq_syntax.use.serving.models import ServedModel, load_source
@@ -185,17 +184,6 @@ def test_what_is_taken_for_a_parse(toy):
     task = the_task(toy.data, syntax_input="text", missing_parse="neutral")
     (line,) = InteractiveInput(task).parse(["\t".join("1234567890")])
     assert not line.parsed and [t.form for t in line.tokens][:2] == ["1", "2"]
-
-
-def test_blocks_of_conllu_and_constraints_do_not_go_together(monkeypatch):
-    from fairseq_cli import interactive as command
-
-    monkeypatch.setattr(command, "buffered_read", None)
-    monkeypatch.setattr(command, "make_batches", None)
-    read_blocks_in_interactive(lambda path: None)
-    cfg = SimpleNamespace(generation=SimpleNamespace(constraints="ordered"))
-    with data_error("--constraints"):
-        command.make_batches([], cfg, None, None, None)
 
 
 def test_python_translates_as_the_commands_do(toy, trained, generated):

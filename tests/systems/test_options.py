@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import shutil
 from pathlib import Path
 
@@ -49,6 +51,64 @@ def test_alignments_of_scored_references_are_those_of_words(toy, trained):
         assert all(i < len(sources[number]) and j < len(references[number].split()) for i, j in pairs), number
 
 
+def interactive(data, model, lines, *more) -> str:
+    path = Path(model).parent / "lines"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    arguments = ["--path", model, "--input", path, *more, *TASK[:-4], "--buffer-size", 4, "--batch-size", 2]
+    return fairseq("interactive", data, *arguments, "--max-len-b", 4)
+
+
+@pytest.mark.parametrize("kind", ["words", "sentencepiece"])
+def test_unknown_words_are_copied_from_the_source(tmp_path, kind):
+    """By the alignment of words, from raw text and from raw data; a file says what is written for some of them."""
+    lines = toy_data.corpus()
+    for folder in ("raw", "segmented"):
+        (tmp_path / folder).mkdir()
+    toy_data.write_raw(tmp_path / "raw", lines)
+    toy_data.segment(tmp_path / "raw", tmp_path / "segmented", kind)
+    prefixes = [x for s in toy_data.SIZES for x in (f"--{s}pref", tmp_path / "segmented" / s)]
+    making = ["--task", "syntax_translation", "-s", "en", "-t", "de", *prefixes]
+    data, raw = tmp_path / "data", tmp_path / "text"
+    fairseq("preprocess", *making, "--nwordssrc", 9, "--nwordstgt", 9, "--destdir", data)
+    dictionaries = ["--srcdict", data / "dict.en.txt", "--tgtdict", data / "dict.de.txt"]
+    fairseq("preprocess", *making, *dictionaries, "--dataset-impl", "raw", "--destdir", raw)
+    toy_data.train(data, tmp_path, arch="transformer", max_epoch=1)
+    model, nothing_else = tmp_path / "checkpoint_last.pt", ["--unkpen", "-99", "--replace-unk"]
+    (tmp_path / "copies").write_text("man MANN\nzqxö zqxö\n", encoding="utf-8")
+    text = ["the man painted zqxö", "man zqxö", "man", "the zqxö saw zqxö"]
+    for copies, words in (((), {}), ((tmp_path / "copies",), {"man": "MANN"})):
+        translations = generated(interactive(data, model, text, *nothing_else, *copies), "D")
+        assert len(translations) == len(text)
+        for number, translation in translations.items():
+            sources = {words.get(word, word) for word in text[number].split()}
+            assert translation and set(translation.split()) <= sources, (number, translation)
+        assert translations[2].split()[0] == words.get("man", "man")
+    if kind == "words":
+        printed = fairseq(
+            "generate", raw, "--path", model, *TASK, "--dataset-impl", "raw", *nothing_else, "--max-len-b", 3
+        )
+        for number, reference in generated(printed, "T").items():
+            assert reference == toy_data.translation(lines["test"][number])
+            words = {token.form for token in lines["test"][number].tokens}
+            assert set(generated(printed, "H")[number].split()) <= (words or {"<unk>"})
+    (tmp_path / "copies").write_text("man MANN\nman\n", encoding="utf-8")
+    with pytest.raises(SyntaxDataError) as error:
+        interactive(data, model, text, "--replace-unk", tmp_path / "copies")
+    assert (error.value.path, error.value.line) == (str(tmp_path / "copies"), 2)
+
+
+def test_interactive_reads_compressed_text_and_text_that_is_no_utf8_is_named(toy, trained, tmp_path, monkeypatch):
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"dogs\na man\n"))
+    (tmp_path / "latin").write_bytes("dogs\ngröße\n".encode("latin-1"))
+    plain = ["--path", trained, *TASK[:-4], "--syntax-parser", "chain_parser"]
+    assert len(generated(fairseq("interactive", toy.data, *plain, "--input", tmp_path / "text.gz"))) == 2
+    with pytest.raises(SyntaxDataError) as error:
+        fairseq("interactive", toy.data, *plain, "--input", tmp_path / "latin")
+    assert error.value.line == 2
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("größe\n".encode()), encoding="ascii"))
+    assert len(generated(fairseq("interactive", toy.data, *plain))) == 1
+
+
 def test_embeddings_from_a_file_that_is_gone_and_one_without_a_header(toy, tmp_path):
     rows = [f"{line.split()[0]} {' '.join(['0.25'] * 16)}\n" for line in (toy.data / "dict.en.txt").open()]
     path = tmp_path / "vectors"
@@ -91,8 +151,9 @@ def test_what_does_not_fit_is_named(toy, trained, tmp_path):
     with pytest.raises(SyntaxDataError) as error:
         toy_data.train(toy.data, tmp_path / "b", "--dataset-impl", "raw")
     assert "--dataset-impl" in error.value.hint
-    with pytest.raises(SyntaxDataError):
-        generate(toy, tmp_path / "none.pt", "--replace-unk", "--dataset-impl", "raw")
+    with pytest.raises(SyntaxDataError) as error:
+        interactive(toy.data, tmp_path / "none.pt", [], "--syntax-input", "conllu", "--constraints")
+    assert error.value.option == "--constraints"
     with pytest.raises(SyntaxDataError):
         generate(toy, trained, "--print-step")
     with pytest.raises(SyntaxDataError):

@@ -1,0 +1,132 @@
+"""What fairseq-generate and fairseq-interactive print by alignment: ``--print-alignment`` and ``--replace-unk``.
+
+fairseq's own run the model without its syntax, align pieces, and look for source words by the numbers of pieces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_syntax.corpus.segmentation import Segmenter, WordSegmenter
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment import PieceText, Weights, align, spell
+from fairseq_syntax.inference.alignment_head import Aligner, default_head, read_head
+from fairseq_syntax.inference.spelling import decoder, pieces_of
+from fairseq_syntax.model.task import SyntaxTask
+from fairseq_syntax.runtime.files import read_lines
+
+_UNKNOWN = "\ue000"  # stands for an unknown piece while words are told apart: a character of words, and of no text
+
+
+def read_copies(path: str) -> dict[str, str]:
+    """The file of ``--replace-unk``: a source word and what is written for it, a pair a line.
+
+    Raises:
+        SyntaxDataError: it cannot be read, or a line is not such a pair
+    """
+    copies: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        words = line.split()
+        if len(words) != 2:
+            raise SyntaxDataError("not a source word and a target word", path=path, line=number, option="--replace-unk")
+        copies.setdefault(*words)
+    return copies
+
+
+def spelled(pieces: Sequence[str], segmenter: Segmenter | None) -> PieceText:
+    """The text of pieces, with its words; each piece is one without a segmentation, and in one of whole words."""
+    side = spell(pieces, decoder(segmenter) if segmenter else " ".join)
+    if segmenter is None or segmenter.kind == WordSegmenter.kind:
+        words = [(start + side.text.startswith(" ", start), end) for start, end in side.pieces]
+        side = PieceText(side.text, words, words)
+    return side
+
+
+def _marked(tokens: Tensor, dictionary: Any) -> list[str]:
+    """The pieces of tokens [T], unknown ones as :data:`_UNKNOWN`."""
+    return [_UNKNOWN if piece == dictionary.unk_word else piece for piece in pieces_of(tokens, dictionary)]
+
+
+class AlignedOutput:
+    """Adds to a search's hypotheses what is printed by the alignment of words.
+
+    Args:
+        models: in evaluation mode
+        task: its dictionaries and segmentation spell the words; see :func:`spell` and :func:`words_of`
+        kind: ``hard``: links between words, those of :func:`words_of` in the lines as they are printed (``<unk>`` is
+            part of one), also where fairseq-interactive was given a parse whose tokens are others; ``soft``: for each
+            piece of the translation the weight of each source piece; empty: none
+        heads: paths of :func:`save_head`, with colons, one for each model; if empty, fairseq's heads
+        copies: the target words for source words that are copied (:func:`read_copies`); any other is copied as it is.
+            None: unknown words are left
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Any],
+        task: SyntaxTask,
+        kind: str = "",
+        heads: str = "",
+        copies: Mapping[str, str] | None = None,
+    ) -> None:
+        paths = heads.split(os.pathsep) if heads else []
+        if paths and len(paths) != len(models):
+            raise SyntaxDataError(f"--alignment-head names {len(paths)} files, and there are {len(models)} models")
+        chosen = [read_head(Path(p), m) for p, m in zip(paths, models)] or [default_head(m) for m in models]
+        self._aligner, self._task, self._kind, self._copies = Aligner(models, chosen), task, kind, copies
+
+    def add(
+        self, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]], source_text: Callable[[int], PieceText]
+    ) -> None:
+        """Put an ``alignment`` into each hypothesis, as fairseq's programs print it; copy words into its ``tokens``.
+
+        Args:
+            source_text: words and pieces of the source of a number of ``sample["id"]``, unknown words too
+        """
+        tokens = [[h["tokens"] for h in best] for best in hypotheses]
+        unknown = self._task.target_dictionary.unk()
+        copying = self._copies is not None and any(unknown in one for best in tokens for one in best)
+        if not self._kind and not copying:
+            return
+        attention = self._aligner.of_hypotheses(sample["net_input"], tokens)
+        for number, source, best, weights in zip(
+            sample["id"].tolist(), sample["net_input"]["src_tokens"], hypotheses, attention
+        ):
+            words = spell(_marked(source, self._task.source_dictionary), decoder(self._task.source_segmenter))
+            for hypothesis, of_pieces in zip(best, weights):
+                if self._kind == "soft":
+                    hypothesis["alignment"] = [[f"{w:.6f}" for w in row] for row in of_pieces.tolist()]
+                elif self._kind:
+                    pieces = _marked(hypothesis["tokens"], self._task.target_dictionary)
+                    target = spell(pieces, decoder(self._task.target_segmenter))
+                    hypothesis["alignment"] = align(of_pieces, words, target).links
+                if copying and unknown in hypothesis["tokens"]:
+                    hypothesis["tokens"] = self._with_copies(hypothesis["tokens"], of_pieces, source_text(number))
+
+    def _with_copies(self, tokens: Tensor, weights: Weights, source: PieceText) -> Tensor:
+        """Tokens [T] in which the word with an unknown piece is the source word that it is aligned to, or its copy.
+
+        Its pieces are added to the target's dictionary.
+
+        Args:
+            weights: [target pieces, source pieces], attention
+        """
+        dictionary, segmenter = self._task.target_dictionary, self._task.target_segmenter
+        target = spelled(_marked(tokens, dictionary), segmenter)
+        text, at = "", 0
+        for s, t in align(weights, source, target).links:
+            start, end = target.words[t]
+            if _UNKNOWN in target.text[start:end]:
+                word = source.text[slice(*source.words[s])]
+                text += target.text[at:start] + (self._copies or {}).get(word, word)
+                at = end
+        text += target.text[at:]
+        if _UNKNOWN in text:  # the source is empty
+            return tokens
+        new = segmenter.encode_text(text) if segmenter else text.split()
+        return dictionary.encode_line(" ".join(new), add_if_not_exist=True).to(tokens)
