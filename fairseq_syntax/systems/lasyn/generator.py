@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.lasyn.ensemble import LatentEnsemble
 from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
-from fairseq_syntax.systems.lasyn.search import MODES
+from fairseq_syntax.systems.lasyn.model import SEARCHES
 from fairseq_syntax.systems.lasyn.templates import Template
 
 
@@ -50,8 +50,8 @@ class LatentGenerator(SequenceGenerator):
         search_strategy: Any = None,
         **kwargs: Any,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
+        if mode not in SEARCHES:
+            raise ValueError(f"mode {mode!r} is none of {', '.join(SEARCHES)}")
         if (mode == "template") != (templates is not None):
             raise SyntaxDataError("a template search needs templates, and no other search takes them")
         ensemble = LatentEnsemble(models)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the sums are imported by who computes them: every command o
     from fairseq_syntax.systems.lasyn.softmax import TagTables
 
 END = "</s>"  # the name of the latent value of </s>, which is value 0; label i of the inventory is value i
+SEARCHES = ("marginal", "joint", "template")  # --tag-search
 UNKNOWN = -1  # where a latent value is wanted and the parse has none
 
 # ----------------------------------------------------------------------------------- 2.1 model: the hybrid decoder

@@ -13,9 +13,8 @@ from fairseq.dataclass.configs import FairseqDataclass
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.search import Generator, SystemSearch, register_search
 from fairseq_syntax.model.task import SyntaxTask
-from fairseq_syntax.systems.lasyn.model import LaSynDecoder, check_tags, is_latent
+from fairseq_syntax.systems.lasyn.model import SEARCHES, LaSynDecoder, check_tags, is_latent
 
-MODES = ("marginal", "joint", "template")
 REFERENCE = "reference"
 
 
@@ -23,7 +22,7 @@ REFERENCE = "reference"
 class TagSearchConfig(FairseqDataclass):
     """Options of a search in LaSyn models."""
 
-    tag_search: ChoiceEnum(MODES) = field(  # type: ignore[valid-type]
+    tag_search: ChoiceEnum(SEARCHES) = field(  # type: ignore[valid-type]
         default="marginal",
         metadata={
             "help": "what a beam is scored by: marginal, the words with the tags summed out; joint, the best words and "
