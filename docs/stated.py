@@ -158,25 +158,23 @@ def _missing_parse() -> list[str]:
     (parsed, alone), (parsed_ldp, alone_ldp) = exact["PASCAL.dropout"], exact["LDP.dropout"]
     parsed_labels, alone_labels = exact["sennrich_haddow.dropout"]
     return [
-        f"{exact['PASCAL'][1]} % of the ambiguous sentences exactly and is {behind('PASCAL')[1:]} BLEU behind the "
-        f"plain Transformer ({exact['plain'][1]} %); with `--parse-dropout 0.15` it has {alone} % and is level "
-        f"({behind('PASCAL.dropout')} BLEU, not significant), and with the parse {parsed} % where it had "
-        f"{exact['PASCAL'][0]} %.",
-        f"{exact['LDP'][1]} % and {behind('LDP')} without dropout, {alone_ldp} % and {behind('LDP.dropout')} with it, "
-        f"and with the parse {parsed_ldp} % for {exact['LDP'][0]} %.",
-        f"{exact['sennrich_haddow'][1]} % without a parse; with dropout {alone_labels} %, and {parsed_labels} % with a "
-        "parse.",
+        f"relative to the plain Transformer ({exact['plain'][1]} % exact)",
+        f"| PASCAL | none | {exact['PASCAL'][0]} % | {exact['PASCAL'][1]} % | {behind('PASCAL')} |",
+        f"| PASCAL | 0.15 | {parsed} % | {alone} % | {behind('PASCAL.dropout')} |",
+        f"(`LDP`) | none | {exact['LDP'][0]} % | {exact['LDP'][1]} % | {behind('LDP')} |",
+        f"(`LDP`) | 0.15 | {parsed_ldp} % | {alone_ldp} % | {behind('LDP.dropout')} |",
+        f"(S&H) | none | | {exact['sennrich_haddow'][1]} % | |",
+        f"(S&H) | 0.15 | {parsed_labels} % | {alone_labels} % | |",
         rows("plain Transformer", "transformer", 0),
         rows("PASCAL, with the parse", "PASCAL", 0),
         rows("PASCAL, the text alone", "PASCAL", 2, " ¹"),
         rows(with_dropout, "PASCAL.dropout", 0),
         rows("with `--parse-dropout`, the text alone", "PASCAL.dropout", 2, " ¹"),
         f"level with it on the text alone: {on_text[0]} on 2016 and {on_text[1]} on 2017",
-        f"ahead of the plain one by {' and '.join(ahead['PASCAL.dropout'])}, where PASCAL without dropout is by "
+        f"ahead of the plain one by {' and '.join(ahead['PASCAL.dropout'])}; PASCAL without dropout is ahead by "
         f"{' and '.join(ahead['PASCAL'])}.",
-        "takes the parse from each sentence with probability P",
         "--parse-dropout 0.15 ...",
-        "models with and without `--parse-dropout 0.15`",
+        "Models with and without `--parse-dropout 0.15`",
     ]
 
 
