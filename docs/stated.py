@@ -293,7 +293,7 @@ def _loss(run: str, kind: str) -> float:
 def _uas(name: str) -> list[float]:
     """The attachment scores of a table's systems."""
     values = (run["facts"]["values"] for run in pictures.kept(name).runs.values())
-    return [one["UAS, test_2016"][0] / 100 for one in values if "UAS, test_2016" in one]
+    return [one["UAS, test_2016"] / 100 for one in values if "UAS, test_2016" in one]
 
 
 def unstated(text: str, pieces: list[str]) -> list[str]:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.lab.recipes.kept import Kept
-from fairseq_syntax.lab.recipes.plan import Plan, Run, located
+from fairseq_syntax.lab.recipes.layout import Run, located
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 
 _VALID = re.compile(

@@ -23,7 +23,8 @@ from keep import plan_of
 
 from fairseq_syntax.corpus.conllu import read_conllu
 from fairseq_syntax.lab.recipes.kept import Kept
-from fairseq_syntax.lab.recipes.plan import Plan, located
+from fairseq_syntax.lab.recipes.layout import located
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property
 from fairseq_syntax.lab.scoring.shares import measure, measure_by

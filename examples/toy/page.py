@@ -10,7 +10,8 @@ import statistics
 from pathlib import Path
 
 from fairseq_syntax.lab.recipes.environment import described
-from fairseq_syntax.lab.recipes.plan import Plan, Table
+from fairseq_syntax.lab.recipes.layout import Table
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.report import main_table
 from fairseq_syntax.lab.recipes.running import Work
@@ -56,7 +57,7 @@ def section(name: str) -> str:
         match = number(exact, 1) + (f" ± {number(deviation, 1)}" if deviation is not None else "")
         rest = (means[system]["exact"] - share * exact) / (1 - share)
         heads = [key for key in ("UAS, test", "UAS, encoder", "UAS, decoder") if key in of_runs[0]["values"]]
-        uas = " / ".join(number(statistics.fmean(one["values"][key][0] for one in of_runs), 1) for key in heads)
+        uas = " / ".join(number(statistics.fmean(one["values"][key] for one in of_runs), 1) for key in heads)
         seconds = statistics.fmean(facts["seconds"]["train"] for facts in of_runs)
         row = [system, work.plan.recipe.systems[system].about, seeds, match, gain, significant, number(float(best), 1)]
         rows.append([*row, number(rest, 1), number(means[system]["BLEU"], 1), uas, f"{seconds:.0f} s"])

@@ -62,16 +62,23 @@ def sides(args: Namespace) -> Iterator[Side]:
     """What is to be binarized: the sides of each split that are parsed.
 
     Raises:
-        SyntaxDataError: neither side of a split has a parse
+        SyntaxDataError: neither side of a split has a parse, or one is not in the folder that was named for it
     """
     langs = languages(args)
+
+    def parse_of(prefix: str, lang: str) -> str:
+        if args.source_parses and lang == args.source_lang:
+            prefix = os.path.join(args.source_parses, os.path.basename(prefix))
+        return f"{prefix}.{lang}{PARSE_SUFFIX}"
+
     for lang in langs:
         for split, prefix in splits(args):
-            tokens = f"{prefix}.{lang}"
-            side = Side(split, lang, tokens, tokens + PARSE_SUFFIX)
+            side = Side(split, lang, f"{prefix}.{lang}", parse_of(prefix, lang))
             if os.path.exists(side.parse):
                 yield side
-            elif not any(os.path.exists(f"{prefix}.{other}{PARSE_SUFFIX}") for other in langs):
+            elif args.source_parses and lang == args.source_lang:
+                raise SyntaxDataError("is not in the folder of --source-parses", path=side.parse)
+            elif not any(os.path.exists(parse_of(prefix, other)) for other in langs):
                 raise SyntaxDataError(
                     "the source has no parse, and neither has the target",
                     path=side.parse,
@@ -183,6 +190,11 @@ def check_dataset(args: Namespace) -> None:
 def add_syntax_options(parser: ArgumentParser) -> None:
     """Add the options of the syntax step, for ``fairseq-preprocess`` and ``fairseq-syntax binarize``."""
     group = parser.add_argument_group("Syntax")
+    group.add_argument(
+        "--source-parses",
+        metavar="DIR",
+        help="folder with the parses of the source, named as its pieces are (default: they are beside the pieces)",
+    )
     for side in ("source", "target"):
         group.add_argument(
             f"--{side}-labels",

@@ -171,6 +171,20 @@ def test_only_source_and_a_given_dictionary(toy, tmp_path):
         toy_data.fairseq("preprocess", *options, *given[:2], "--testpref", toy.segmented / "test", "--workers", 1)
 
 
+def test_parses_of_another_folder(toy, segmented, tmp_path):
+    """Pieces with other parses than those beside them; a folder without them is an error, not the parses beside."""
+    parses, data = tmp_path / "parses", tmp_path / "data"
+    parses.mkdir()
+    for path in segmented.glob("*.en.conllu"):
+        path.rename(parses / path.name)
+    preprocess(segmented, data, "--source-parses", parses)
+    for name in map(os.path.basename, toy.data.glob("*.syntax.arrow")):
+        assert (data / name).read_bytes() == (toy.data / name).read_bytes(), name
+    with data_error(path="valid.en.conllu"):
+        (parses / "valid.en.conllu").rename(segmented / "valid.en.conllu")
+        preprocess(segmented, tmp_path / "other", "--source-parses", parses)
+
+
 # -- labels -----------------------------------------------------------------------------------------------------------
 
 

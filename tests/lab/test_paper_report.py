@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_syntax.lab.recipes.plan import Plan, Table
+from fairseq_syntax.lab.recipes.layout import Table
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.report import Results, main_table, pictures, published, write_report
 from fairseq_syntax.lab.recipes.schema import Recipe
 

@@ -65,3 +65,6 @@ def test_results_of_another_recipe_are_not_taken(tmp_path):
     assert changed.kept.runs and not changed.kept_runs
     same = load(path, {"threads": "7", "device": "cuda", "name": "other", "systems.pascal.about": "what it is"})
     assert len(Work(Plan(same, path, tmp_path)).kept_runs) == 13
+    of_one = load(path, {"commands.multitask.run": "true"})
+    assert len(Work(Plan(of_one, path, tmp_path)).kept_runs) == 12, "all but the system whose data it makes"
+    assert not Work(Plan(load(path, {"env": "{X: 1}"}), path, tmp_path)).kept_runs

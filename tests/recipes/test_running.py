@@ -104,6 +104,7 @@ def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
     other = run(recipe, **{"systems.other.train.lr": "0.2"})[1]
     runs = [f"other/{seed}" for seed in (1, 2)]
     assert other == ["score test", *(f"train {name}" for name in runs), *(f"translate {name} test" for name in runs)]
+    assert len(run(recipe, **{"env.X": "1"})[1]) == len(made), "the environment may change anything"
 
 
 @pytest.mark.slow

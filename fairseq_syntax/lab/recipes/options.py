@@ -10,7 +10,8 @@ import os
 
 from fairseq_syntax import register
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.recipes.plan import Plan, Run
+from fairseq_syntax.lab.recipes.layout import Run
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import Document, read
 from fairseq_syntax.lab.recipes.stages import Command
 
@@ -23,7 +24,7 @@ def check_options(plan: Plan) -> None:
     for run in plan.runs:
         first.setdefault(run.system, run)
     for run in first.values():
-        for stage in (plan.train(run), *plan.translations(run)[:1]):
+        for stage in plan.of_run(run)[:2]:
             command = stage.commands[0]
             if command.words[0] in ("fairseq-train", "fairseq-generate"):
                 _check(command, run, plan, document)

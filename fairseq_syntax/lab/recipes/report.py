@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from fairseq_syntax.lab.recipes.environment import described
-from fairseq_syntax.lab.recipes.plan import MAIN, Plan, Run, located
-from fairseq_syntax.lab.recipes.plan import Table as Scored
+from fairseq_syntax.lab.recipes.layout import MAIN, Run, located
+from fairseq_syntax.lab.recipes.layout import Table as Scored
+from fairseq_syntax.lab.recipes.model_stages import tokenizer
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.schema import Published
 from fairseq_syntax.lab.recipes.verdict import verdict
 from fairseq_syntax.lab.scoring.logs import Curves
@@ -30,7 +32,7 @@ class Results:
 
     Attributes:
         reports: of each scored table, what ``fairseq-syntax score --json`` wrote
-        facts: of each finished run: ``seconds`` by kind of stage, ``commands``, ``values`` with their digits
+        facts: of each finished run: ``seconds`` by kind of stage, ``commands``, ``values`` by name
         environments: hardware and versions
         curves: of each run whose training log is there
     """
@@ -211,7 +213,7 @@ def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any]) -> dic
     key = next((key for key in score.metrics if key in METRICS), None)
     if key is None or not references:
         return {}
-    scorer = Scorer(key, [read_text(path) for path in references], plan.tokenize, score.lowercase)
+    scorer = Scorer(key, [read_text(path) for path in references], tokenizer(plan), score.lowercase)
     scores = {}
     for system in report["systems"]:
         paths = [plan.output(run, table.test, table.variant) for run in plan.runs if run.system == system["name"]]
@@ -240,10 +242,9 @@ def values_table(plan: Plan, results: Results) -> Table | None:
         row, own = [system], [facts["values"] for run, facts in results.facts.items() if run.system == system]
         for name in names:
             found = [values[name] for values in own if name in values]
-            digits = found[0][1] if found else 2
-            text = number(statistics.fmean(value for value, _ in found) if found else None, digits)
+            text = number(statistics.fmean(found) if found else None)
             if len(found) > 1:
-                text += f" ± {number(statistics.stdev(value for value, _ in found), digits)}"
+                text += f" ± {number(statistics.stdev(found))}"
             row.append(text)
         if own and any(own):
             rows.append(row)

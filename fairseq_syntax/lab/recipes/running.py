@@ -11,13 +11,14 @@ from typing import Any
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.environment import environment as hardware
 from fairseq_syntax.lab.recipes.kept import Kept
-from fairseq_syntax.lab.recipes.plan import Plan, Run, Table, located
+from fairseq_syntax.lab.recipes.layout import Run, Table, located
+from fairseq_syntax.lab.recipes.model_stages import translations
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.report import Results, write_report
 from fairseq_syntax.lab.recipes.runner import Runner, environment
 from fairseq_syntax.lab.recipes.stages import KINDS, Stage, ancestors, dependencies
 from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
-from fairseq_syntax.lab.scoring.report import with_correction
 from fairseq_syntax.runtime.files import atomic_open, fingerprint, make_folder, write_json
 from fairseq_syntax.runtime.jobs import read_record
 
@@ -55,7 +56,7 @@ class Work:
         """Runs whose translations are there."""
         there = []
         for run in self.plan.runs:
-            if run in self.kept_runs or all(stage.is_done() for stage in self.plan.translations(run)):
+            if run in self.kept_runs or all(stage.is_done() for stage in translations(self.plan, run)):
                 there.append(run)
         return there
 
@@ -134,7 +135,7 @@ class Work:
             if stage is not None and stage.is_done():
                 reports[table] = json.loads(self.plan.score_file(table).read_text(encoding="utf-8"))
             elif entry is not None and entry["key"] == self.score_key(table) and self._holds(entry):
-                reports[table] = with_correction(dict(entry["report"]))
+                reports[table] = entry["report"]
         facts = {run: self.facts(run) for run in finished}
         curves = {}
         for run in finished:
@@ -160,7 +161,7 @@ class Work:
             return dict(self.kept.runs[str(run)]["facts"])
         recipe = self.plan.recipe
         facts: dict[str, Any] = {"seconds": {}, "commands": [], "values": {}}
-        for stage in [self.plan.train(run), *self.plan.translations(run), *self.plan.trees(run)]:
+        for stage in self.plan.of_run(run):
             note = (read_record(stage.stamp) or {}).get("note") or {}
             before = facts["seconds"].get(stage.kind, 0.0)
             facts["seconds"][stage.kind] = round(before + note.get("seconds", 0.0), 1)
@@ -168,16 +169,15 @@ class Work:
         if run.system in recipe.score.trees:
             for test in self.plan.tests:
                 found = json.loads(self.plan.tree_scores(run, test).read_text(encoding="utf-8"))
-                facts["values"][f"UAS, {test}"] = [100 * found["UAS"]["f1"], 2]
+                facts["values"][f"UAS, {test}"] = 100 * found["UAS"]["f1"]
         if recipe.score.perplexity:
             log = self.plan.model(run) / "train.log"
             points = read_curves(log).get("valid", {}).get("ppl") if log.exists() else None
             if points:
-                facts["values"]["perplexity, valid"] = [points[-1][1], 2]
+                facts["values"]["perplexity, valid"] = points[-1][1]
         for name, value in recipe.score.values.items():
             if value.systems is None or run.system in value.systems:
-                path = Path(self.plan.filled(value.file, run))
-                facts["values"][name] = [number_in(path, value.key), value.digits]
+                facts["values"][name] = number_in(self.plan.place(value.file, run), value.key)
         return facts
 
     def keep(self) -> Path:

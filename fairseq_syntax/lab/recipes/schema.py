@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from fairseq_syntax.lab.recipes.stages import Kind
+
 NAME = r"^\w[\w.+-]*$"  # names become names of files
 
 Name = Annotated[str, Field(pattern=NAME)]
@@ -229,7 +231,6 @@ class Value(Section):
 
     file: str = Field(description="the file; {run} is the run's folder")
     key: str = Field(description="where the number stands in it: a.b.0")
-    digits: int = Field(2, ge=0, description="after the point")
     systems: list[str] | None = Field(None, description="which (default: all)")
 
 
@@ -279,19 +280,20 @@ class Published(Section):
     note: str = Field("", description="how it was measured, where that differs")
 
 
-Stage = Literal["corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report"]
-
-
 class Command(Section):
-    """A stage of your own. In all texts {folder} is the recipe's result folder, and {run} that of the run."""
+    """A stage of your own. In all texts {folder} is the result folder, {run} that of the run, {recipe} the recipe's."""
 
     reason: str = Field(min_length=1, description="why the recipe needs a command")
-    run: str = Field(min_length=1, description="for bash, in the folder where the recipe lies; {seed}, {system} too")
+    run: str = Field(min_length=1, description="for bash, in the folder where the recipe is run; {seed}, {system} too")
     each: Literal["once", "run"] = Field("once", description="once, or for each system and seed")
-    before: Stage = Field("report", description="the stage that needs what it makes")
+    before: Kind = Field("report", description="the stage that needs what it makes")
     systems: list[str] | None = Field(None, description="with `each: run`: which (default: all)")
     inputs: list[str] = Field([], description="files and folders it reads: it runs again when they change")
     outputs: list[str] = Field(min_length=1, description="files it makes")
+
+    def is_of(self, system: str) -> bool:
+        """Whether it is run for each seed of a system."""
+        return self.each == "run" and (self.systems is None or system in self.systems)
 
 
 class Recipe(Section):
@@ -316,7 +318,7 @@ class Recipe(Section):
     device: Literal["cpu", "cuda"] = Field("cpu", description="for parsing, training and translating")
     threads: int = Field(1, ge=1, description="of each process")
     workers: int = Field(1, ge=1, description="processes of parsing, cutting into pieces and binarizing")
-    env: dict[str, str] = Field({}, description="of all commands")
+    env: dict[str, str] = Field({}, description="of all commands: with another, all is made anew")
 
     @model_validator(mode="before")
     @classmethod

@@ -14,23 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
 from fairseq_syntax.runtime.jobs import Step
 
-_WHERE_THE_CORPUS_IS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
-KINDS = ("corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report")
-
-
-@dataclass(frozen=True)
-class In:
-    """A file or folder that a command reads: its content counts."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return shown(self.path)
+_NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
+Kind = Literal["corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -43,19 +35,37 @@ class Out:
         return shown(self.path)
 
 
-@dataclass(frozen=True)
-class Free:
-    """A word that has no part in the result."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
+class In(Out):
+    """A file or folder that a command reads: its content counts."""
 
 
-Word = str | In | Out | Free
+class Free(str):
+    """A word that has no part in the result, such as the number of worker processes."""
+
+
+Word = str | In | Out
 _USER_DIR = Free("$(fairseq-syntax user-dir)")
 PLUGIN: tuple[Word, ...] = (Free("--user-dir"), _USER_DIR, "--task", "syntax_translation")
+
+
+def options(values: Mapping[str, Any]) -> list[Word]:
+    """Options of a command: ``{"lr": 0.1, "amp": True, "betas": [1, 2]}`` is ``--lr 0.1 --amp --betas 1 2``.
+
+    A mapping is an option for each of its keys, ``--test NAME=VALUE``. None, False and what is empty leave an option
+    out. Where the values have no part in the result, neither has the option.
+    """
+    words: list[Word] = []
+    for key, value in values.items():
+        option = f"--{key.replace('_', '-')}"
+        if value is True or value == "true":
+            words.append(option)
+        elif isinstance(value, Mapping):
+            words += [word for name, one in value.items() for word in (option, f"{name}={one}")]
+        elif value not in (None, False, "false", [], ()):
+            many = value if isinstance(value, (list, tuple)) else [value]
+            words.append(Free(option) if all(isinstance(one, Free) or type(one) is Out for one in many) else option)
+            words += [one if isinstance(one, Word) else str(one) for one in many]
+    return words
 
 
 def shown(path: Path) -> str:
@@ -73,7 +83,7 @@ class Command:
         stdout: where its output goes, in place of the stage's log
     """
 
-    words: tuple[Word, ...]
+    words: Sequence[Word]
     stdout: Path | None = None
 
     def __str__(self) -> str:
@@ -138,14 +148,14 @@ class Stage:
             SyntaxDataError: an input is missing
         """
         for path in self.missing():
-            hint = _WHERE_THE_CORPUS_IS if path in self.listed else None
+            hint = _NO_CORPUS if path in self.listed else None
             raise SyntaxDataError(f"is needed for {self.name}, and is not there", path=path, hint=hint)
         parts: list[str] = []
         for command in self.commands:
             for word in command.words:
                 if isinstance(word, In):
                     parts.append(content(word.path))
-                elif isinstance(word, str):
+                elif type(word) is str:
                     parts.append(word)
         parts += [content(path) for path in self.reads] + [_listing(path) for path in self.listed]
         return Step((self.stamp, *self.outputs), fingerprint(self.kind, parts, self.about))

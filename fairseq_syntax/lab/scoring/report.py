@@ -284,14 +284,6 @@ def _p_values(tests: dict) -> dict[str, float]:
     return p_values
 
 
-def with_correction(report: dict) -> dict:
-    """A report whose tests all have ``holm``: one of an earlier version gets it."""
-    tests = [system["tests"] for system in report["systems"] if "tests" in system]
-    if tests and not all("holm" in one for of in tests for one in of.values()):
-        _correct(tests)
-    return report
-
-
 def _correct(tests: Sequence[dict]) -> None:
     """Adds ``holm``: p values corrected for the comparisons of a metric, one per system."""
     for metric in tests[0]:

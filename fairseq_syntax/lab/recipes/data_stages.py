@@ -1,0 +1,191 @@
+"""Stages from a corpus to binarized data: text, filter, parses, pieces, control parses, fairseq's format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fairseq_syntax.corpus.gathering import plain_or_gz, split_files
+from fairseq_syntax.lab.recipes.layout import Layout, located
+from fairseq_syntax.lab.recipes.schema import ParseSide
+from fairseq_syntax.lab.recipes.stages import PLUGIN, Command, Free, In, Out, Stage, Word, options
+
+
+def data_stages(layout: Layout, controls: list[str]) -> list[Stage]:
+    """All of them, in an order in which they can be made; of the control parses those that are named."""
+    stages = [corpus(layout), filtered(layout), *parses(layout), *pieces(layout), binarize(layout)]
+    return stages + [one for name in controls for one in (control(layout, name), binarize(layout, name))]
+
+
+def corpus(layout: Layout) -> Stage:
+    """The corpus as plain text."""
+    corpus, langs, folder = layout.recipe.corpus, layout.langs, layout.data / "text"
+    words: list[Word] = ["fairseq-syntax", "corpus", "-s", langs[0], "-t", langs[1]]
+    reads: list[Path] = []
+    listed: list[Path] = []
+    if corpus.reader is not None and corpus.data is not None:
+        listed = [] if corpus.download else [located(corpus.data, layout.base)]
+        words += options(
+            {
+                "reader": str(located(corpus.reader, layout.base)) if corpus.reader.endswith(".py") else corpus.reader,
+                "data": Out(located(corpus.data, layout.base)),
+                "option": {key: _yaml(value) for key, value in corpus.options.items()},
+                "test": {name: splits[0] for name, splits in corpus.tests.items()},
+            }
+        )
+        words += [Free("--download")] if corpus.download else []
+    else:
+        for name, texts in {"train": corpus.train, "valid": corpus.valid, **corpus.tests}.items():
+            places = [layout.place(text) for text in texts]
+            reads += split_files([str(place) for place in places], langs, corpus.references.get(name, 1))
+            typed = [str(Out(place)) for place in places]
+            if name in corpus.tests:
+                words += ["--test", Free(f"{name}={typed[0]}"), *map(Free, typed[1:])]
+            else:
+                words += [f"--{name}", *map(Free, typed)]
+    subset = {} if corpus.subset is None else {"subset": corpus.subset.pairs, "seed": corpus.subset.seed}
+    words += options({"references": corpus.references, "words": corpus.words, **subset, "first": corpus.first})
+    made = [folder / f"{split}.{lang}" for split in layout.splits for lang in langs]
+    made += [path for test in layout.tests for path in layout.references(test)[1:]]
+    commands = [Command([*words, *options({"output": Out(folder)})])]
+    return layout.stage("corpus", "corpus", commands, made, reads=tuple(reads), listed=tuple(listed))
+
+
+def _yaml(value: Any) -> str:
+    """An option's value as the command line takes it."""
+    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
+
+
+def filtered(layout: Layout) -> Stage:
+    """What stays of the training data."""
+    rules, langs = layout.recipe.corpus.filter, layout.langs
+    outputs = [layout.text("train", lang) for lang in langs]
+    values: dict[str, Any] = {
+        "input": [In(layout.data / "text" / f"train.{lang}") for lang in langs],
+        "output": [Out(path) for path in outputs],
+        **rules.model_dump(exclude_defaults=True),
+    }
+    values |= {"languages": langs} if rules.languages else {}
+    side = layout.recipe.parse.source
+    if side is not None and side.files is not None:
+        outputs.append(layout.parse("train", langs[0]))
+        values |= {"conllu": In(_existing(layout, side, "train")), "conllu-output": Out(outputs[-1])}
+    return layout.stage("filter", "filter", [Command(["fairseq-syntax", "filter", *options(values)])], outputs)
+
+
+def _existing(layout: Layout, side: ParseSide, split: str) -> Path:
+    """A split's parse that the recipe names."""
+    assert side.files is not None
+    return plain_or_gz(layout.place(side.files, split=split))
+
+
+def parses(layout: Layout) -> list[Stage]:
+    """A stage for each split of each side that is parsed."""
+    stages, recipe = [], layout.recipe
+    for lang, side in layout.sides().items():
+        for split in layout.splits:
+            if split == "train" and side.files is not None and lang == layout.langs[0]:
+                continue  # the filter passes it on
+            text, parse = In(layout.text(split, lang)), layout.parse(split, lang)
+            if side.files is not None:
+                values = {"parser": "conllu", "input": In(_existing(layout, side, split)), "text": text}
+            else:
+                rest = {"files", "parser", "models", "tokenizer"}
+                values = {
+                    "parser": side.parser,
+                    "lang": lang,
+                    "input": text,
+                    "model-dir": Out(located(side.models, layout.base)) if side.models else None,
+                    "device": Free(recipe.device),
+                    "workers": Free(recipe.workers),
+                    "pretokenized": side.tokenizer == "spaces",
+                    "tokenizer": None if side.tokenizer in ("auto", "spaces") else side.tokenizer,
+                    **side.model_dump(exclude_defaults=True, exclude=rest),
+                }
+            words = ["fairseq-syntax", "parse", *options({**values, "output": Out(parse)}), Free("--overwrite")]
+            stages.append(layout.stage("parse", f"parse {split}.{lang}", [Command(words)], [parse]))
+    return stages
+
+
+def pieces(layout: Layout) -> list[Stage]:
+    """A stage for each language; a joint model is made by the source's."""
+    stages: list[Stage] = []
+    pieces, folder, sides = layout.recipe.pieces, layout.data / "pieces", layout.sides()
+    for lang in layout.langs:
+        values: dict[str, Any] = {"lang": lang, "input": [_words(layout, split, lang) for split in layout.splits]}
+        if pieces.joint and lang == layout.langs[1]:
+            values["model"] = In(folder / f"segmentation.{layout.langs[0]}.json")
+        elif lang in pieces.models:
+            values["model"] = In(located(pieces.models[lang], layout.base))
+        else:
+            values["train"] = pieces.method
+            if pieces.method != "words":  # the size of these is one of the dictionary
+                values["vocab-size"] = _pieces_of(layout, lang)
+            if pieces.method == "sentencepiece":
+                values |= pieces.model_dump(include={"model_type"}, exclude_defaults=True)
+                values["character-coverage"] = pieces.character_coverage.get(lang)
+            values["train-lines"] = pieces.train_lines or None
+            values["train-on"] = [_words(layout, "train", each) for each in layout.langs] if pieces.joint else None
+        values |= {"workers": Free(layout.recipe.workers), "output": Out(folder)}
+        made = [folder / f"segmentation.{lang}.json", *(folder / f"{split}.{lang}" for split in layout.splits)]
+        made += [folder / f"{split}.{lang}.conllu" for split in layout.splits] if lang in sides else []
+        command = Command(["fairseq-syntax", "segment", *options(values)])
+        stages.append(layout.stage("pieces", f"pieces {lang}", [command], made))
+    return stages
+
+
+def _words(layout: Layout, split: str, lang: str) -> In:
+    """The words that are cut into pieces: of the parse where there is one, else of the text."""
+    return In(layout.parse(split, lang) if lang in layout.sides() else layout.text(split, lang))
+
+
+def _pieces_of(layout: Layout, lang: str) -> int:
+    """The size of a language's vocabulary; of words all, where the recipe does not say."""
+    pieces = layout.recipe.pieces
+    size = pieces.size.get(lang) if isinstance(pieces.size, dict) else pieces.size
+    return size or (-1 if pieces.method == "words" else 8000)
+
+
+def control(layout: Layout, name: str) -> Stage:
+    """A control parse of the source, in pieces."""
+    one, lang = layout.recipe.parse.controls[name], layout.langs[0]
+    how = options({"seed": one.seed, "wrong-arcs": one.wrong_arcs, "temperature": one.temperature})
+    made = [layout.parse(split, lang, name) for split in layout.splits]
+    commands = []
+    for output in made:
+        files = options({"input": In(layout.data / "pieces" / output.name), "output": Out(output)})
+        commands.append(Command(["fairseq-syntax", "control", *one.make, *how, *files]))
+    return layout.stage("control", f"control {name}", commands, made)
+
+
+def binarize(layout: Layout, control: str = "parse") -> Stage:
+    """The pieces and their syntax for fairseq."""
+    folder, langs, pieces = layout.data / "pieces", layout.langs, layout.recipe.pieces
+    is_control = control != "parse"
+    values: dict[str, Any] = {
+        "trainpref": Out(folder / "train"),
+        "validpref": Out(folder / "valid"),
+        "testpref": Free(",".join(str(Out(folder / test)) for test in layout.tests)),
+        "source-parses": Out(layout.data / "controls" / control) if is_control else None,
+        "joined-dictionary": pieces.joint,
+    }
+    if pieces.threshold:
+        values |= {"thresholdsrc": pieces.threshold, "thresholdtgt": pieces.threshold}
+    if pieces.method == "words":
+        values |= {"nwordssrc": _pieces_of(layout, langs[0]), "nwordstgt": _pieces_of(layout, langs[1])}
+    values |= {"workers": Free(layout.recipe.workers), "destdir": Out(layout.bin(control))}
+    reads = [folder / f"segmentation.{lang}.json" for lang in langs]
+    for split in layout.splits:
+        reads += [folder / f"{split}.{lang}" for lang in langs]
+        for lang in layout.sides():
+            its_control = is_control and lang == langs[0]
+            reads.append(layout.parse(split, lang, control) if its_control else folder / f"{split}.{lang}.conllu")
+    made = [*layout.dictionaries(control), *(path for s in layout.splits for path in layout.binarized(s, control))]
+    return layout.stage(
+        "binarize",
+        f"binarize {control}" if is_control else "binarize",
+        [Command(["fairseq-preprocess", *PLUGIN, "-s", langs[0], "-t", langs[1], *options(values)])],
+        made,
+        reads=tuple(reads),
+        stale=(f"{layout.bin(control)}/dict.*.txt", f"{layout.bin(control)}/.dict.*.json"),
+    )

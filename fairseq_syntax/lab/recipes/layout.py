@@ -1,0 +1,204 @@
+"""What a recipe makes, and where it lies in the result folder.
+
+::
+
+    FOLDER/data/text        the corpus as plain text, SPLIT.LANG; filtered/ has what stays of the training data
+    FOLDER/data/parses      SPLIT.LANG.conllu
+    FOLDER/data/pieces      cut into pieces, text and parses; controls/NAME has the control parses of the source
+    FOLDER/data/bin         binarized; bin.NAME with a control parse
+    FOLDER/models           SYSTEM/SEED/checkpoint_best.pt, train.log
+    FOLDER/outputs          TEST/SYSTEM.SEED.out, and TEST.VARIANT/…
+    FOLDER/scores           TEST.json
+    FOLDER/report.md        and report.html
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
+from fairseq_syntax.lab.recipes.stages import Command, In, Kind, Stage, Word, options, shown
+
+# A translation of the tests: the models', or a variant of it.
+MAIN = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A system trained with a seed: a row's part of the table."""
+
+    system: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.system}/{self.seed}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A test set as it is scored: translated in one way, of some lines or of all."""
+
+    test: str
+    variant: str = MAIN
+    lines: str = ""  # a name of `score.lines`; all lines without one
+
+    def __str__(self) -> str:
+        return ".".join(filter(None, [self.test, self.variant, self.lines]))
+
+
+def located(text: str, base: Path) -> Path:
+    """A path of a recipe, as seen from its folder; ``~`` and ``$NAME`` are filled in."""
+    return Path(os.path.normpath(base / os.path.expanduser(os.path.expandvars(text))))
+
+
+class Layout:
+    """The runs and tables of a recipe, and the paths of its files.
+
+    Args:
+        recipe: checked
+        path: its file
+        folder: where everything is made (default: what the recipe says)
+    """
+
+    def __init__(self, recipe: Recipe, path: Path, folder: Path | None = None) -> None:
+        self.recipe = recipe
+        self.path = path
+        self.base = path.absolute().parent
+        self.folder = folder or located(recipe.folder or f"runs/{recipe.name}", self.base)
+        self.langs = (recipe.corpus.source, recipe.corpus.target)
+        self.tests = list(recipe.corpus.tests)
+        self.splits = ["train", "valid", *self.tests]
+        self.data = self.folder / "data"
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Every system with every seed: first all systems with the first seed."""
+        seeds = {name: system.seeds or self.recipe.seeds for name, system in self.recipe.systems.items()}
+        most = max(map(len, seeds.values()))
+        return [Run(name, of[place]) for place in range(most) for name, of in seeds.items() if place < len(of)]
+
+    def chosen(self, only: Collection[str] | None = None, seeds: Collection[int] | None = None) -> list[Run]:
+        """The runs of some systems or runs, by name, and of some seeds.
+
+        Raises:
+            SyntaxDataError: a name or a seed is not in the recipe
+        """
+        for name in only or ():
+            if not any(name in (run.system, str(run)) for run in self.runs):
+                hint = f"there are {', '.join(self.recipe.systems)}"
+                raise SyntaxDataError(f"no system or run is called {name}", path=self.path, hint=hint)
+        for seed in seeds or ():
+            if not any(seed == run.seed for run in self.runs):
+                raise SyntaxDataError(f"no system has the seed {seed}", path=self.path)
+        named = [run for run in self.runs if not only or run.system in only or str(run) in only]
+        return [run for run in named if not seeds or run.seed in seeds]
+
+    def variants(self, system: str) -> dict[str, Variant]:
+        """How a system translates the tests."""
+        variants = {MAIN: Variant(), **self.recipe.translate.variants}
+        return {name: one for name, one in variants.items() if one.systems is None or system in one.systems}
+
+    def tables(self) -> list[Table]:
+        """What is scored."""
+        variants = [MAIN, *self.recipe.translate.variants]
+        tables = [Table(test, variant) for variant in variants for test in self.tests]
+        return tables + [Table(t.test, t.variant, lines) for lines in self.recipe.score.lines for t in tables]
+
+    # ------------------------------------------------------------------------------------------------------ paths
+
+    def text(self, split: str, lang: str) -> Path:
+        """A split's text, of the training data what the filter leaves."""
+        return self.data / ("filtered" if split == "train" else "text") / f"{split}.{lang}"
+
+    def references(self, test: str) -> list[Path]:
+        """The reference translations of a test set."""
+        first = self.text(test, self.langs[1])
+        more = self.recipe.corpus.references.get(test, 1) - 1
+        return [first, *(first.with_name(f"{first.name}.{number}") for number in range(1, more + 1))]
+
+    def sides(self) -> dict[str, ParseSide]:
+        """The parsed languages."""
+        both = dict(zip(self.langs, (self.recipe.parse.source, self.recipe.parse.target)))
+        return {lang: side for lang, side in both.items() if side is not None}
+
+    def parse(self, split: str, lang: str, control: str = "parse") -> Path:
+        """A split's parse, or control parse cut into pieces."""
+        folder = self.data / "parses" if control == "parse" else self.data / "controls" / control
+        return folder / f"{split}.{lang}.conllu"
+
+    def bin(self, control: str = "parse") -> Path:
+        """The binarized data with the parse, or with a control."""
+        return self.data / ("bin" if control == "parse" else f"bin.{control}")
+
+    def dictionaries(self, control: str = "parse") -> list[Path]:
+        """What all splits of the binarized data share: dictionaries and inventories of labels."""
+        labels = [self.bin(control) / f"labels.{lang}.json" for lang in self.sides()]
+        return [self.bin(control) / f"dict.{lang}.txt" for lang in self.langs] + labels
+
+    def subset(self, split: str) -> str:
+        """fairseq's name of a split: the tests are test, test1, ..."""
+        return split if split in ("train", "valid") else f"test{self.tests.index(split) or ''}"
+
+    def binarized(self, split: str, control: str = "parse") -> list[Path]:
+        """The files of a split in the binarized data."""
+        prefix = f"{self.subset(split)}.{'-'.join(self.langs)}"
+        names = [f"{prefix}.{lang}.{end}" for lang in self.langs for end in ("bin", "idx")]
+        names += [f"{prefix}.{lang}.syntax.arrow" for lang in self.sides()]
+        return [self.bin(control) / name for name in names]
+
+    def model(self, run: Run) -> Path:
+        """The folder of a run's model."""
+        return self.folder / "models" / run.system / str(run.seed)
+
+    def checkpoint(self, run: Run) -> Path:
+        """The model that translates."""
+        return self.model(run) / f"checkpoint_{self.recipe.translate.checkpoint}.pt"
+
+    def output(self, run: Run, test: str, variant: str = MAIN) -> Path:
+        """A run's translations of a test set."""
+        return self.folder / "outputs" / str(Table(test, variant)) / f"{run.system}.{run.seed}.out"
+
+    def outputs(self, run: Run) -> dict[Table, Path]:
+        """All of a run's translations."""
+        tables = [Table(test, variant) for variant in self.variants(run.system) for test in self.tests]
+        return {table: self.output(run, table.test, table.variant) for table in tables}
+
+    def tree_scores(self, run: Run, test: str) -> Path:
+        """How good a run's predicted trees of a test set are, as JSON."""
+        return self.folder / "scores" / "trees" / f"{test}.{run.system}.{run.seed}.json"
+
+    def score_file(self, table: Table) -> Path:
+        """The scores of a table, as JSON."""
+        return self.folder / "scores" / f"{table}.json"
+
+    # ------------------------------------------------------------------------------------- what the recipe's texts say
+
+    def filled(self, text: str, run: Run | None = None, show: Callable[[Path], str] = shown, **names: str) -> str:
+        """A text of the recipe with its places filled in: ``{folder}``, ``{run}`` and others."""
+        places = {"folder": show(self.folder), "recipe": show(self.base), **names}
+        if run is not None:
+            places |= {"run": show(self.model(run)), "system": run.system, "seed": str(run.seed)}
+        for name, value in places.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
+
+    def place(self, text: str, run: Run | None = None, **names: str) -> Path:
+        """A file that the recipe names, as seen from it."""
+        return located(self.filled(text, run, os.path.abspath, **names), self.base)
+
+    def options(self, values: Mapping[str, Any]) -> list[Word]:
+        """Options of a fairseq command; a file of the recipe or of the result folder counts by its content."""
+        files = ("{recipe}/", "{folder}/")
+        return options({k: In(self.place(v)) if str(v).startswith(files) else v for k, v in values.items()})
+
+    def stage(self, kind: Kind, name: str, commands: Sequence[Command], outputs: Sequence[Path], **more: Any) -> Stage:
+        """A stage of this recipe; ``more`` as in :class:`.stages.Stage`."""
+        stamp = self.folder / ".stages" / name.replace(" ", ".").replace("/", ".")
+        env = tuple(f"{key}={value}" for key, value in self.recipe.env.items())
+        return Stage(kind, name, tuple(commands), tuple(outputs), stamp, about=(*env, *more.pop("about", ())), **more)
