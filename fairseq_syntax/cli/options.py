@@ -119,7 +119,7 @@ def chosen_tokenizer(args: argparse.Namespace, reference: Sequence[str]) -> str:
         return args.tokenize
     name = tokenizer_of_text(reference)
     if name != "13a":
-        print(f"tokenizer: {name}, as {args.ref[0]} has no spaces between words (--tokenize)", file=sys.stderr)
+        print(f"tokenizer: {name}, by the script of {args.ref[0]} (--tokenize names another)", file=sys.stderr)
     return name
 
 

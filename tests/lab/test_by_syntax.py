@@ -22,6 +22,7 @@ from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property, interval_label
 from fairseq_syntax.lab.scoring.report import Options, evaluate, read_system, tables
+from fairseq_syntax.lab.scoring.tables import p_value
 
 TEXT = "the a small red dog cat house tree river runs sees under over fast slowly"
 WORDS = TEXT.split()
@@ -198,15 +199,10 @@ def test_several_systems_are_corrected_in_the_table_and_raw_in_the_report(tmp_pa
         assert [t["holm"][name] for t in tests] == significance.holm(raw)
         assert all(a >= p for a, p in zip(significance.holm(raw), raw)) and significance.holm(raw) != raw
     assert all(t["detectable"] > 0 and "seeds" not in t["holm"] for t in tests)
-    shown = [table.rows for table in tables(report)]
-    for test in tests:
-        del test["holm"]  # as in the records of earlier versions
-    assert [table.rows for table in tables(report)] == shown
-    for test in tests:  # as in those of the first format
-        del test["bootstrap"], test["holm"]
-        test["runs"][0]["bootstrap"]["p"] = 0.25
-    of_tests = tables(report)[1]
-    assert "bootstrap, one-sided" in of_tests.header and [row[4] for row in of_tests.rows] == ["0.500", "0.500"]
+    columns = {name: tables(report)[1].header.index(name) for name in ("bootstrap", "KS")}
+    for name, key in (("bootstrap", "bootstrap"), ("KS", "ks")):
+        shown = [row[columns[name]] for row in tables(report)[1].rows]
+        assert shown == [p_value(test["holm"][key]) for test in tests]
 
 
 def test_the_command(tmp_path, capsys, caplog):

@@ -11,7 +11,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import Translations
 from fairseq_syntax.lab.scoring.report import Options, System, evaluate
-from fairseq_syntax.lab.scoring.significance import BLOCK, Difference, Resampled, paired_tests
+from fairseq_syntax.lab.scoring.significance import BLOCK, Difference, Resampled, randomization_test
 from tools.coverage import Mean, alike
 
 WORDS = list("abcdefghijklm")
@@ -179,7 +179,7 @@ def test_one_seed_is_judged_as_by_randomization(key):
     found = []
     for seed in range(6):
         base, ours = run(0.22, seed), run(0.22 - 0.004 * seed, 100 + seed)
-        p = paired_tests(scorer, base, ours, resamples=0, trials=2000)["randomization"]["p"]
+        p = randomization_test(scorer, base, ours, 2000)["p"]
         found.append((p, Resampled(scorer, {"a": [base], "b": [ours]}, 2000).difference("b", "a").p))
     assert max(abs(one - other) for one, other in found) < 0.05, found
     assert min(p for p, _ in found) < 0.1 < 0.5 < max(p for p, _ in found), "likely and unlikely ones"
@@ -195,4 +195,4 @@ def test_pairs_of_seeds_begin_again_where_a_system_has_more():
     runs = report["systems"][1]["tests"]["BLEU"]["runs"]
     scorer = Scorer("bleu", [REFERENCES])
     for run, theirs, ours in zip(runs, (0, 1, 0), (0, 1, 2)):
-        assert run == paired_tests(scorer, seeds["base"][theirs], seeds["ours"][ours], resamples=20, trials=20)
+        assert run["randomization"] == randomization_test(scorer, seeds["base"][theirs], seeds["ours"][ours], 20)

@@ -103,13 +103,8 @@ def _compare(
     return scores, differences
 
 
-def syntax_tables(parts: Sequence[dict[str, Any]], baseline: str, *, over_seeds: bool = True) -> list[Table]:
-    """A table of scores for each property and metric, and one of the differences where there are several systems.
-
-    Args:
-        over_seeds: whether the bootstrap was over seeds, too; in reports of the first format it was not
-    """
-    over = "over sentences, and over seeds where there are several" if over_seeds else "over sentences"
+def syntax_tables(parts: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
+    """A table of scores for each property and metric, and one of the differences where there are several systems."""
     tables = []
     for one in parts:
         intervals = one["intervals"]
@@ -138,7 +133,7 @@ def syntax_tables(parts: Sequence[dict[str, Any]], baseline: str, *, over_seeds:
                 header = [one["property"], "system", "difference"] + (["MDD", "p", "Holm"] if tested else [])
                 notes = [
                     "MDD: the minimal detectable difference, found at the 5% level with a probability of 80%",
-                    f"p of the bootstrap {over}; " + corrected(tested),
+                    "p of the bootstrap over sentences, and over seeds where there are several; " + corrected(tested),
                 ]
                 title = f"{metric} by {one['property']}, against {baseline}"
                 tables.append(Table(title, header, tests, notes if tested else []))

@@ -12,7 +12,8 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,8 @@ class Scorer:
     ) -> None:
         self.name = METRICS[key]
         self.higher_is_better = self.name not in LOWER_IS_BETTER
-        if tokenize not in BLEU.TOKENIZERS:
-            hint = f"one of {', '.join(BLEU.TOKENIZERS)}"
-            raise SyntaxDataError(f"sacrebleu has no tokenizer {tokenize}", hint=hint)
-        try:
+        with _tokenizer_loaded(tokenize):
             self.metric, sentence_metric = _build(key, references, tokenize, lowercase)
-        except (ImportError, RuntimeError, OSError) as error:  # OSError: it is downloaded, and cannot be
-            raise SyntaxDataError(f"the tokenizer {tokenize} cannot be loaded: {error}") from error
         self._sentence_metric = sentence_metric or self.metric
         self._statistics: dict[tuple[str, ...], list] = {}
         extract = self.metric._extract_corpus_statistics
@@ -154,6 +150,17 @@ class Scorer:
         return np.array([self._sentence_metric._aggregate_and_compute([one]).score for one in statistics])
 
 
+@contextmanager
+def _tokenizer_loaded(name: str) -> Iterator[None]:
+    """Raises SyntaxDataError where the block cannot load sacrebleu's tokenizer of that name."""
+    if name not in BLEU.TOKENIZERS:
+        raise SyntaxDataError(f"must be one of {', '.join(BLEU.TOKENIZERS)}, not {name}", option="--tokenize")
+    try:
+        yield
+    except (ImportError, RuntimeError, OSError) as error:  # OSError: it is downloaded, and cannot be
+        raise SyntaxDataError(f"the tokenizer {name} cannot be loaded: {error}", option="--tokenize") from error
+
+
 def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric, Metric | None]:
     if key in ("bleu", "bleu1", "bleu_char"):
         # force: no warning for text that looks tokenised; the signature says how it was scored
@@ -173,10 +180,8 @@ def _build(key: str, references, tokenize: str, lowercase: bool) -> tuple[Metric
 
 def distinct_1(hypotheses: Sequence[str], tokenize: str = "13a") -> float:
     """Distinct unigrams over all generated tokens (Li et al. 2016); 0 where nothing was generated."""
-    try:
+    with _tokenizer_loaded(tokenize):
         tokenizer = BLEU(tokenize=tokenize).tokenizer
-    except (ImportError, RuntimeError, OSError) as error:
-        raise SyntaxDataError(f"the tokenizer {tokenize} cannot be loaded: {error}") from error
     tokens = [token for line in hypotheses for token in tokenizer(line.rstrip()).split()]
     return len(set(tokens)) / len(tokens) if tokens else 0.0
 

@@ -30,14 +30,14 @@ def tokenizer_of(lang: str) -> str:
 
 
 def tokenizer_of_text(lines: Sequence[str]) -> str:
-    """sacrebleu's tokenizer for a text: ``13a``, but for text in a script without spaces that nobody has tokenized.
+    """sacrebleu's tokenizer for a text, by its script: ``13a`` where it puts spaces between words.
 
-    That is ``ja-mecab`` for Japanese, where MeCab is installed, ``zh`` for Chinese, and ``char`` for others.
+    Else ``ja-mecab`` for Japanese, where MeCab is installed, ``zh`` for Chinese, and ``char`` for others. These cut
+    words that somebody has tokenized as they cut raw text, so that it makes no difference which of the two it is.
     """
-    text = "".join(lines)
-    # words have four letters or fewer in these scripts, where a tokenizer has put spaces between them
-    if not has_no_spaces(lines) or sum(map(str.isalpha, text)) < 8 * sum(len(line.split()) for line in lines):
+    if not has_no_spaces(lines):
         return "13a"
+    text = "".join(lines)
     if re.search("[\u3040-\u30ff]", text):
         return "ja-mecab" if find_spec("MeCab") else "char"
     return "zh" if re.search("[\u3400-\u9fff]", text) else "char"

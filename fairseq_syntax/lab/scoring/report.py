@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from fairseq_syntax.lab.scoring.significance import (
     SEED,
     Resampled,
     holm,
-    paired_tests,
+    randomization_test,
     seed_test,
     sentence_tests,
 )
@@ -37,9 +37,17 @@ from fairseq_syntax.runtime.named_files import named_files
 
 __all__ = ["Options", "System", "evaluate", "read_parses", "read_system", "tables"]
 
-FORMAT = 2  # of the report, and of how it is computed: scores of another are computed anew
+FORMAT = 2  # of the report, and of how it is computed
 DISTINCT = "distinct-1"
 KEYS = (*METRICS, DISTINCT_KEY)
+# The columns of the table of tests, by the keys of ``holm``.
+TESTS = {
+    "bootstrap": "bootstrap",
+    "randomization": "randomization",
+    "t_test": "t-test",
+    "ks": "KS",
+    "seeds": "seeds",
+}
 
 
 @dataclass
@@ -52,7 +60,11 @@ class System:
 
 @dataclass
 class Options:
-    """What to compute; the fields are the options of ``fairseq-syntax score``."""
+    """What to compute; the fields are the options of ``fairseq-syntax score``.
+
+    Raises:
+        SyntaxDataError: a field has a value that cannot be computed
+    """
 
     metrics: Sequence[str] = USUAL
     tokenize: str = "13a"
@@ -64,22 +76,18 @@ class Options:
     by: Sequence[Property] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Raises SyntaxDataError, whose text begins with the field's name."""
-        if isinstance(self.metrics, str) or not self.metrics or not set(self.metrics) <= set(KEYS):
-            raise SyntaxDataError(f"metrics must be a list, not {self.metrics!r}", hint=f"of {', '.join(KEYS)}")
-        if self.tokenize not in BLEU.TOKENIZERS:
-            hint = f"one of {', '.join(BLEU.TOKENIZERS)}"
-            raise SyntaxDataError(f"tokenize: sacrebleu has no tokenizer {self.tokenize}", hint=hint)
-        if not isinstance(self.lowercase, bool):
-            raise SyntaxDataError(f"lowercase must be true or false, not {self.lowercase!r}")
-        for name, least in (("resamples", 0), ("trials", 0), ("by_length", 1)):
-            value = getattr(self, name)
-            if value is None and name == "by_length":
-                continue
-            if name == "resamples" and value == 1:
-                raise SyntaxDataError("resamples must be 0 or at least 2, not 1", hint="one draw has no spread")
-            if not isinstance(value, int) or value < least:
-                raise SyntaxDataError(f"{name} must be a whole number from {least} on, not {value!r}")
+        def check(right: bool, what: str, name: str) -> None:
+            if not right:
+                message = f"must be {what}, not {getattr(self, name)!r}"
+                raise SyntaxDataError(message, option="--" + name.replace("_", "-"))
+
+        chosen = not isinstance(self.metrics, str) and bool(self.metrics) and {*self.metrics} <= {*KEYS}
+        check(chosen, f"a list of {', '.join(KEYS)}", "metrics")
+        check(self.tokenize in BLEU.TOKENIZERS, f"one of {', '.join(BLEU.TOKENIZERS)}", "tokenize")
+        # one draw has no spread
+        check(self.resamples == 0 or self.resamples >= 2, "0 or at least 2", "resamples")
+        check(self.trials >= 0, "at least 0", "trials")
+        check(self.by_length is None or self.by_length >= 1, "at least 1", "by_length")
 
 
 def read_system(text: str) -> System:
@@ -124,9 +132,9 @@ def evaluate(
 ) -> dict:
     """Score the systems and test them against the baseline (by name, or the first).
 
-    The bootstrap (:class:`.significance.Resampled`) takes all seeds of both systems. sacrebleu's two tests compare two
-    runs: a system's seeds meet the baseline's one by one, in the order given, and those of a system that has more begin
-    again at the baseline's first. Tests over sentences use the mean of a sentence's scores over the seeds; the
+    The bootstrap (:class:`.significance.Resampled`) takes all seeds of both systems. The randomization test compares
+    two runs: a system's seeds meet the baseline's one by one, in the order given, and those of a system that has more
+    begin again at the baseline's first. Tests over sentences use the mean of a sentence's scores over the seeds; the
     test over seeds (Welch's) uses the corpus scores.
 
     Args:
@@ -140,9 +148,9 @@ def evaluate(
     Returns:
         the report: ``sentences``, ``signatures`` by metric, ``systems`` (``name``, ``runs`` of ``file`` and
         ``scores``, ``mean``, ``sd``; but for the baseline ``tests`` by metric: ``difference``, ``bootstrap`` with
-        ``low``, ``high`` and ``p``, ``detectable``, ``runs`` with sacrebleu's tests of each pair, ``t_test``, ``ks``,
-        ``seeds``, and ``holm`` with each test's p corrected for all comparisons of a metric), ``also_against`` (by
-        baseline and system the same tests), ``by_length``, ``by_syntax``
+        ``low``, ``high`` and ``p``, ``detectable``, ``runs`` with the randomization test of each pair, ``t_test``,
+        ``ks``, ``seeds``, and ``holm`` with each test's p corrected for all comparisons of a metric), ``also_against``
+        (by baseline and system the same tests), ``by_length``, ``by_syntax``
 
     Raises:
         SyntaxDataError: line counts differ, names are double, or there is no such baseline
@@ -152,20 +160,16 @@ def evaluate(
     for name in (baseline, *also_against):
         if name is not None and name not in names:
             raise SyntaxDataError(f"no system is called {name}", hint=f"a baseline is one of {', '.join(names)}")
-    counts = [(f"reference {i + 1}", len(lines)) for i, lines in enumerate(references)]
-    counts += [(run.path, len(run)) for system in systems for run in system.runs]
-    if sources is not None:
-        counts.append(("the source", len(sources)))
     if options.by and parses is None:
         raise SyntaxDataError("scores by a property of the parse need the source's parse", hint="give --conllu")
-    if options.by and not set(options.metrics) & set(METRICS):
-        raise SyntaxDataError("no metric that is asked for has scores of sentences to sort by a property of the parse")
-    if parses is not None:
-        counts.append(("the parse", len(parses)))
-    if groups is not None:
-        counts.append(("the groups", len(groups)))
-    sentences = check_parallel(counts)
     scorers = [Scorer(m, references, options.tokenize, options.lowercase) for m in options.metrics if m in METRICS]
+    if options.by and not scorers:
+        raise SyntaxDataError("no metric that is asked for has scores of sentences to sort by a property of the parse")
+    counts = [(f"reference {i + 1}", len(lines)) for i, lines in enumerate(references)]
+    counts += [(run.path, len(run)) for system in systems for run in system.runs]
+    for what, lines in (("the source", sources), ("the parse", parses), ("the groups", groups)):
+        counts += [] if lines is None else [(what, len(lines))]
+    sentences = check_parallel(counts)
     report: dict = {"format": FORMAT, "sentences": sentences, "references": len(references)}
     if groups is not None:
         report["groups"] = len(set(groups))
@@ -176,38 +180,27 @@ def evaluate(
         report["signatures"][DISTINCT] = f"tok:{options.tokenize}|over:every hypothesis, n-best lists included"
     if options.beer:
         report["signatures"]["BEER"] = f"program:{options.beer}"
+    runs = {system.name: [run.lines for run in system.runs] for system in systems}
     if len(systems) > 1:
         bases = list(dict.fromkeys([baseline or names[0], *also_against]))
+        tests = _tests(scorers, runs, bases, options, groups)
         report["baseline"] = bases[0]
-        independent = sentences if groups is None else len(set(groups))
-        resamples = options.resamples if independent >= LEAST_SENTENCES else 0
-        every = {system.name: [run.lines for run in system.runs] for system in systems}
-        # of each baseline, system and metric; {} where no metric has any, too
-        tests: dict[str, dict[str, dict]] = {b: {name: {} for name in names if name != b} for b in bases}
-        with progress(total=len(bases) * (len(systems) - 1) * len(scorers), of="tests", unit="tests") as bar:
-            for scorer in scorers:
-                resampled = Resampled(scorer, every, resamples, groups=groups) if resamples else None
-                for base, others in tests.items():
-                    pair = [systems[names.index(base)], report["systems"][names.index(base)]]
-                    for system, entry in zip(systems, report["systems"]):
-                        if system.name != base:
-                            tested = _test(system, pair[0], scorer, resampled, options, entry, pair[1], groups)
-                            others[system.name][scorer.name] = tested
-                            bar.update()
-        for others in tests.values():
-            _correct(list(others.values()))
         for entry in report["systems"]:
-            if entry["name"] in tests[bases[0]]:
+            if entry["name"] != bases[0]:
                 entry["tests"] = tests[bases[0]][entry["name"]]
         if bases[1:]:
             report["also_against"] = {base: tests[base] for base in bases[1:]}
     if options.by_length:
         report["by_length"] = by_length(systems, references, options, sources)
     if options.by and parses is not None:
-        runs = {system.name: [run.lines for run in system.runs] for system in systems}
-        base_name = report.get("baseline", systems[0].name)
         report["by_syntax"] = by_syntax(
-            runs, scorers, parses, options.by, baseline=base_name, resamples=options.resamples, groups=groups
+            runs,
+            scorers,
+            parses,
+            options.by,
+            baseline=report.get("baseline", names[0]),
+            resamples=options.resamples,
+            groups=groups,
         )
     return report
 
@@ -238,62 +231,77 @@ def _score(system: System, scorers: Sequence[Scorer], references, options: Optio
     }
 
 
-def _test(
-    system: System,
-    base: System,
-    scorer: Scorer,
-    resampled: Resampled | None,
+def _tests(
+    scorers: Sequence[Scorer],
+    runs: Mapping[str, Sequence[Sequence[str]]],
+    bases: Sequence[str],
     options: Options,
-    entry: dict,
-    base_entry: dict,
-    groups: Sequence[str] | None = None,
+    groups: Sequence[str] | None,
+) -> dict[str, dict[str, dict[str, dict]]]:
+    """By baseline, system and metric: the tests, and ``holm`` for the comparisons of a metric, one per system."""
+    tests: dict[str, dict[str, dict]] = {base: {name: {} for name in runs if name != base} for base in bases}
+    independent = len(next(iter(runs.values()))[0]) if groups is None else len(set(groups))
+    enough = independent >= LEAST_SENTENCES
+    with progress(total=len(bases) * (len(runs) - 1) * len(scorers), of="tests", unit="tests") as bar:
+        for scorer in scorers:
+            resampled = None
+            if enough and options.resamples:
+                resampled = Resampled(scorer, runs, options.resamples, groups=groups)
+            for base, others in tests.items():
+                for name, of_metrics in others.items():
+                    trials = options.trials if enough else 0
+                    of_metrics[scorer.name] = one = _test(scorer, runs[name], runs[base], trials, groups)
+                    if resampled is not None:
+                        found = resampled.difference(name, base)
+                        over = "sentences" if groups is None else "groups"
+                        signature = f"over:{over} and seeds|sides:2|n:{options.resamples}|seed:{SEED}"
+                        one["bootstrap"] = {
+                            "low": found.low,
+                            "high": found.high,
+                            "p": found.p,
+                            "signature": signature,
+                        }
+                        one["detectable"] = found.detectable
+                    bar.update()
+                family = [of_metrics[scorer.name] for of_metrics in others.values()]
+                raw = [_p_values(one) for one in family]
+                for one in family:
+                    one["holm"] = {}
+                for test in TESTS:
+                    having = [i for i, values in enumerate(raw) if test in values]
+                    for i, adjusted in zip(having, holm([raw[i][test] for i in having])):
+                        family[i]["holm"][test] = adjusted
+    return tests
+
+
+def _test(
+    scorer: Scorer,
+    system: Sequence[Sequence[str]],
+    base: Sequence[Sequence[str]],
+    trials: int,
+    groups: Sequence[str] | None,
 ) -> dict:
-    tests: dict = {"difference": entry["mean"][scorer.name] - base_entry["mean"][scorer.name]}
-    enough = len(base.runs[0]) >= LEAST_SENTENCES and groups is None
-    resamples, trials = (options.resamples, options.trials) if enough else (0, 0)
+    """The difference of a system's runs and the baseline's, and all tests of it but the bootstrap."""
+    ours, theirs = ([scorer.corpus(lines) for lines in runs] for runs in (system, base))
+    tests: dict = {"difference": float(np.mean(ours) - np.mean(theirs)), "seeds": seed_test(theirs, ours)}
     tests["runs"] = [
-        paired_tests(scorer, theirs.lines, run.lines, resamples=resamples, trials=trials)
-        for run, theirs in zip(system.runs, itertools.cycle(base.runs))
+        {"randomization": randomization_test(scorer, before, lines, trials)} if trials and groups is None else {}
+        for lines, before in zip(system, itertools.cycle(base))
     ]
     if groups is None:
-        ours, theirs = (np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in (system, base))
-        tests |= sentence_tests(theirs, ours)
-    corpora = [[run["scores"][scorer.name] for run in e["runs"]] for e in (base_entry, entry)]
-    tests["seeds"] = seed_test(*corpora)
-    if resampled is not None:
-        difference = resampled.difference(system.name, base.name)
-        tests["bootstrap"] = {"low": difference.low, "high": difference.high, "p": difference.p}
-        over = "sentences" if groups is None else "groups"
-        tests["bootstrap"]["signature"] = f"over:{over} and seeds|sides:2|n:{options.resamples}|seed:{SEED}"
-        tests["detectable"] = difference.detectable
+        means = [np.mean([scorer.sentences(lines) for lines in runs], axis=0) for runs in (base, system)]
+        tests |= sentence_tests(*means)
     return tests
 
 
 def _p_values(tests: dict) -> dict[str, float]:
     """The p of each test there is; of a test of pairs of seeds, the largest."""
-    p_values = {}
+    p_values = {name: tests[name] for name in ("t_test", "ks", "seeds") if tests.get(name) is not None}
     if "bootstrap" in tests:
         p_values["bootstrap"] = tests["bootstrap"]["p"]
-    elif "bootstrap" in tests["runs"][0]:  # a record of the first format
-        p_values["bootstrap"] = max(run["bootstrap"]["p"] for run in tests["runs"])
     if "randomization" in tests["runs"][0]:
         p_values["randomization"] = max(run["randomization"]["p"] for run in tests["runs"])
-    for name in ("t_test", "ks", "seeds"):
-        if tests.get(name) is not None:
-            p_values[name] = tests[name]
     return p_values
-
-
-def _correct(tests: Sequence[dict]) -> None:
-    """Adds ``holm``: p values corrected for the comparisons of a metric, one per system."""
-    for metric in tests[0]:
-        raw = [_p_values(system[metric]) for system in tests]
-        for system in tests:
-            system[metric]["holm"] = {}
-        for name in {name: None for values in raw for name in values}:
-            having = [i for i, values in enumerate(raw) if name in values]
-            for i, adjusted in zip(having, holm([raw[i][name] for i in having])):
-                tests[i][metric]["holm"][name] = adjusted
 
 
 def by_length(
@@ -334,8 +342,7 @@ def tables(report: dict) -> list[Table]:
     if "by_length" in report:
         result.append(_length_table(report))
     if "by_syntax" in report:
-        base_name = report.get("baseline", report["systems"][0]["name"])
-        result += syntax_tables(report["by_syntax"], base_name, over_seeds=report["format"] > 1)
+        result += syntax_tables(report["by_syntax"], report.get("baseline", report["systems"][0]["name"]))
     return result
 
 
@@ -356,10 +363,6 @@ def _length_table(report: dict) -> Table:
     return Table(f"BLEU by length of the {table['of']}", ["tokens", "sentences", "share", *names], rows, notes)
 
 
-def _digits(metric: str) -> int:
-    return 3 if metric in (DISTINCT, "BEER") else 2
-
-
 def _score_table(report: dict) -> Table:
     metrics = list(report["systems"][0]["mean"])
     seeds = any(len(system["runs"]) > 1 for system in report["systems"])
@@ -367,50 +370,39 @@ def _score_table(report: dict) -> Table:
     for system in report["systems"]:
         row = [system["name"]] + ([str(len(system["runs"]))] if seeds else [])
         for metric in metrics:
-            text = number(system["mean"][metric], _digits(metric))
-            if system["sd"][metric] is not None:
-                text += f" ± {number(system['sd'][metric], _digits(metric))}"
-            row.append(text)
+            digits = 3 if metric in (DISTINCT, "BEER") else 2
+            deviation = system["sd"][metric]
+            text = "" if deviation is None else f" ± {number(deviation, digits)}"
+            row.append(number(system["mean"][metric], digits) + text)
         rows.append(row)
     header = ["system"] + (["seeds"] if seeds else []) + metrics
-    notes = [f"{metric}: {signature}" for metric, signature in report["signatures"].items()]
-    if seeds:
-        notes.insert(0, "mean ± standard deviation over the seeds")
+    notes = ["mean ± standard deviation over the seeds"] if seeds else []
+    notes += [f"{metric}: {signature}" for metric, signature in report["signatures"].items()]
     in_groups = f" in {report['groups']} groups" if "groups" in report else ""
     return Table(f"Scores of {report['sentences']} sentences{in_groups}", header, rows, notes)
 
 
 def _test_table(report: dict, baseline: str, tested: dict[str, dict]) -> Table:
-    columns = {"bootstrap": "bootstrap", "randomization": "randomization", "t_test": "t-test", "ks": "KS"}
-    columns["seeds"] = "seeds"
-    if not all("holm" in tests for of in tested.values() for tests in of.values()):
-        _correct(list(tested.values()))  # a record from before there was a correction
     entries = [(name, metric, tests) for name, of in tested.items() for metric, tests in of.items()]
-    present = [name for name in columns if any(name in tests["holm"] for _, _, tests in entries)]
+    present = [name for name in TESTS if any(name in tests["holm"] for _, _, tests in entries)]
     detectable = any("detectable" in tests for _, _, tests in entries)
-    both_sides = any("bootstrap" in tests for _, _, tests in entries)
-    if not both_sides:  # a record of the first format
-        columns["bootstrap"] = "bootstrap, one-sided"
     rows = []
     for system, metric, tests in entries:
         power = [number(tests.get("detectable"))] if detectable else []
         cells = [p_value(tests["holm"].get(name)) for name in present]
         rows.append([system, metric, f"{tests['difference']:+.2f}", *power, *cells])
-    header = ["system", "metric", "difference"] + (["MDD"] if detectable else []) + [columns[name] for name in present]
+    header = ["system", "metric", "difference"] + (["MDD"] if detectable else []) + [TESTS[name] for name in present]
     notes = ["p of each test; * below 0.05"]
     if len(tested) > 1:
         notes = [f"p of each test, with Holm's correction for the {len(tested)} comparisons of a metric; * below 0.05"]
     if detectable:
         notes.append("MDD: the minimal detectable difference, found at the 5% level with a probability of 80%")
-    first = entries[0][2]["runs"][0] if entries else {}
-    signatures = {name: first[name]["signature"] for name in first}
-    if both_sides:
-        signatures["bootstrap"] = entries[0][2]["bootstrap"]["signature"]
-    notes += [f"{name}: {signature}" for name, signature in signatures.items()]
-    if any(len(tests["runs"]) > 1 for _, _, tests in entries):
-        of_pairs = [name for name in first if name == "randomization" or not both_sides]
-        if of_pairs:
-            notes.append(f"{', '.join(of_pairs)}: the largest p over pairs of seeds")
+    if "bootstrap" in present:
+        notes.append(f"bootstrap: {entries[0][2]['bootstrap']['signature']}")
+    if "randomization" in present:
+        notes.append(f"randomization: {entries[0][2]['runs'][0]['randomization']['signature']}")
+        if any(len(tests["runs"]) > 1 for *_, tests in entries):
+            notes.append("randomization: the largest p over pairs of seeds")
     if report.get("groups", report["sentences"]) < LEAST_SENTENCES:
         kind = "groups" if "groups" in report else "sentences"
         notes.append(f"no bootstrap and no randomization of fewer than {LEAST_SENTENCES} {kind}")

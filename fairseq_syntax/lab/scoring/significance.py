@@ -21,43 +21,22 @@ LEAST_SENTENCES = 10
 POWER = float(stats.norm.ppf(0.975) + stats.norm.ppf(0.8))
 
 
-def paired_tests(
-    scorer: Scorer,
-    baseline: Sequence[str],
-    system: Sequence[str],
-    *,
-    resamples: int = 1000,
-    trials: int = 10000,
-) -> dict[str, dict]:
-    """sacrebleu's two paired tests of one run against the baseline's.
-
-    Args:
-        resamples: bootstrap resamples (Koehn 2004); 0 leaves the test out
-        trials: trials of approximate randomization (Riezler and Maxwell 2005); 0 leaves the test out
+def randomization_test(
+    scorer: Scorer, baseline: Sequence[str], system: Sequence[str], trials: int = 10000
+) -> dict[str, Any]:
+    """sacrebleu's approximate randomization (Riezler and Maxwell 2005) of one run against the baseline's.
 
     Returns:
-        ``{"bootstrap": {"p", "mean", "ci", "baseline_mean", "baseline_ci", "signature"}, "randomization": {"p",
-        "signature"}}``; mean and ci are the bootstrap's mean score and the half width of its 95% interval. The
-        bootstrap's p is one-sided: it counts resamples on the side of the difference, and so is about half of
-        :class:`Difference`'s. p is 1 where the scores of the corpus do not differ.
+        ``p``, two-sided, and sacrebleu's ``signature``
     """
-    equal = scorer.statistics(baseline) == scorer.statistics(system)
-    results: dict[str, dict] = {}
-    for name, kind, samples in (("bootstrap", "bs", resamples), ("randomization", "ar", trials)):
-        if samples <= 0:
-            continue
-        runs: list[tuple[str, Sequence[str]]] = [("baseline", tuple(baseline)), ("system", tuple(system))]
-        signatures, scores = PairedTest(runs, {scorer.name: scorer.metric}, None, kind, n_samples=samples)()
-        (key,) = signatures
-        theirs, ours = (cast(Any, score) for score in scores[key])
-        # sacrebleu counts differences strictly greater than the observed; of equal systems, or where both are at 0 in
-        # all samples, none is, and p would be 1 / (samples + 1). No difference is at least as great as any other.
-        none = equal or theirs.score == ours.score
-        results[name] = {"p": 1.0 if none else float(ours.p_value), "signature": str(signatures[key])}
-        if kind == "bs":
-            results[name] |= {"mean": float(ours.mean), "ci": float(ours.ci)}
-            results[name] |= {"baseline_mean": float(theirs.mean), "baseline_ci": float(theirs.ci)}
-    return results
+    runs: list[tuple[str, Sequence[str]]] = [("baseline", tuple(baseline)), ("system", tuple(system))]
+    signatures, scores = PairedTest(runs, {scorer.name: scorer.metric}, None, "ar", n_samples=trials)()
+    (key,) = signatures
+    theirs, ours = (cast(Any, score) for score in scores[key])
+    # sacrebleu counts differences strictly greater than the observed; of equal systems, or where both are at 0 in
+    # all samples, none is, and p would be 1 / (trials + 1). No difference is at least as great as any other.
+    none = scorer.statistics(baseline) == scorer.statistics(system) or theirs.score == ours.score
+    return {"p": 1.0 if none else float(ours.p_value), "signature": str(signatures[key])}
 
 
 def sentence_tests(baseline: np.ndarray, system: np.ndarray) -> dict[str, float | None]:
@@ -97,7 +76,7 @@ class Difference:
         difference: system minus baseline
         low, high: its 95% interval, percentiles of the draws
         p: two-sided: how often a draw is further from the mean of the draws, on either side, than the difference is
-            from 0; with 1 added above and below, as in sacrebleu's bootstrap, which counts one side
+            from 0; with 1 added above and below, as in sacrebleu's tests
         detectable: the minimal detectable difference, which a test at the 5% level finds with a probability of 80%:
             (1.96 + 0.84) standard errors
     """
