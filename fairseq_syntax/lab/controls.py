@@ -34,35 +34,35 @@ Controls can be combined: ``linear`` then ``relabelled`` keeps of the parse only
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
 
 from fairseq_syntax.corpus.conllu import ParsedLine, owner
-from fairseq_syntax.corpus.parsed_line import is_tree
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.control_trees import STRUCTURES, control_heads, root_of, sattolo, with_wrong_arcs
 
-Arc = tuple[int, int, str, float]
+WordArc = tuple[int, str, float]  # head, label, probability
 
-STRUCTURES = ("linear", "right", "flat", "random", "random-projective")
 TEMPERATURES = {"sharpened": 0.5, "flattened": 2.0}
 CONTROLS = (*STRUCTURES, "shuffled", "relabelled", *TEMPERATURES, "one-best", "damaged")
 
 
 @dataclass
 class Sentence:
-    """The tree of one sentence: ``heads`` count from 0 within it, a root is its own; ``arcs`` as in ParsedLine."""
+    """The tree of one sentence, whose words are counted from 0.
+
+    Attributes:
+        heads: of the words; the root is its own
+        deprels: their labels
+        arcs: of each word, its arcs in any order; None without distributions
+    """
 
     heads: list[int]
     deprels: list[str]
-    arcs: list[Arc] | None
-
-    @property
-    def root(self) -> int:
-        """The word that is its own head."""
-        return next(word for word, head in enumerate(self.heads) if head == word)
+    arcs: list[list[WordArc]] | None
 
 
 @dataclass
@@ -70,17 +70,16 @@ class Report:
     """What a control did.
 
     Attributes:
-        lines, sentences: of the text
+        lines, sentences, words: of the text
         without_partner: sentences for which ``shuffled`` had no other one of their length
-        words: of the text
         wrong_arcs: heads that ``damaged`` replaced
         not_replaced: heads that it drew and could not replace, as no other arc would leave a tree
     """
 
     lines: int = 0
     sentences: int = 0
-    without_partner: int = 0
     words: int = 0
+    without_partner: int = 0
     wrong_arcs: int = 0
     not_replaced: int = 0
 
@@ -113,21 +112,21 @@ class Control:
             if name not in CONTROLS:
                 raise SyntaxDataError(f"no control is called {name}", hint=f"there are {', '.join(CONTROLS)}")
         if ("damaged" in self.names) != (self.wrong_arcs is not None):
-            raise SyntaxDataError("damaged and --wrong-arcs belong together", hint="give both")
+            raise SyntaxDataError("goes with the control damaged, and damaged needs it", option="--wrong-arcs")
         if self.wrong_arcs is not None and not 0 < self.wrong_arcs <= 1:
-            raise SyntaxDataError(f"--wrong-arcs is above 0 and at most 1, not {self.wrong_arcs:g}")
-        tempered = [name for name in self.names if name in TEMPERATURES]
+            raise SyntaxDataError(f"must be above 0 and at most 1, not {self.wrong_arcs:g}", option="--wrong-arcs")
         if self.temperature is None:
             return
+        tempered = [name for name in self.names if name in TEMPERATURES]
         if len(tempered) != 1:
-            raise SyntaxDataError("--temperature is that of sharpened or flattened", hint="give one of the two")
-        fits = 0 < self.temperature < 1 if tempered == ["sharpened"] else 1 < self.temperature < float("inf")
-        if not fits:
-            side = "above 0 and below 1" if tempered == ["sharpened"] else "above 1"
-            raise SyntaxDataError(f"a temperature of {self.temperature:g}, but {tempered[0]} takes one {side}")
+            raise SyntaxDataError("needs one of the controls sharpened and flattened", option="--temperature")
+        low, high = (0.0, 1.0) if tempered == ["sharpened"] else (1.0, float("inf"))
+        if not low < self.temperature < high:
+            message = f"of {tempered[0]} must be above {low:g} and below {high:g}, not {self.temperature:g}"
+            raise SyntaxDataError(message, option="--temperature")
 
     def for_title(self) -> list[str]:
-        """The names as the title of a parse has them: each as given, with options that are not the usual ones."""
+        """The names as the title of a parse has them, with options that are not the usual ones."""
         options = {
             name: f" --temperature {self.temperature!r}"
             for name, usual in TEMPERATURES.items()
@@ -137,7 +136,7 @@ class Control:
         return [name + options.get(name, "") for name in self.names]
 
     def __call__(self, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
-        """The control parse of each line, in order; the lines given are not changed.
+        """The control parse of each line, in order; the lines themselves are not changed.
 
         Raises:
             SyntaxDataError: ``sharpened`` or ``flattened`` of a line without distributions
@@ -163,22 +162,19 @@ class Control:
             yield with_sentences(line, [change(sentence, rng) for sentence in sentences_of(line)])
 
     def _change(self, name: str) -> Callable[[Sentence, Random], Sentence]:
-        if name == "relabelled":
-            return relabelled
-        if name == "one-best":
-            return one_best
-        if name == "damaged":
-            return self._damaged
         if name in TEMPERATURES:
-            temperature = TEMPERATURES[name] if self.temperature is None else self.temperature
+            temperature = self.temperature or TEMPERATURES[name]
             return lambda sentence, _: tempered(sentence, temperature)
+        changes = {"relabelled": relabelled, "one-best": one_best, "damaged": self._damaged}
+        if name in changes:
+            return changes[name]
         return lambda sentence, rng: with_heads(sentence, control_heads(name, sentence.heads, rng))
 
     def _damaged(self, sentence: Sentence, rng: Random) -> Sentence:
         assert self.wrong_arcs is not None  # checked when the control was made
         wanted = sum(rng.random() < self.wrong_arcs for _ in sentence.heads)
         heads = with_wrong_arcs(sentence.heads, wanted, rng)
-        wrong = sum(old != new for old, new in zip(sentence.heads, heads))
+        wrong = sum(before != after for before, after in zip(sentence.heads, heads))
         self.report.wrong_arcs += wrong
         self.report.not_replaced += wanted - wrong
         return hedged(with_heads(sentence, heads), self.wrong_arcs)
@@ -195,223 +191,70 @@ class Control:
                 for which, sentence in enumerate(sentences):
                     places[len(sentence.heads)].append((at, which))
             rng = self._random("shuffled", block[0].line_number)
-            new = [list(sentences) for sentences in trees]
+            shuffled = [list(sentences) for sentences in trees]
             for same in places.values():
                 if len(same) == 1:
                     at, which = same[0]
                     self.report.without_partner += 1
                     alone = trees[at][which]
-                    new[at][which] = with_heads(alone, control_heads("random", alone.heads, rng))
+                    shuffled[at][which] = with_heads(alone, control_heads("random", alone.heads, rng))
                     continue
                 for (at, which), (from_line, from_place) in zip(same, sattolo(same, rng)):
-                    new[at][which] = trees[from_line][from_place]
-            for line, sentences in zip(block, new):
+                    shuffled[at][which] = trees[from_line][from_place]
+            for line, sentences in zip(block, shuffled):
                 yield with_sentences(line, sentences)
-
-
-# -- trees -------------------------------------------------------------------------------------------------------------
-
-
-def control_heads(name: str, heads: Sequence[int], rng: Random) -> list[int]:
-    """The heads that a control of :data:`STRUCTURES` puts in place of these; a root is its own head."""
-    n = len(heads)
-    if name == "linear":
-        return [max(0, word - 1) for word in range(n)]
-    if name == "right":
-        return [min(n - 1, word + 1) for word in range(n)]
-    if name == "flat":
-        root = next(word for word, head in enumerate(heads) if head == word)
-        return [root] * n
-    return random_tree(n, rng) if name == "random" else random_projective_tree(n, rng)
-
-
-def with_wrong_arcs(heads: Sequence[int], wanted: int, rng: Random) -> list[int]:
-    """The heads of a tree that differs from another in the heads of so many words, drawn evenly.
-
-    Args:
-        heads: of the other tree; the root is its own head
-        wanted: how many heads are to be others; fewer are where no tree can be had for the words drawn, as where all
-            words but its head are below the one word drawn
-    """
-    for count in range(wanted, 0, -1):
-        for _ in range(20):
-            new = with_other_heads(heads, rng.sample(range(len(heads)), count), rng)
-            if new is not None:
-                return new
-    return list(heads)
-
-
-def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) -> list[int] | None:
-    """One of the trees in which just the words drawn have other heads, each equally likely; None where there is none.
-
-    Every word drawn gets one of its other heads, and what is no tree is drawn again. Of the ways to join the parts of
-    a tree at n words about one in n is a tree, so that none in 100 n means that there is none.
-    """
-    n = len(heads)
-    root_is_drawn = any(heads[word] == word for word in drawn)
-    choices = {word: [at for at in range(n) if at != heads[word] and (at != word or root_is_drawn)] for word in drawn}
-    if not all(choices.values()):
-        return None
-    new = list(heads)
-    for _ in range(100 * n):
-        for word, others in choices.items():
-            new[word] = rng.choice(others)
-        if is_tree(new):
-            return new
-    return None
-
-
-def random_tree(n: int, rng: Random) -> list[int]:
-    """Heads of one of the n^(n-1) rooted labelled trees, each equally likely; the root is its own head.
-
-    A Prüfer sequence, n - 2 numbers below n, stands for one tree and one only (Prüfer 1918); so a uniform sequence
-    is a uniform tree, and its root is drawn from the n words. Decoded in O(n).
-    """
-    if n == 1:
-        return [0]
-    code = [rng.randrange(n) for _ in range(n - 2)]
-    neighbours: list[list[int]] = [[] for _ in range(n)]
-    degree = Counter(code)
-    open_edges = [degree[word] + 1 for word in range(n)]
-    pointer = leaf = open_edges.index(1)
-    for word in code:
-        neighbours[leaf].append(word)
-        neighbours[word].append(leaf)
-        open_edges[word] -= 1
-        if open_edges[word] == 1 and word < pointer:
-            leaf = word  # the smallest leaf now is the one just made
-        else:
-            pointer = leaf = open_edges.index(1, pointer + 1)
-    neighbours[leaf].append(n - 1)  # the last word is never taken off: one of the two that remain
-    neighbours[n - 1].append(leaf)
-    heads = [-1] * n
-    root = rng.randrange(n)
-    heads[root] = root
-    todo = [root]
-    while todo:
-        word = todo.pop()
-        for neighbour in neighbours[word]:
-            if heads[neighbour] < 0:
-                heads[neighbour] = word
-                todo.append(neighbour)
-    return heads
-
-
-def random_projective_tree(n: int, rng: Random) -> list[int]:
-    """Heads of one of the binom(3n - 2, n - 1) / n projective trees of one root, each equally likely, in O(n).
-
-    A projective tree is a root between two forests, one of its left and one of its right dependents; a forest is
-    empty, or a first tree (again a root between two forests) and the forest that follows. So a forest is a ternary
-    tree, and a projective tree two ternary trees with n - 1 nodes in all. These are written in preorder as n - 1
-    nodes and 2n leaves; by the cycle lemma (Dvoretzky and Motzkin 1947) exactly two rotations of any arrangement
-    of so many nodes and leaves are such a pair. A uniform arrangement and one of its two rotations, drawn fairly, are
-    a uniform pair.
-    """
-    nodes = n - 1
-    code = [True] * nodes + [False] * (2 * nodes + 2)  # True: a node, with three forests to come; False: a leaf
-    rng.shuffle(code)
-    level = lowest = 0
-    starts = [0, 0]  # behind the steps that first lead to the second lowest level, and to the lowest
-    for place, node in enumerate(code, 1):
-        level += 2 if node else -1
-        if level < lowest:
-            starts, lowest = [starts[-1], place], level
-    start = starts[rng.randrange(2)] % len(code)
-    preorder = iter(code[start:] + code[:start])
-    heads: list[int] = [-1] * n
-    order: list[int] = []  # the nodes, in the order of their words
-    governor: list[int] = [-1]  # of each node; node 0 is the root
-    todo: list[tuple[bool, int]] = [(True, 0), (False, 0), (True, 0)]  # a forest below a node, or the word of a node
-    while todo:
-        forest, of = todo.pop()
-        if not forest:
-            order.append(of)
-        elif next(preorder):
-            new = len(governor)
-            governor.append(of)
-            todo += [(True, of), (True, new), (False, new), (True, new)]
-    word_of = {at: word for word, at in enumerate(order)}
-    for at, above in enumerate(governor):
-        heads[word_of[at]] = word_of[max(above, 0)]
-    return heads
-
-
-def sattolo(items: Sequence[tuple[int, int]], rng: Random) -> list[tuple[int, int]]:
-    """The items in an order in which none is at its place: one cycle, each equally likely (Sattolo 1986)."""
-    items = list(items)
-    for last in range(len(items) - 1, 0, -1):
-        other = rng.randrange(last)
-        items[last], items[other] = items[other], items[last]
-    return items
-
-
-# -- sentences ---------------------------------------------------------------------------------------------------------
 
 
 def sentences_of(line: ParsedLine) -> list[Sentence]:
     """The trees of a line's sentences."""
-    by_sentence: list[list[Arc]] = [[] for _ in line.sentences]
-    if line.arcs:
-        number = 0
-        for word, head, label, p in line.arcs:
-            while word >= line.sentences[number][1]:
-                number += 1
-            start = line.sentences[number][0]
-            by_sentence[number].append((word - start, head - start, label, p))
+    arcs: list[list[WordArc]] = [[] for _ in line.words]
+    starts = [start for start, end in line.sentences for _ in range(end - start)]
+    for word, head, label, p in line.arcs or ():
+        arcs[word].append((head - starts[word], label, p))
     return [
         Sentence(
             [head - start for head in line.heads[start:end]],
             line.deprels[start:end],
-            None if line.arcs is None else arcs,
+            None if line.arcs is None else arcs[start:end],
         )
-        for (start, end), arcs in zip(line.sentences, by_sentence)
+        for start, end in line.sentences
     ]
 
 
 def with_sentences(line: ParsedLine, sentences: Sequence[Sentence]) -> ParsedLine:
-    """The line with other trees; the word that owns a token's pieces is found anew."""
+    """The line with other trees, most probable arcs first; the word that owns a token's pieces is found anew."""
     heads: list[int] = []
     deprels: list[str] = []
-    arcs: list[Arc] | None = None
+    arcs: list[tuple[int, int, str, float]] | None = None
     for (start, _), sentence in zip(line.sentences, sentences):
         heads += [head + start for head in sentence.heads]
         deprels += sentence.deprels
         if sentence.arcs is not None:
             arcs = arcs or []
-            arcs += [(word + start, head + start, label, p) for word, head, label, p in sentence.arcs]
+            for word, of_word in enumerate(sentence.arcs, start):
+                arcs += [(word, head + start, label, p) for head, label, p in sorted(of_word, key=lambda arc: -arc[2])]
     tokens = [replace(token, word=owner(token.first, token.last, heads)) for token in line.tokens]
     return replace(line, heads=heads, deprels=deprels, arcs=arcs, tokens=tokens)
 
 
-def arcs_by_word(sentence: Sentence) -> list[list[tuple[int, str, float]]]:
-    """(head, label, p) of each word, in the order given."""
-    arcs_of: list[list[tuple[int, str, float]]] = [[] for _ in sentence.heads]
-    for word, head, label, p in sentence.arcs or ():
-        arcs_of[word].append((head, label, p))
-    return arcs_of
-
-
-def most_probable_first(arcs: list[list[tuple[int, str, float]]]) -> list[Arc]:
-    """The arcs of all words in the order of a parse: by word, and by probability."""
-    return [(word, *arc) for word, of_word in enumerate(arcs) for arc in sorted(of_word, key=lambda arc: -arc[2])]
+def label_masses(arcs: Iterable[WordArc]) -> dict[str, float]:
+    """What the arcs of each label add up to."""
+    mass: dict[str, float] = defaultdict(float)
+    for _, label, p in arcs:
+        mass[label] += p
+    return mass
 
 
 def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
     """The sentence with other heads: labels and probabilities stay, but the two roots trade theirs."""
-    new_root = next(word for word, head in enumerate(heads) if head == word)
+    before, after = root_of(sentence.heads), root_of(heads)
     source = list(range(len(heads)))  # whose label and distribution a word has
-    source[sentence.root], source[new_root] = new_root, sentence.root
-    deprels = [sentence.deprels[word] for word in source]
-    if sentence.arcs is None:
-        return Sentence(heads, deprels, None)
-    old = arcs_by_word(sentence)
-    moved: list[list[tuple[int, str, float]]] = []
-    for word, head in enumerate(heads):
-        mass: dict[str, float] = {}
-        for _, label, p in old[source[word]]:
-            mass[label] = mass.get(label, 0.0) + p
-        moved.append([(head, label, min(p, 1.0)) for label, p in mass.items()])
-    return Sentence(heads, deprels, most_probable_first(moved))
+    source[before], source[after] = after, before
+    arcs = sentence.arcs and [
+        [(head, label, min(p, 1.0)) for label, p in label_masses(sentence.arcs[word]).items()]
+        for head, word in zip(heads, source)
+    ]
+    return Sentence(heads, [sentence.deprels[word] for word in source], arcs)
 
 
 def relabelled(sentence: Sentence, rng: Random) -> Sentence:
@@ -421,7 +264,7 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
     is v's distribution over the labels of its arcs to words; v's label in the tree where it has no such arc. Arcs to
     the artificial root stay.
     """
-    root = sentence.root
+    root = root_of(sentence.heads)
     others = [word for word in range(len(sentence.heads)) if word != root]
     shuffled = list(others)
     rng.shuffle(shuffled)
@@ -429,44 +272,40 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
     deprels = [sentence.deprels[source[word]] for word in range(len(sentence.heads))]
     if sentence.arcs is None:
         return Sentence(sentence.heads, deprels, None)
-    old = arcs_by_word(sentence)
     labels: list[dict[str, float]] = []
-    for word, arcs in enumerate(old):
-        mass: dict[str, float] = {}
-        for head, label, p in arcs:
-            if head != word:
-                mass[label] = mass.get(label, 0.0) + p
+    for word, arcs in enumerate(sentence.arcs):
+        mass = label_masses(arc for arc in arcs if arc[0] != word)
         total = sum(mass.values())
         # all of probability 0: as if there were none
         labels.append({label: p / total for label, p in mass.items()} if total > 0 else {sentence.deprels[word]: 1.0})
-    new: list[list[tuple[int, str, float]]] = []
-    for word, arcs in enumerate(old):
-        to_root = [arc for arc in arcs if arc[0] == word]
-        of_head: dict[int, float] = {}
+    changed: list[list[WordArc]] = []
+    for word, arcs in enumerate(sentence.arcs):
+        of_head: dict[int, float] = defaultdict(float)
         for head, _, p in arcs:
-            if head != word:
-                of_head[head] = of_head.get(head, 0.0) + p
-        to_others = [
+            of_head[head] += p
+        of_head.pop(word, None)
+        to_root = [arc for arc in arcs if arc[0] == word]
+        to_words = [
             (head, label, min(p * q, 1.0)) for head, p in of_head.items() for label, q in labels[source[word]].items()
         ]
-        new.append(to_root + to_others)
-    return Sentence(sentence.heads, deprels, most_probable_first(new))
+        changed.append(to_root + to_words)
+    return Sentence(sentence.heads, deprels, changed)
 
 
 def tempered(sentence: Sentence, temperature: float) -> Sentence:
     """Each word's arcs with p^(1/T), scaled so that the word's mass stays."""
-    new: list[list[tuple[int, str, float]]] = []
-    for arcs in arcs_by_word(sentence):
+    changed: list[list[WordArc]] = []
+    for arcs in sentence.arcs or ():
         top = max((p for _, _, p in arcs), default=0.0)
         if top <= 0.0:
-            new.append(arcs)
+            changed.append(arcs)
             continue
         # relative to the largest, so that no power of a small p vanishes with all the others
         powers = [(p / top) ** (1.0 / temperature) for _, _, p in arcs]
         scale = sum(p for _, _, p in arcs) / sum(powers)
         # a mass above 1 by a parser's rounding would all be on the likeliest arc
-        new.append([(head, label, min(power * scale, 1.0)) for (head, label, _), power in zip(arcs, powers)])
-    return Sentence(sentence.heads, sentence.deprels, most_probable_first(new))
+        changed.append([(head, label, min(power * scale, 1.0)) for (head, label, _), power in zip(arcs, powers)])
+    return Sentence(sentence.heads, sentence.deprels, changed)
 
 
 def hedged(sentence: Sentence, doubt: float) -> Sentence:
@@ -475,21 +314,19 @@ def hedged(sentence: Sentence, doubt: float) -> Sentence:
     The label of every arc is that of the word in the tree. Possible heads are all other words and, written as the
     word itself, the artificial root. A sentence without distributions stays so.
     """
-    if sentence.arcs is None:
-        return sentence
     n = len(sentence.heads)
-    masses = [sum(p for _, _, p in arcs) for arcs in arcs_by_word(sentence)]
-    arcs = [
+    on_head, elsewhere = (1 - doubt, doubt / (n - 1)) if n > 1 else (1.0, 0.0)
+    arcs = sentence.arcs and [
         [
-            (at, label, min(mass * (doubt / (n - 1) if at != head and n > 1 else 1 - doubt * (n > 1)), 1.0))
-            for at in range(n)
+            (other, label, min(sum(p for _, _, p in of_word) * (on_head if other == head else elsewhere), 1.0))
+            for other in range(n)
         ]
-        for head, label, mass in zip(sentence.heads, sentence.deprels, masses)
+        for head, label, of_word in zip(sentence.heads, sentence.deprels, sentence.arcs)
     ]
-    return Sentence(sentence.heads, sentence.deprels, most_probable_first(arcs))
+    return Sentence(sentence.heads, sentence.deprels, arcs)
 
 
 def one_best(sentence: Sentence, rng: Random) -> Sentence:
     """Each word's arc in the tree, with probability 1; a parse without distributions has them thereby."""
-    arcs = [(word, head, label, 1.0) for word, (head, label) in enumerate(zip(sentence.heads, sentence.deprels))]
+    arcs = [[(head, label, 1.0)] for head, label in zip(sentence.heads, sentence.deprels)]
     return Sentence(sentence.heads, sentence.deprels, arcs)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write_conllu
-from fairseq_syntax.lab.controls import random_tree
+from fairseq_syntax.lab.control_trees import random_tree
 from fairseq_syntax.lab.scoring import properties, significance
 from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer
