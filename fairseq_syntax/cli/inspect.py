@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, natural, positive
+from fairseq_syntax.cli.options import SEVERAL, positive
 
 COMMAND = Command(
     group="data",
@@ -24,13 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="verify every file and every sentence, on both sides",
+        help="verify every file, on both sides, and that the stores belong to the tokens",
     )
     parser.add_argument(
         "--sentence", type=positive, **SEVERAL, metavar="N", help="draw these (from 1; default: the first)"
     )
     parser.add_argument("--label-groups", default="ud", metavar="MAP", help="of LDD: ud, stanford or a file")
-    parser.add_argument("--problems", type=natural, default=20, metavar="N", help="with --check: show so many")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -40,7 +38,9 @@ def main(args: argparse.Namespace) -> int:
 
     failed = False
     if args.check and os.path.isdir(args.path):
-        failed = _wrong(check_directory(args.path), args.problems) > 0
+        for problem in check_directory(args.path):
+            print(f"  WRONG: {problem}")
+            failed = True
     for path in find_stores(args.path):
         store = SyntaxStore(path)
         tokens, missing = None, ""
@@ -53,16 +53,7 @@ def main(args: argparse.Namespace) -> int:
         for sentence in wanted:
             print("  " + example(store, sentence, tokens).replace("\n", "\n    "))
         if args.check:
-            problems = _wrong(check(store, tokens) if tokens else [missing], args.problems)
-            print(f"  check: {f'{problems} problems' if problems else f'all {len(store):,} sentences are right'}")
-            failed |= problems > 0
+            wrong = check(store, tokens) if tokens else missing
+            print(f"  WRONG: {wrong}" if wrong else f"  check: all {len(store):,} sentences are right")
+            failed |= wrong is not None
     return 1 if failed else 0
-
-
-def _wrong(problems: Iterable[str], shown: int) -> int:
-    """Print the first problems; the number of all."""
-    number = 0
-    for number, problem in enumerate(problems, 1):
-        if number <= shown:
-            print(f"  WRONG: {problem}")
-    return number
