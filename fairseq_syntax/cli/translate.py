@@ -18,7 +18,7 @@ from fairseq_syntax.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from fairseq_syntax.inference.interactive import Sentence
+    from fairseq_syntax.inference.sentences import Sentence
 
 COMMAND = Command(
     group="use",

@@ -1,34 +1,22 @@
-"""A user's sentences, parsed or raw, on their way into the model.
+"""A user's sentences on their way into the model: parsed, cut into pieces, made a batch with its syntax.
 
 ``fairseq-interactive`` builds its batches from tokens alone, so the syntax of the lines that were encoded last is
-kept here and given back to the batch that holds their tokens.
+kept here and comes back to the batch that holds their tokens.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-from fairseq_syntax.corpus.conllu import (
-    ParsedLine,
-    Token,
-    begins_sentence,
-    is_conllu,
-    parse_conllu_block,
-    read_conllu,
-    text_of,
-    unflatten,
-)
-from fairseq_syntax.corpus.conllu_reader import COLUMNS
-from fairseq_syntax.corpus.line_numbers import is_line_comment
+from fairseq_syntax.corpus.conllu import ParsedLine, is_conllu, parse_conllu_block, read_conllu, text_of
 from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.corpus.segmentation import spaces_before
@@ -41,61 +29,12 @@ from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, locate, spell
+from fairseq_syntax.inference.sentences import Sentence, is_empty, is_parsed, is_row_of_block, unparsed
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.runtime.files import check_rereadable, read_lines, read_stdin
 
 logger = logging.getLogger(__name__)
-_ID = re.compile(r"[0-9]+([-.][0-9]+)?")  # of a word, a range or an empty node
-
-# What a user gives: text, a line with the rows of its CoNLL-U (text.conllu.flatten), or a parse.
-Sentence: TypeAlias = str | ParsedLine
-
-
-def is_parsed(line: Sentence) -> bool:
-    """Whether a line of input is a parse: an object, or CoNLL-U, as it is or flattened.
-
-    That is: its first row after comments has the ten columns, and is word 1, a range from 1 or an empty node before it.
-    """
-    if isinstance(line, ParsedLine):
-        return True
-    if not line.startswith(("1\t", "1\\t", "1-", "0.1", "#")):
-        return False
-    rows = (line if "\n" in line else unflatten(line)).split("\n")
-    first = next((row for row in rows if not row.startswith("#")), "")
-    return begins_sentence(first)
-
-
-def is_row_of_block(line: Sentence) -> bool:
-    """Whether a line is one row of CoNLL-U that is no sentence by itself: a word's, or ``# line = N``."""
-    if isinstance(line, ParsedLine) or "\n" in line or "\\n" in line:
-        return False
-    columns = line.split("\t")
-    row = len(columns) == COLUMNS and _ID.fullmatch(columns[0]) is not None
-    return (row and (columns[0], columns[6]) != ("1", "0")) or is_line_comment(line)
-
-
-def is_empty(line: Sentence) -> bool:
-    """Whether there is nothing to translate."""
-    return not (line.words if isinstance(line, ParsedLine) else line.strip())
-
-
-def unparsed(line: str) -> ParsedLine:
-    """A line without a parse, in words of its text (:func:`~fairseq_syntax.corpus.words.words_of`)."""
-    spans = words_of(line)
-    forms = [line[start:end] for start, end in spans]
-    n = len(forms)
-    after = [end < len(line) and line[end].isspace() for _, end in spans]
-    return ParsedLine(
-        words=forms,
-        heads=list(range(n)),
-        deprels=["_"] * n,
-        upos=["_"] * n,
-        xpos=["_"] * n,
-        tokens=[Token(form, space or i == n - 1, i, i, i) for i, (form, space) in enumerate(zip(forms, after))],
-        sentences=[(0, n)] if n else [],
-        parsed=False,
-    )
 
 
 class InteractiveInput:
@@ -113,6 +52,7 @@ class InteractiveInput:
         self.given_parser = parser
         self._store: MemoryStore | None = None
         self._no_parser = False
+        # The lines encoded last; with each the parse whose tokens know how many pieces they have, if it has one.
         self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
         # What was collated: tokens, the numbers of the sentences among all that were read, syntax (where needed).
         self._batches: list[tuple[torch.Tensor, torch.Tensor, PackedSyntax | None]] = []
@@ -151,6 +91,8 @@ class InteractiveInput:
             check_rereadable("what its parses were made by is looked at first", path)
         self.task.parse_origins.check(parsed_with(path), path)
 
+    # -- parses ----------------------------------------------------------------------------------------------------
+
     def own_parse(self, line: Sentence) -> Sentence:
         """A line with the parse that it brings, read and checked; any other as it is.
 
@@ -162,48 +104,49 @@ class InteractiveInput:
         return parse_conllu_block(line) if self._brings_parse(line) else line
 
     def parse(self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None) -> list[ParsedLine]:
-        """The parse of each line: its own, where it brings one, else the parser's.
+        """The parse of each line: the one that it brings, else the parser's.
 
         Args:
-            numbers: of the lines, in rising order and counted from 0, in messages (default: in their order)
+            numbers: of the lines, in rising order and counted from 0, in messages (default: in their order, which
+                goes on from buffer to buffer of fairseq-interactive)
 
         Raises:
             SyntaxDataError: a line's parse is wrong, or the parser cannot be had
         """
         numbers = self._numbers(lines, numbers)
-        parsed: list[ParsedLine | None] = [None] * len(lines)
+        parsed = self._brought_parses(lines, numbers)
         raw: dict[int, str] = {}
         for i, line in enumerate(lines):
-            if self._brings_parse(line):
-                parsed[i] = self._numbered_parse(line, numbers[i])
-            elif is_empty(line):
+            if parsed[i] is None and is_empty(line):
                 parsed[i] = ParsedLine()
-            elif self.task.cfg.syntax_input == "conllu":
-                raise SyntaxDataError(f"input line {numbers[i] + 1} is not CoNLL-U: {str(line)[:60]!r}")
-            else:
+            elif parsed[i] is None:
+                if self.task.cfg.syntax_input == "conllu":
+                    raise SyntaxDataError(f"input line {numbers[i] + 1} is not CoNLL-U: {str(line)[:60]!r}")
                 raw[i] = str(line)
-        for i, parse in zip(raw, self._parse_raw(list(raw.values()), [numbers[i] for i in raw]) if raw else ()):
-            parsed[i] = parse
+        if raw:
+            parses = self._parse_raw(list(raw.values()), [numbers[i] for i in raw])
+            parsed = [parse if i not in raw else parses.pop(0) for i, parse in enumerate(parsed)]
         return [parse for parse in parsed if parse is not None]
 
     def _numbers(self, lines: Sequence[Sentence], numbers: Sequence[int] | None) -> Sequence[int]:
-        """The numbers of lines in messages; fairseq-interactive brings a buffer after another."""
         return range(self._read, self._read + len(lines)) if numbers is None else numbers
-
-    def _numbered_parse(self, line: Sentence, number: int) -> ParsedLine:
-        """The parse that a line brings, whose errors have the line's number, counted from 0."""
-        try:
-            parse = self.own_parse(line)
-        except SyntaxDataError as e:
-            raise SyntaxDataError(f"input line {number + 1}: {e.message}", hint=e.hint) from e
-        assert isinstance(parse, ParsedLine)
-        return parse
 
     def _brings_parse(self, line: Sentence) -> bool:
         """Whether a line is a parse; with ``--syntax-input text`` no text is taken for one."""
         if isinstance(line, str) and str(self.task.cfg.syntax_input) == "text":
             return False
         return is_parsed(line)
+
+    def _brought_parses(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[ParsedLine | None]:
+        """The parse that each line brings, None for text; errors have the line's number."""
+        parses: list[ParsedLine | None] = []
+        for line, number in zip(lines, numbers):
+            try:
+                parse = self.own_parse(line)
+            except SyntaxDataError as error:
+                raise SyntaxDataError(f"input line {number + 1}: {error.message}", hint=error.hint) from error
+            parses.append(parse if isinstance(parse, ParsedLine) else None)
+        return parses
 
     def _parse_raw(self, lines: list[str], numbers: Sequence[int]) -> list[ParsedLine]:
         if str(self.task.cfg.missing_parse) != "neutral":
@@ -230,6 +173,14 @@ class InteractiveInput:
                 return [unparsed(lines[0])]
         return [self._parse_raw([line], [number])[0] for line, number in zip(lines, numbers)]
 
+    def _has_parser(self) -> bool:
+        """Whether a parser was asked for, of which a model that needs none takes the words."""
+        cfg = self.task.cfg
+        named = cfg.syntax_parser not in ("", NO_PARSER)
+        return self.given_parser is not None or named or bool(cfg.syntax_parser_dir)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
     def segment(self, line: ParsedLine) -> tuple[ParsedLine, list[str]]:
         """The line with tokens that know how many pieces they have, and the pieces."""
         segmenter, forms = self.task.source_segmenter, [token.form for token in line.tokens]
@@ -255,36 +206,27 @@ class InteractiveInput:
                 if is_row_of_block(line):
                     message = f"input line {number + 1}: a row of CoNLL-U, and each line is taken for a sentence"
                     raise SyntaxDataError(message, hint="give --syntax-input conllu for a file of blocks")
-        numbers = self._numbers(lines, numbers)
-        if not self.needs and not self._has_parser():
-            pieces = self._pieces_as_given(lines, numbers)
-            self._store = None
-        else:
+        numbers, segmenter = self._numbers(lines, numbers), self.task.source_segmenter
+        self._store = None
+        if self.needs or self._has_parser():
             both = self.parsed_pieces(lines, numbers)
-            pieces = [cut for _, cut in both]
-            self._remember([parsed for parsed, _ in both])
+            pieces = [of_line for _, of_line in both]
+            if self.needs:
+                self._store = self._stored([parsed for parsed, _ in both])
+        else:
+            pieces, self._encoded = [], []
+            for line, parse in zip(lines, self._brought_parses(lines, numbers)):
+                if parse is not None:
+                    parse, of_line = self.segment(parse)
+                else:
+                    of_line = segmenter.encode_text(str(line)) if segmenter else str(line).split()
+                pieces.append(of_line)
+                self._encoded.append((line, parse))
         dictionary = self.task.source_dictionary
         if self.source_tag:
             pieces = [[self.source_tag, *p, self.source_tag] for p in pieces]
         tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
         return tokens, [t.numel() for t in tokens]
-
-    def _pieces_as_given(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[list[str]]:
-        """The pieces of each line: of its tokens where it is a parse, else of its text."""
-        segmenter = self.task.source_segmenter
-        of_parses = {
-            i: self.segment(self._numbered_parse(line, number))
-            for i, (line, number) in enumerate(zip(lines, numbers))
-            if self._brings_parse(line)
-        }
-        pieces = []
-        for i, line in enumerate(lines):
-            if i in of_parses:
-                pieces.append(of_parses[i][1])
-            else:
-                pieces.append(segmenter.encode_text(str(line)) if segmenter else str(line).split())
-        self._encoded = [(line, of_parses[i][0] if i in of_parses else None) for i, line in enumerate(lines)]
-        return pieces
 
     def parsed_pieces(
         self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
@@ -297,6 +239,14 @@ class InteractiveInput:
         both = [self.segment(line) for line in self.parse(lines, numbers)]
         self._encoded = [(line, parsed) for line, (parsed, _) in zip(lines, both)]
         return both
+
+    def _stored(self, parsed: list[ParsedLine]) -> MemoryStore:
+        labels = LabelInventory(self.task.source_labels, frozen=True)
+        stored = [to_stored(line, labels) for line in parsed]
+        for sentence in stored:
+            if sentence.arcs is None and not sentence.pieces:
+                sentence.arcs = []
+        return MemoryStore(stored)
 
     def parses(self) -> list[ParsedLine | None]:
         """The parses of the lines encoded last, whose tokens know how many pieces they have; None: without one."""
@@ -347,22 +297,7 @@ class InteractiveInput:
                 spans += [(start, at)] * (len(spelled.pieces) if spelled else 1)
         return PieceText(line, words_of(line), spans)
 
-    def _has_parser(self) -> bool:
-        """Whether a parser was asked for, of which a model that needs none takes the words."""
-        cfg = self.task.cfg
-        named = cfg.syntax_parser not in ("", NO_PARSER)
-        return self.given_parser is not None or named or bool(cfg.syntax_parser_dir)
-
-    def _remember(self, parsed: list[ParsedLine]) -> None:
-        if not self.needs:
-            self._store = None
-            return
-        labels = LabelInventory(self.task.source_labels, frozen=True)
-        stored = [to_stored(line, labels) for line in parsed]
-        for sentence in stored:
-            if sentence.arcs is None and not sentence.pieces:
-                sentence.arcs = []
-        self._store = MemoryStore(stored)
+    # -- batches ---------------------------------------------------------------------------------------------------
 
     def dataset(
         self, src_tokens: list, src_lengths: list, constraints: Any = None, *, rebuilt: bool = False
@@ -377,16 +312,18 @@ class InteractiveInput:
             if len(self._store) != len(src_tokens):
                 raise SyntaxDataError(f"{len(src_tokens)} sentences, but {len(self._store)} were encoded")
             syntax = SideSyntax([self._store], [1], arcs="arcs" in self.needs)
-        arguments = (src_tokens, src_lengths, self.task.source_dictionary)
-        options = {
-            "tgt_dict": self.task.target_dictionary,
-            "constraints": constraints,
-            "source_syntax": syntax,
-        }
-        if not rebuilt:
-            return SyntaxPairDataset(*arguments, **options)
-        first, self._read = self._read, self._read + len(src_tokens)
-        return _NotingDataset(self._batches, first, *arguments, **options)
+        dataset = _NotingDataset(
+            src_tokens,
+            src_lengths,
+            self.task.source_dictionary,
+            tgt_dict=self.task.target_dictionary,
+            constraints=constraints,
+            source_syntax=syntax,
+        )
+        if rebuilt:
+            dataset.first, self._read = self._read, self._read + len(src_tokens)
+            dataset.batches = self._batches
+        return dataset
 
     def attach(self, sample: dict[str, Any]) -> None:
         """Give a batch that was rebuilt from its tokens its syntax back, and the numbers of its sentences as ``id``.
@@ -408,11 +345,10 @@ class InteractiveInput:
 
 
 class _NotingDataset(SyntaxPairDataset):
-    """A dataset that notes what it collates, for :meth:`InteractiveInput.attach`."""
+    """A dataset that notes what it collates in ``batches``, if it has one, for :meth:`InteractiveInput.attach`."""
 
-    def __init__(self, batches: list, first: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._batches, self._first = batches, first
+    batches: list | None = None
+    first: int = 0  # of its sentences, among all that were read
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
@@ -421,9 +357,9 @@ class _NotingDataset(SyntaxPairDataset):
 
     def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
         batch = super().collater(samples, pad_to_length)
-        if batch:
+        if batch and self.batches is not None:
             net_input = batch["net_input"]
-            self._batches.append((net_input["src_tokens"], batch["id"] + self._first, net_input.get("src_syntax")))
+            self.batches.append((net_input["src_tokens"], batch["id"] + self.first, net_input.get("src_syntax")))
         return batch
 
 

@@ -17,8 +17,9 @@ from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
-from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
+from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep
+from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import decoder
 from fairseq_syntax.use.alignment_choice import Ranked
 

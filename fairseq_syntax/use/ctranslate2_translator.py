@@ -16,8 +16,9 @@ from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, align, spell
-from fairseq_syntax.inference.interactive import InteractiveInput, Sentence
+from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep
+from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.runtime.devices import check_device
 from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.alignment_choice import Ranked

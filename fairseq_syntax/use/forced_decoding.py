@@ -15,7 +15,7 @@ from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.data.batch import PackedSyntax
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.interactive import Sentence
+from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.use.base import BaseTranslator
 
 __all__ = ["ForcedDecoder", "TargetScore"]

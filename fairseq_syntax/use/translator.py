@@ -29,8 +29,9 @@ from fairseq_syntax.inference.alignment_head import (
     load_head,
     source_attention,
 )
-from fairseq_syntax.inference.interactive import InteractiveInput, Sentence, is_empty
+from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep, SearchControl
+from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use import BEAM

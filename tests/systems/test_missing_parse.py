@@ -17,7 +17,7 @@ from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.parse_dropout import uniform
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.interactive import unparsed
+from fairseq_syntax.inference.sentences import unparsed
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 from fairseq_syntax.use.translator import Translator
 

@@ -16,8 +16,8 @@ from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, o
 from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.data.tokens import load_tokens
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.interactive import Sentence
 from fairseq_syntax.inference.search_control import OnStep
+from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.use.attention import Reader
 from fairseq_syntax.use.base import BaseTranslator, Translation
