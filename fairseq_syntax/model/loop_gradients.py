@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.model.precision import autocast_dtype
@@ -70,18 +69,18 @@ class _Anchor(torch.autograd.Function):
 
 
 class DeferredLinear(Deferred):
-    """``x W'`` with W [O, I], at every step for another x [N, I]."""
+    """``x W'`` with W [O, I], at every step for another x [N, I]; or for M products of [M, N, I] and [M, O, I]."""
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """[N, I] to [N, O]; ``plus`` [N, O] is added."""
+        """[N, I] to [N, O]; ``plus`` [N, O] is added, to one product only."""
         if plus is not None:
             plus = plus.to(self.shared.dtype)
         return _Linear.apply(x.to(self.shared.dtype), self.shared, plus, self.log, self.key())
 
     @staticmethod
     def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
-        x, grad = (torch.cat(part) for part in zip(*notes))
-        return grad.t() @ x
+        x, grad = (torch.cat(part, dim=-2) for part in zip(*notes))
+        return grad.mT @ x
 
 
 class _Linear(torch.autograd.Function):
@@ -89,7 +88,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, plus: Tensor | None, log: Log, key: int) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.note = log, key
-        return x @ weight.t() if plus is None else torch.addmm(plus, x, weight.t())
+        return x @ weight.mT if plus is None else torch.addmm(plus, x, weight.t())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
@@ -100,96 +99,55 @@ class _Linear(torch.autograd.Function):
         return grad @ weight, None, grad if ctx.needs_input_grad[2] else None, None, None
 
 
-class _DeferredReads(Deferred):
-    """Vectors that each step compares with others, and adds up by weights.
+class DeferredStates(Deferred):
+    """States [N, S, H] of which each step compares all with another vector, and adds them up by weights."""
 
-    ``members`` [N, M] int64 are the rows of a table that are read; without them it is all states of each sentence.
-    """
+    def dots(self, query: Tensor, plus: Tensor | None = None) -> Tensor:
+        """Products of each query [N, H] with its states: [N, S]; ``plus`` [N, S] is added."""
+        return self._read(query, plus, False)
 
-    def dots(self, query: Tensor, members: Tensor | None = None) -> Tensor:
-        """Products of each query [N, H] with its vectors: [N, M]."""
-        return _Read.apply(query.to(self.shared.dtype), self.shared, members, self.log, self.key(), False)
+    def sums(self, weights: Tensor, plus: Tensor | None = None) -> Tensor:
+        """Sums of the states, weighted by ``weights`` [N, S]: [N, H]; ``plus`` [N, H] is added."""
+        return self._read(weights, plus, True)
 
-    def sums(self, weights: Tensor, members: Tensor | None = None) -> Tensor:
-        """Sums of its vectors, weighted by ``weights`` [N, M]: [N, H]."""
-        return _Read.apply(weights.to(self.shared.dtype), self.shared, members, self.log, self.key(), True)
-
-
-class DeferredRows(_DeferredReads):
-    """A table [R, H] of which each step reads a few rows."""
-
-    @staticmethod
-    def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
-        # Every note is a sum of coefficient · vector into rows; they may differ in the number of rows that they read.
-        vector = torch.cat([note[2] for note in notes])
-        rows = torch.cat([members.flatten() for members, _, _ in notes])
-        coefficient = torch.cat([factor.flatten() for _, factor, _ in notes])
-        reads = torch.cat([members.new_full((members.size(0),), members.size(1)) for members, _, _ in notes])
-        into_rows = _sum_into_rows_on_cpu if rows.device.type == "cpu" else _sum_into_rows
-        return into_rows(rows, coefficient.float(), vector.float(), reads, shared[0])
-
-
-class DeferredStates(_DeferredReads):
-    """States [N, S, H] of which each step reads all."""
+    def _read(self, x: Tensor, plus: Tensor | None, weigh: bool) -> Tensor:
+        dtype = self.shared.dtype
+        plus = None if plus is None else plus.to(dtype)
+        return _Read.apply(x.to(dtype), self.shared, plus, self.log, self.key(), weigh)
 
     @staticmethod
     def total(notes: list[tuple[Tensor, ...]], shared: torch.Size) -> Tensor:
         # Every note is an outer product of coefficients [N, S] and a vector [N, H].
-        coefficient, vector = (torch.stack(part, dim=1) for part in list(zip(*notes))[1:])
+        coefficient, vector = (torch.stack(part, dim=1) for part in zip(*notes))
         return torch.bmm(coefficient.transpose(1, 2), vector)
 
 
-def _sum_into_rows_on_cpu(rows: Tensor, coefficient: Tensor, vector: Tensor, reads: Tensor, count: int) -> Tensor:
-    """:func:`_sum_into_rows` as a sparse product: 2 to 4 times as fast on CPUs, but a GPU's waits for the host."""
-    source = torch.arange(len(vector)).repeat_interleave(reads, output_size=len(rows))
-    places, size = torch.stack((rows, source)), (count, len(vector))
-    return torch.sparse.mm(torch.sparse_coo_tensor(places, coefficient, size, check_invariants=False), vector)
+def _dots(query: Tensor, states: Tensor, plus: Tensor | None = None) -> Tensor:
+    query = query.unsqueeze(2)
+    dots = torch.bmm(states, query) if plus is None else torch.baddbmm(plus.unsqueeze(2), states, query)
+    return dots.squeeze(2)
 
 
-def _sum_into_rows(rows: Tensor, coefficient: Tensor, vector: Tensor, reads: Tensor, count: int) -> Tensor:
-    """Vectors, weighted and added up in the rows of a table: the gradient of what :func:`_sums` reads.
-
-    Args:
-        rows: [N] int64, rows of the table, those of one vector after those of another
-        coefficient: [N] float32, by which the vector is multiplied for each of its rows
-        vector: [V, H] float32
-        reads: [V] int64, rows of each vector; they sum to N
-        count: rows of the table
-
-    Returns:
-        [count, H] float32
-    """
-    with torch.enable_grad():
-        table = vector.new_zeros(count, vector.size(1)).requires_grad_()
-        begin = reads.cumsum(0) - reads
-        read = F.embedding_bag(rows, table, begin, mode="sum", per_sample_weights=coefficient)
-        return torch.autograd.grad(read, table, vector)[0]
-
-
-def _dots(query: Tensor, shared: Tensor, members: Tensor | None) -> Tensor:
-    vectors = shared if members is None else F.embedding(members, shared)
-    return torch.bmm(vectors, query.unsqueeze(2)).squeeze(2)
-
-
-def _sums(weights: Tensor, shared: Tensor, members: Tensor | None) -> Tensor:
-    if members is None:
-        return torch.bmm(weights.unsqueeze(1), shared).squeeze(1)
-    return F.embedding_bag(members, shared, mode="sum", per_sample_weights=weights.contiguous())
+def _sums(weights: Tensor, states: Tensor, plus: Tensor | None = None) -> Tensor:
+    weights = weights.unsqueeze(1)
+    sums = torch.bmm(weights, states) if plus is None else torch.baddbmm(plus.unsqueeze(1), weights, states)
+    return sums.squeeze(1)
 
 
 class _Read(torch.autograd.Function):
     """:func:`_sums` if ``weigh``, else :func:`_dots`; each is the other's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shared: Tensor, members: Tensor | None, log: Log, key: int, weigh: bool) -> Tensor:
-        ctx.save_for_backward(x, shared, members)
+    def forward(ctx: Any, x: Tensor, states: Tensor, plus: Tensor | None, log: Log, key: int, weigh: bool) -> Tensor:
+        ctx.save_for_backward(x, states)
         ctx.note = log, key, weigh
-        return (_sums if weigh else _dots)(x, shared, members)
+        return (_sums if weigh else _dots)(x, states, plus)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, shared, members = ctx.saved_tensors
+        x, states = ctx.saved_tensors
         log, key, weigh = ctx.note
         if ctx.needs_input_grad[1]:
-            log[key] = (members, x, grad) if weigh else (members, grad, x)
-        return (_dots if weigh else _sums)(grad, shared, members), None, None, None, None, None
+            log[key] = (x, grad) if weigh else (grad, x)
+        of_x = (_dots if weigh else _sums)(grad, states)
+        return of_x, None, grad if ctx.needs_input_grad[2] else None, None, None, None

@@ -164,12 +164,12 @@ class SyntaxLSTMDecoder(LSTMDecoder):
         outs, reads = [], []
         keep_reads = not self.training and self.need_attn
         for j, of_embedding in enumerate(of_embeddings):
-            gates = recurrent[0](torch.cat((feed, hiddens[0]), dim=1), plus=of_embedding)
-            hiddens[0], cells[0] = step_cell(gates, cells[0])
+            gates = recurrent[0](torch.cat((feed, hiddens[0]), dim=1))
+            hiddens[0], cells[0] = step_cell(gates, of_embedding, cells[0])
             for i, bias in enumerate(biases[1:], start=1):
                 below = self.dropout_out_module(hiddens[i - 1])
-                gates = recurrent[i](torch.cat((below, hiddens[i]), dim=1)) + bias
-                hiddens[i], cells[i] = step_cell(gates, cells[i])
+                gates = recurrent[i](torch.cat((below, hiddens[i]), dim=1))
+                hiddens[i], cells[i] = step_cell(gates, bias.expand_as(gates), cells[i])
             out, read = self.attention(hiddens[-1], memory, first + j)
             feed = self.dropout_out_module(out)
             outs.append(feed)
@@ -224,17 +224,21 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             self.set_incremental_state(incremental_state, "cached_state", state)
 
 
-def step_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+def step_cell(gates: Tensor, plus: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """One step of an LSTM cell.
 
     Args:
         gates: [N, 4H], before their nonlinearities, in PyTorch's order: input, forget, cell, output
+        plus: [N, 4H], added to them
         cell: [N, H], the cell state before
 
     Returns:
         the hidden and the cell state after, [N, H] each
     """
-    input_gate, forget_gate, cell_gate, output_gate = gates.chunk(4, dim=1)  # [N, H] each
+    if gates.is_cuda:  # one kernel, and one backward, as in PyTorch's own cell
+        hidden, cell, _ = torch.ops.aten._thnn_fused_lstm_cell(gates, plus.to(gates.dtype), cell.to(gates.dtype))
+        return hidden, cell
+    input_gate, forget_gate, cell_gate, output_gate = (gates + plus).chunk(4, dim=1)  # [N, H] each
     cell = torch.sigmoid(forget_gate) * cell + torch.sigmoid(input_gate) * torch.tanh(cell_gate)
     return torch.sigmoid(output_gate) * torch.tanh(cell), cell
 

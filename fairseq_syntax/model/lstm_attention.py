@@ -7,7 +7,7 @@ the same function: ``s' W_a h = (W_a' s)' h`` gives the keys and ``W_c [c; h] = 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.heads import HeadLoss
-from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredRows, DeferredStates
+from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
 from fairseq_syntax.model.options import SystemConfig, option
+from fairseq_syntax.model.precision import full_precision
 
 
 @dataclass
@@ -138,46 +139,64 @@ class GeneralAttention(SourceAttention):
 
 @dataclass
 class PaddedMemory:
-    """Keys and values of all source tokens.
+    """Keys and values of all places of the source that can be read: S tokens or words, padded.
 
     Attributes:
         keys, values: of [N, S, H]
-        hidden_proj: of [H, H]
+        of_hidden: of [O, H], all that multiplies the decoder's state; the first H rows are W_h
         bias: [N, S], −inf on padding
     """
 
     keys: DeferredStates
     values: DeferredStates
-    hidden_proj: DeferredLinear
+    of_hidden: DeferredLinear
     bias: Tensor
 
     def select(self, rows: Tensor) -> PaddedMemory:
         """The memory of other rows."""
         keys, values = (DeferredStates(t.shared.index_select(0, rows)) for t in (self.keys, self.values))
-        return PaddedMemory(keys, values, self.hidden_proj, self.bias.index_select(0, rows))
+        return replace(self, keys=keys, values=values, bias=self.bias.index_select(0, rows))
 
 
-class GlobalAttention(GeneralAttention):
-    """Attention over all source tokens, ``</s>`` included: fairseq's own."""
+class GlobalAttention(SourceAttention):
+    """Attention over all source tokens, ``</s>`` included: fairseq's own.
 
-    def remember(self, encoded: Encoded) -> PaddedMemory:
-        keys, values, of_hidden = self.project(encoded.states.transpose(0, 1))
-        bias = negative_infinity_at(encoded.padding.t(), keys)
-        return PaddedMemory(DeferredStates(keys), DeferredStates(values), DeferredLinear(of_hidden), bias)
+    Args:
+        hidden_size: of the decoder
+        source_size: of the encoder's states
+    """
 
-    def weights(self, hidden: Tensor, memory: PaddedMemory) -> Tensor:
-        """[N, H] to [N, S]."""
-        return F.softmax(memory.keys.dots(hidden) + memory.bias, dim=1, dtype=torch.float32)
+    def __init__(self, hidden_size: int, source_size: int) -> None:
+        super().__init__()
+        plain = AttentionLayer(hidden_size, source_size, hidden_size)
+        self.input_proj, self.output_proj = plain.input_proj, plain.output_proj
+
+    def remember(self, encoded: Encoded) -> Any:
+        return self.remember_places(encoded.states.transpose(0, 1), encoded.padding.t())
+
+    def remember_places(self, states: Tensor, padding: Tensor, more: Sequence[Tensor] = ()) -> PaddedMemory:
+        """The memory of places.
+
+        Args:
+            states: [N, S, E]
+            padding: [N, S] bool, True where there is no place
+            more: matrices [O, H] that will multiply the decoder's state beside W_h, in one product
+        """
+        keys = F.linear(states, self.input_proj.weight.t())
+        of_states, of_hidden = self.output_proj.weight.split((states.size(-1), keys.size(-1)), dim=1)
+        values = F.linear(states, of_states)
+        linear = DeferredLinear(torch.cat((of_hidden, *more)) if more else of_hidden)
+        return PaddedMemory(DeferredStates(keys), DeferredStates(values), linear, negative_infinity_at(padding, keys))
+
+    def everywhere(self, hidden: Tensor, memory: PaddedMemory) -> Tensor:
+        """Weights of all places, [N, S] float32."""
+        return F.softmax(memory.keys.dots(hidden, plus=memory.bias), dim=1, dtype=torch.float32)
 
     def forward(self, hidden: Tensor, memory: PaddedMemory, step: int) -> tuple[Tensor, Tensor]:
-        weights = self.weights(hidden, memory)
-        return self.read(weights, hidden, memory), weights
+        weights = self.everywhere(hidden, memory)
+        return torch.tanh(memory.values.sums(weights, plus=memory.of_hidden(hidden))), weights
 
-    def read(self, weights: Tensor, hidden: Tensor, memory: PaddedMemory) -> Tensor:
-        """õ [N, H] of weights [N, S]."""
-        return torch.tanh(memory.values.sums(weights) + memory.hidden_proj(hidden))
-
-    def over_source(self, reads: list[Tensor], memory: PaddedMemory) -> Tensor:
+    def over_source(self, reads: list[Tensor], memory: Any) -> Tensor:
         return torch.stack(reads, dim=1)
 
 
@@ -186,36 +205,57 @@ def negative_infinity_at(mask: Tensor, like: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(mask, float("-inf"))
 
 
-@dataclass
-class RowMemory:
-    """Keys and values of which each row of the decoder reads only a few.
+def words_to_pieces(weights: Tensor, word: Tensor, share: Tensor) -> Tensor:
+    """Weights of words [N, T, W] over the pieces of each word, [N, T, S]; 0 on what is of no word.
 
-    Attributes:
-        keys, values: of [R, H]
-        hidden_proj: of [H, H]
+    Args:
+        weights: of attention
+        word: [N, S] int64, of each token its word within the sentence, W where it has none
+        share: [N, S], one over the number of pieces of that word
+    """
+    return F.pad(weights, (0, 1)).gather(2, word[:, None].expand(-1, weights.size(1), -1)) * share[:, None]
+
+
+class LogGaussian(torch.autograd.Function):
+    """``−(s − p)² / 2σ²``, the logarithm of a Gaussian factor, and (s − p)², which gives no gradient; in few kernels.
+
+    Args:
+        place: [S], the places s
+        position: [N] float32, p
+        sigma: σ
     """
 
-    keys: DeferredRows
-    values: DeferredRows
-    hidden_proj: DeferredLinear
+    @staticmethod
+    def forward(ctx: Any, place: Tensor, position: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+        distance = place - position[:, None]  # [N, S]
+        square = distance.square()
+        ctx.save_for_backward(distance)
+        ctx.rate = 1 / sigma**2
+        ctx.mark_non_differentiable(square)
+        ctx.set_materialize_grads(False)
+        return square * (-0.5 * ctx.rate), square
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[None, Tensor | None, None]:
+        (distance,) = ctx.saved_tensors
+        if grad is None:
+            return None, None, None
+        with full_precision(grad):
+            return None, torch.bmm(grad[:, None], distance[:, :, None]).flatten() * ctx.rate, None
 
 
 @dataclass
 class Guide:
-    """Whole sentences, for the first updates of a system that predicts a position in them.
+    """Global attention, for the first updates of a system that predicts a position.
 
     Attributes:
-        members: [N, M] int64, the rows of the table that a sentence has
-        place: [N, M] float32, where in the sentence each of them is
-        bias: [N, M], −inf where there is no member
+        place: [S], from 0
         share: of global attention in what is read, between 0 and 1
-        weights: of each step so far, those of global attention, [N, M] without gradient
+        weights: of each step so far, those of global attention, [N, S] without gradient
         positions: of each step so far, the predicted positions [N], with a gradient for the predictor alone
     """
 
-    members: Tensor
     place: Tensor
-    bias: Tensor
     share: float
     weights: list[Tensor] = field(default_factory=list)
     positions: list[Tensor] = field(default_factory=list)
@@ -227,50 +267,7 @@ class Guide:
         is least where p is the mean of the places that are looked at.
         """
         weights, positions = torch.stack(self.weights, dim=1), torch.stack(self.positions, dim=1)
-        away = self.place[:, None] - positions[:, :, None]
-        return (weights * away.square()).sum(dim=2) / (2 * sigma**2)
-
-
-class RowAttention(GeneralAttention):
-    """Attention over a few rows of a table that all sentences of the batch share."""
-
-    def table(self, states: Tensor) -> RowMemory:
-        """The table of states [R, E]."""
-        keys, values, of_hidden = self.project(states)
-        return RowMemory(DeferredRows(keys), DeferredRows(values), DeferredLinear(of_hidden))
-
-    def attend(
-        self,
-        hidden: Tensor,
-        table: RowMemory,
-        members: Tensor,
-        bias: Tensor,
-        factor: Tensor | None = None,
-        guide: Guide | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Read.
-
-        Args:
-            hidden: [N, H]
-            members: [N, G, K] int64, rows of the table: G groups of at most K, each with a softmax of its own
-            bias: [N, G, K], −inf where there is no member
-            factor: broadcasts to [N, G, K]; multiplies the weights after the softmax. None: 1
-            guide: the whole sentences, of which a share is read (and their weights noted)
-
-        Returns:
-            õ [N, H], and the weights [N, G, K]
-        """
-        flat = members.flatten(1)
-        weights = F.softmax(table.keys.dots(hidden, flat).view_as(members) + bias, dim=2, dtype=torch.float32)
-        if factor is not None:
-            weights = weights * factor
-        read = weights.flatten(1)
-        if guide is not None:
-            whole = F.softmax(table.keys.dots(hidden, guide.members) + guide.bias, dim=1, dtype=torch.float32)
-            guide.weights.append(whole.detach())
-            read = torch.cat((read * (1 - guide.share), whole * guide.share), dim=1)
-            flat = torch.cat((flat, guide.members), dim=1)
-        return torch.tanh(table.values.sums(read, flat) + table.hidden_proj(hidden)), weights
+        return (weights * (self.place - positions[:, :, None]).square()).sum(dim=2) / (2 * sigma**2)
 
 
 class PositionPredictor(nn.Module):
@@ -285,13 +282,37 @@ class PositionPredictor(nn.Module):
         self.hidden_proj = Linear(hidden_size, hidden_size, bias=False)
         self.score = Linear(hidden_size, 1, bias=False)
 
-    def for_loop(self) -> Callable[[Tensor], Tensor]:
-        """The function, [N, H] to [N] float32, for the steps of one pass over a loop."""
-        hidden_proj, score = DeferredLinear(self.hidden_proj.weight), DeferredLinear(self.score.weight)
-        return lambda hidden: torch.sigmoid(score(torch.tanh(hidden_proj(hidden))).squeeze(1).float())
+
+@dataclass
+class PositionMemory:
+    """The places of a batch's sentences, and what a position among them is predicted by.
+
+    Attributes:
+        places: keys and values; W_p is beside W_h, where a position is predicted
+        place: [S] int64, from 0
+        span: [N] float32, what the predictor's share is multiplied by
+        score: v, of [1, H]; None where no position is predicted
+        guide: in a guided start
+    """
+
+    places: PaddedMemory
+    place: Tensor
+    span: Tensor
+    score: DeferredLinear | None
+    guide: Guide | None
+
+    def select(self, rows: Tensor) -> PositionMemory:
+        """The memory of other rows, in search, where nothing is guided."""
+        places, span = self.places.select(rows), self.span.index_select(0, rows)
+        return PositionMemory(places, self.place, span, self.score, None)
+
+    def position(self, projected: Tensor) -> Tensor:
+        """[N] float32, 0-based, of ``W_p h`` [N, H]."""
+        assert self.score is not None
+        return self.span * torch.sigmoid(self.score(torch.tanh(projected)).squeeze(1).float())
 
 
-class GuidedAttention(RowAttention):
+class GuidedAttention(GlobalAttention):
     """Attention around a predicted position, with a guided start.
 
     The translation loss alone trains the predictor slowly: its gradient is the difference of what two neighbouring
@@ -304,14 +325,25 @@ class GuidedAttention(RowAttention):
 
     Args:
         hidden_size, source_size: of the decoder, and of the encoder's states
+        sigma: of the Gaussian around the position, in places
         guided_updates: how many they are; 0: no guided start, as in the paper
         guide_weight: of the predictor's loss beside the translation loss
+        predicts: whether a position is predicted at all
     """
 
-    def __init__(self, hidden_size: int, source_size: int, guided_updates: int = 0, guide_weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        source_size: int,
+        sigma: float,
+        guided_updates: int = 0,
+        guide_weight: float = 1.0,
+        predicts: bool = True,
+    ) -> None:
         super().__init__(hidden_size, source_size)
         GuidedConfig.check(guided_updates=guided_updates, guide_weight=guide_weight)
-        self.guided_updates, self.guide_weight, self.num_updates = guided_updates, guide_weight, 0
+        self.sigma, self.guided_updates, self.guide_weight, self.num_updates = sigma, guided_updates, guide_weight, 0
+        self.position = PositionPredictor(hidden_size) if predicts else None
 
     def supervises(self) -> tuple[str, ...]:
         return ("position",) if self.guided_updates else ()
@@ -326,15 +358,45 @@ class GuidedAttention(RowAttention):
             return 0.0
         return min(1.0, 2 - 2 * self.num_updates / self.guided_updates)
 
-    @property
-    def guide_sigma(self) -> float:
-        """σ of the Gaussian around the position, in places."""
+    def remember_positions(self, states: Tensor, padding: Tensor, span: Tensor) -> PositionMemory:
+        """The memory of :meth:`remember_places`, and of positions among them, from 0 to ``span`` [N] float32."""
+        predictor = self.position
+        more = () if predictor is None else (predictor.hidden_proj.weight,)
+        score = None if predictor is None else DeferredLinear(predictor.score.weight)
+        place = torch.arange(states.size(1), device=states.device)
+        guide = Guide(place, share) if (share := self.guided_share()) else None
+        return PositionMemory(self.remember_places(states, padding, more), place, span, score, guide)
+
+    def weights(self, hidden: Tensor, position: Tensor | None, memory: Any, step: int) -> Tensor:
+        """Weights around a position.
+
+        Args:
+            hidden: [N, H], the decoder's state
+            position: [N] float32; None where none is predicted
+            memory: of :meth:`remember`
+            step: target position, 0-based
+
+        Returns:
+            [N, S] float32
+        """
         raise NotImplementedError
+
+    def forward(self, hidden: Tensor, memory: Any, step: int) -> tuple[Tensor, Tensor]:
+        around: PositionMemory = memory.around
+        of_hidden, *projected = around.places.of_hidden(hidden).split(hidden.size(1), dim=1)
+        position = around.position(projected[0]) if projected else None
+        weights = self.weights(hidden, position, memory, step)
+        if (guide := around.guide) is not None:
+            everywhere = self.everywhere(hidden, around.places)
+            guide.weights.append(everywhere.detach())
+            guide.positions.append(around.position(around.places.of_hidden(hidden.detach())[:, hidden.size(1) :]))
+            weights = weights * (1 - guide.share) + everywhere * guide.share
+        return torch.tanh(around.places.values.sums(weights, plus=of_hidden)), weights
 
     def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
         """``position``, while there is a guide."""
-        guide: Guide | None = memory.guide
+        guide: Guide | None = memory.around.guide
         if guide is None:
             return {}
-        nll = torch.where(real, guide.nll(self.guide_sigma), 0.0).sum()
+        nll = torch.where(real, guide.nll(self.sigma), 0.0).sum()
         return {"position": HeadLoss.of(self.guide_weight, nll, real.sum())}

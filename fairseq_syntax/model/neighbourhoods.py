@@ -62,22 +62,22 @@ def relatives(head: Tensor, length: Tensor, size: int, order: Sequence[str]) -> 
     return members.masked_fill(~present, 0), present
 
 
+def line_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """:func:`relatives` of the words of a batch, in the numbering of each line: [B, W', K] each; W' is at least 1."""
+    head = F.pad(syntax.parent - syntax.first_word[syntax.batch_of_word], (0, 1))[word_grid(syntax)]
+    return relatives(head, syntax.n_words, size, order)
+
+
 def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tuple[Tensor, Tensor]:
     """:func:`relatives` of the words of a batch, in flat numbering.
 
     Returns:
         ``members`` [W, K] int64, flat words, and W, which is no word, in empty places; ``present`` [W, K] bool
     """
-    total, grid = syntax.pieces.numel(), word_grid(syntax)
-    if not total:
-        empty = torch.zeros(0, 1, dtype=torch.long, device=grid.device)
-        return empty, empty.bool()
-    row, length = syntax.batch_of_word, syntax.n_words
-    word = torch.arange(total, device=row.device) - syntax.first_word[row]
-    head = F.pad(syntax.parent - syntax.first_word[row], (0, 1))[grid]
-    members, present = relatives(head, length, size, order)
+    members, present = line_relatives(syntax, size, order)
+    row, word = syntax.batch_of_word, syntax.word_in_sentence
     members, present = members[row, word], present[row, word]
-    return torch.where(present, members + syntax.first_word[row, None], total), present
+    return torch.where(present, members + syntax.first_word[row, None], syntax.pieces.numel()), present
 
 
 def word_grid(syntax: SyntaxBatch) -> Tensor:

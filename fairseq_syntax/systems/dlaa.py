@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_syntax.data.batch import exclusive_cumsum
-from fairseq_syntax.model.gaussian import gaussian_window
 from fairseq_syntax.model.lstm import SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import (
     Encoded,
-    Guide,
     GuidedAttention,
     GuidedConfig,
-    PositionPredictor,
-    RowMemory,
-    negative_infinity_at,
+    LogGaussian,
+    PositionMemory,
+    words_to_pieces,
 )
-from fairseq_syntax.model.neighbourhoods import RELATIONS, flat_relatives, word_means
+from fairseq_syntax.model.neighbourhoods import RELATIONS, line_relatives, word_grid, word_means
 from fairseq_syntax.model.options import option, read_options
 
 logger = logging.getLogger(__name__)
@@ -38,33 +34,27 @@ ALIGNMENTS = ("interpolate", "hard", "gaussian")
 
 @dataclass
 class BlockMemory:
-    """The dependency blocks of a batch. Words are flat over the batch; word W is none, with a key and value of zeros.
+    """The dependency blocks of a batch of B sentences, of which the longest has W words.
 
     Attributes:
-        words: keys and values of [W + 1, H]
-        position: from the decoder's state to the share of the source before the position, [N, H] to [N] float32
-        blocks: [W + 1, K] int64, the members of each word's block
-        bias: [W + 1, K], −inf in empty places
-        first, last: [N] int64 and float32, of each row's sentence the first word (flat) and the last (within it)
-        word_of_piece: [N, S] int64, flat word of each source token, −1 on ``</s>`` and padding
-        pieces: [W] int64, pieces of each word
-        guide: all words of each row's sentence, in a guided start
+        around: keys and values of the words, [N, W], and what a position among them is predicted by
+        first: [N] int64, for each row of the decoder the place of its sentence's first word in :attr:`blocks`
+        blocks: [B · W, R · W], for each word the −inf outside and 0 inside the R blocks that are read where the decoder
+            stands there
+        word: [N, S] int64, of each token its word within the sentence, W where it has none
+        share: [N, S] float32, one over the number of pieces of that word
     """
 
-    words: RowMemory
-    position: Callable[[Tensor], Tensor]
-    blocks: Tensor
-    bias: Tensor
+    around: PositionMemory
     first: Tensor
-    last: Tensor
-    word_of_piece: Tensor
-    pieces: Tensor
-    guide: Guide | None = None
+    blocks: Tensor
+    word: Tensor
+    share: Tensor
 
     def select(self, rows: Tensor) -> BlockMemory:
         """The memory of other rows; the blocks are shared."""
-        first, last, word_of_piece = (t.index_select(0, rows) for t in (self.first, self.last, self.word_of_piece))
-        return replace(self, first=first, last=last, word_of_piece=word_of_piece)
+        first, word, share = (t.index_select(0, rows) for t in (self.first, self.word, self.share))
+        return BlockMemory(self.around.select(rows), first, self.blocks, word, share)
 
 
 class BlockAttention(GuidedAttention):
@@ -91,88 +81,47 @@ class BlockAttention(GuidedAttention):
         guided_updates: int = 0,
         guide_weight: float = 1.0,
     ) -> None:
-        super().__init__(hidden_size, source_size, guided_updates, guide_weight)
-        self.block_size, self.alignment, self.sigma = block_size, alignment, sigma
-        self.position = PositionPredictor(hidden_size)
+        super().__init__(hidden_size, source_size, sigma, guided_updates, guide_weight)
+        self.block_size, self.alignment = block_size, alignment
 
     def remember(self, encoded: Encoded) -> BlockMemory:
-        syntax = encoded.parse
-        total = syntax.pieces.numel()
-        words = self.table(word_means(encoded.states, syntax))  # keys and values of [W + 1, H]
-        members, present = flat_relatives(syntax, self.block_size, RELATIONS)  # [W, K] each
-        # A sentence without words has a block of the empty word alone, so that its context is zero.
-        none = torch.full_like(members[:1], total) if total else members.new_full((1, members.size(1)), total)  # [1, K]
-        present = torch.cat((present, torch.arange(none.size(1), device=none.device)[None] == 0))  # [W + 1, K]
-        length = syntax.n_words  # [B]
-        first = torch.where(length > 0, exclusive_cumsum(length), total)  # [B]
-        return BlockMemory(
-            words,
-            self.position.for_loop(),
-            torch.cat((members, none)),
-            negative_infinity_at(~present, words.keys.shared),
-            first,
-            (length - 1).clamp(min=0).float(),
-            syntax.word_of_piece,
-            syntax.pieces,
-            self.whole_sentences(first, length, total, words.keys.shared),
-        )
-
-    @property
-    def guide_sigma(self) -> float:
-        return self.sigma
-
-    def whole_sentences(self, first: Tensor, length: Tensor, total: int, like: Tensor) -> Guide | None:
-        """All words of sentences that begin with word ``first`` and have ``length`` words, [N] int64, of ``total``."""
-        share = self.guided_share()
-        if not share:
-            return None
-        place = torch.arange(max(1, int(length.max())), device=length.device).expand(length.size(0), -1)  # [N, W']
-        # a sentence without words has the empty word, as its block has
-        absent = place >= length.clamp(min=1)[:, None]
-        members = (first[:, None] + place).masked_fill(absent, total)  # [N, W']
-        return Guide(members, place.float(), negative_infinity_at(absent, like), share)
-
-    def predict(self, hidden: Tensor, memory: BlockMemory) -> Tensor:
-        """Equation 8 over words from 0 on: ``p_t = (S − 1) · sigmoid(v' tanh(W_p h_t))``. [N, H] to [N] float32."""
-        return memory.last * memory.position(hidden)
-
-    def forward(self, hidden: Tensor, memory: BlockMemory, step: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        # R is the number of blocks that a row reads: 2 to interpolate, else 1.
-        position = self.predict(hidden, memory)  # [N]
-        factor: Tensor | None = None
-        if self.alignment == "interpolate":
-            below = position.detach().floor()
-            fraction = position - below
-            word = torch.stack((below, torch.minimum(below + 1, memory.last)), dim=1)  # [N, 2]
-            factor = torch.stack((1 - fraction, fraction), dim=1)[:, :, None]  # [N, 2, 1]
-        else:
-            word = position.detach().round()[:, None]  # [N, 1]
-        word = word.long() + memory.first[:, None]  # [N, R], flat
-        members = F.embedding(word, memory.blocks)  # [N, R, K]
-        bias = F.embedding(word, memory.bias)  # [N, R, K]
-        if self.alignment == "gaussian":
-            distance = members - memory.first[:, None, None] - position[:, None, None]  # [N, 1, K]
-            factor = gaussian_window(distance, self.sigma**2)  # [N, 1, K]
-        if memory.guide is not None:
-            memory.guide.positions.append(self.predict(hidden.detach(), memory))
-        elif self.alignment == "hard":
+        syntax, length = encoded.parse, encoded.parse.n_words  # [B]
+        states = F.embedding(word_grid(syntax), word_means(encoded.states, syntax))  # [B, W, E]
+        B, W, _ = states.shape
+        if self.alignment == "hard" and self.position is not None:
             # A gradient of zero for the predictor: processes that train together wait for one of every parameter.
-            hidden = hidden + 0 * position[:, None].type_as(hidden)
-        out, weights = self.attend(hidden, memory.words, members, bias, factor, memory.guide)  # [N, H]; [N, R, K]
-        return out, (members, weights)
+            states = states + 0 * self.position.score.weight.sum().type_as(states)
+        last = (length - 1).clamp(min=0)  # [B]
+        place = torch.arange(W, device=length.device)
+        # A sentence without words has one place, whose state is zero.
+        around = self.remember_positions(states, place > last[:, None], last.float())
+        members, present = line_relatives(syntax, self.block_size, RELATIONS)  # [B, W, K] each
+        present[:, :, 0] = True
+        blocks = torch.full((B, W, W + 1), float("-inf"), device=length.device, dtype=states.dtype)
+        blocks = blocks.scatter(2, members.masked_fill(~present, W), 0.0)[:, :, :W]
+        if self.alignment == "interpolate":
+            after = (place + 1).minimum(last[:, None])  # [B, W], the last word after itself
+            blocks = torch.cat((blocks, blocks.gather(1, after[:, :, None].expand(-1, -1, W))), dim=2)
+        word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, W)
+        return BlockMemory(around, syntax.rows * W, blocks.flatten(0, 1), word, syntax.of_word(1 / syntax.pieces, 0))
 
-    def over_source(self, reads: list[tuple[Tensor, Tensor]], memory: BlockMemory) -> Tensor:
-        """A word's weight is shared equally by its pieces; ``</s>`` has none."""
-        N = memory.first.numel()
-        total = memory.pieces.numel()
-        per_piece = F.pad(1 / memory.pieces, (0, 1))  # [W + 1]
-        piece = memory.word_of_piece.masked_fill(memory.word_of_piece < 0, total)  # [N, S]
-        steps = []
-        for members, weights in reads:
-            members, weights = members.view(N, -1), weights.view(N, -1)  # [N, R K]
-            over_words = weights.new_zeros(N, total + 1).scatter_add_(1, members, weights)  # [N, W + 1]
-            steps.append(over_words.gather(1, piece) * per_piece[piece])  # [N, S]
-        return torch.stack(steps, dim=1)
+    def weights(self, hidden: Tensor, position: Tensor, memory: BlockMemory, step: int) -> Tensor:  # type: ignore[override]
+        keys, where = memory.around.places.keys, position.detach()
+        word = where.long() if self.alignment == "interpolate" else where.round().long()  # [N]
+        bias = F.embedding(memory.first + word, memory.blocks)  # [N, R W]
+        if self.alignment == "interpolate":
+            bias = bias.view(len(hidden), 2, -1)  # of the words before and after the position
+            in_blocks = F.softmax(keys.dots(hidden)[:, None] + bias, dim=2, dtype=torch.float32)  # [N, 2, W]
+            fraction = position - word
+            return torch.bmm(torch.stack((1 - fraction, fraction), dim=1)[:, None], in_blocks).squeeze(1)
+        scores = keys.dots(hidden, plus=bias)  # [N, W]
+        if self.alignment == "hard":
+            return F.softmax(scores, dim=1, dtype=torch.float32)
+        factor, _ = LogGaussian.apply(memory.around.place, position, self.sigma)
+        return (F.log_softmax(scores, dim=1, dtype=torch.float32) + factor).exp()
+
+    def over_source(self, reads: list[Tensor], memory: BlockMemory) -> Tensor:
+        return words_to_pieces(torch.stack(reads, dim=1), memory.word, memory.share)
 
 
 @dataclass

@@ -124,15 +124,18 @@ class TwoEncoders(SyntaxLSTMEncoder):
 
 
 @dataclass
-class PairedMemory:
-    """The memories of the source states h^e and of the unit states d^e."""
+class PairedMemory(PaddedMemory):
+    """The memories of the source states h^e, in the first N rows, and of the unit states d^e, in the others.
 
-    words: PaddedMemory
-    units: PaddedMemory
+    Attributes:
+        of_hidden: of [2, H, H], W_h of either
+        mixture: [2, 2], ``(λ, 1 − λ)`` twice
+    """
 
-    def select(self, rows: Tensor) -> PairedMemory:
-        """The memory of other rows."""
-        return PairedMemory(self.words.select(rows), self.units.select(rows))
+    mixture: Tensor
+
+    def select(self, rows: Tensor) -> PaddedMemory:
+        return super().select(torch.cat((rows, rows + len(self.bias) // 2)))
 
 
 class PairedAttention(SourceAttention):
@@ -153,21 +156,25 @@ class PairedAttention(SourceAttention):
 
     def remember(self, encoded: Encoded) -> PairedMemory:
         assert encoded.second is not None  # its encoder has made it
-        units, syntax = encoded.second[0], encoded.syntax
-        assert syntax is not None  # its encoder has needed it
-        words = self.words.remember(encoded)
-        keys, values, of_hidden = self.units.project(units)
-        word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, len(units))
-        sentence = torch.arange(len(word), device=word.device)[:, None]
-        seen = [DeferredStates(F.pad(t, (0, 0, 0, 0, 0, 1))[word, sentence]) for t in (keys, values)]
-        return PairedMemory(words, PaddedMemory(seen[0], seen[1], DeferredLinear(of_hidden), words.bias))
+        units, syntax = F.pad(encoded.second[0], (0, 0, 0, 0, 0, 1)), encoded.parse
+        word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, len(units) - 1)
+        padding = encoded.padding.t()
+        pair = (
+            self.words.remember_places(encoded.states.transpose(0, 1), padding),
+            self.units.remember_places(units[word, syntax.rows[:, None]], padding),
+        )
+        keys, values, bias = (
+            torch.cat(part) for part in zip(*((m.keys.shared, m.values.shared, m.bias) for m in pair))
+        )
+        of_hidden = DeferredLinear(torch.stack([m.of_hidden.shared for m in pair]))
+        shares = [torch.full((2, 1), share, device=bias.device) for share in (self.weight, 1 - self.weight)]
+        return PairedMemory(DeferredStates(keys), DeferredStates(values), of_hidden, bias, torch.cat(shares, dim=1))
 
     def forward(self, hidden: Tensor, memory: PairedMemory, step: int) -> tuple[Tensor, Tensor]:
-        of_words, of_units = hidden.chunk(2)
-        weights = self.weight * self.words.weights(of_words, memory.words)
-        weights = weights + (1 - self.weight) * self.units.weights(of_units, memory.units)
-        out = self.words.read(weights, of_words, memory.words), self.units.read(weights, of_units, memory.units)
-        return torch.cat(out), weights
+        own = F.softmax(memory.keys.dots(hidden, plus=memory.bias), dim=1, dtype=torch.float32)  # [2N, S]
+        weights = (memory.mixture @ own.view(2, -1)).view_as(own)  # the same in both halves
+        of_hidden = memory.of_hidden(hidden.view(2, -1, hidden.size(1))).view_as(hidden)
+        return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights[: len(own) // 2]
 
     def over_source(self, reads: list[Tensor], memory: PairedMemory) -> Tensor:
         return torch.stack(reads, dim=1)

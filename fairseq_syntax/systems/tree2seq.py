@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
-from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory
+from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, words_to_pieces
 from fairseq_syntax.model.neighbourhoods import word_grid, word_means
 from fairseq_syntax.model.options import SystemConfig, option, read_options
 from fairseq_syntax.model.trees import Forest
@@ -161,43 +161,36 @@ def _means(states: Tensor, line: Tensor, lines: int) -> Tensor:
 
 
 @dataclass
-class TreeMemory:
-    """The memory of tokens and nodes.
+class TreeMemory(PaddedMemory):
+    """The memory of tokens and, after them, nodes.
 
     Attributes:
-        places: of the tokens, and after them the nodes
-        word: [N, S] int64, the word of each token within its line, and the number of columns for nodes where there is
-            none
+        word: [N, S] int64, of each token its word within the line; the number of columns for nodes where it has none
         share: [N, S], one over the number of pieces of that word
     """
 
-    places: PaddedMemory
     word: Tensor
     share: Tensor
 
     def select(self, rows: Tensor) -> TreeMemory:
-        """The memory of other rows."""
-        return TreeMemory(self.places.select(rows), self.word.index_select(0, rows), self.share.index_select(0, rows))
+        word, share = self.word.index_select(0, rows), self.share.index_select(0, rows)
+        return replace(cast(TreeMemory, super().select(rows)), word=word, share=share)
 
 
 class TreeAttention(GlobalAttention):
     """Attention over tokens and nodes together, with one softmax and the same weights for both."""
 
-    def remember(self, encoded: Encoded) -> TreeMemory:  # type: ignore[override]
+    def remember(self, encoded: Encoded) -> TreeMemory:
         syntax = encoded.parse
         nodes = encoded.states.size(0) - syntax.size[1]
         word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, nodes)
-        return TreeMemory(super().remember(encoded), word, syntax.of_word(1 / syntax.pieces, 0))
+        return TreeMemory(**vars(super().remember(encoded)), word=word, share=syntax.of_word(1 / syntax.pieces, 0))
 
-    def forward(self, hidden: Tensor, memory: TreeMemory, step: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return super().forward(hidden, memory.places, step)
-
-    def over_source(self, reads: list[Tensor], memory: TreeMemory) -> Tensor:  # type: ignore[override]
+    def over_source(self, reads: list[Tensor], memory: TreeMemory) -> Tensor:
         """A node's weight is shared equally by the pieces of its word."""
         weights = torch.stack(reads, dim=1)
         tokens, nodes = weights.split((memory.word.size(1), weights.size(2) - memory.word.size(1)), dim=2)
-        word = memory.word[:, None].expand_as(tokens)
-        return tokens + F.pad(nodes, (0, 1)).gather(2, word) * memory.share[:, None]
+        return tokens + words_to_pieces(nodes, memory.word, memory.share)
 
 
 @dataclass

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from lstm_models import check_same_in_any_batch, check_search, empty_line, lines, model, net_input
 from random_parses import EOS, PAD, Line, batch, flat, pad, random_line, random_tree
 
-from fairseq_syntax.model import loop_gradients
-from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredRows, DeferredStates
+from fairseq_syntax.model.loop_gradients import DeferredLinear, DeferredStates
 from fairseq_syntax.model.lstm import SyntaxLSTMModel
 from fairseq_syntax.model.lstm_attention import GlobalAttention
 from fairseq_syntax.model.neighbourhoods import RELATIONS, flat_relatives, relatives, word_means
@@ -111,38 +110,30 @@ def test_word_means_against_loops(left):
 # -- gradients of a loop ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["linear", "rows", "rows, as on a GPU", "states"])
-def test_deferred_gradients_are_those_of_the_plain_operations(kind, monkeypatch):
-    if kind == "rows, as on a GPU":
-        monkeypatch.setattr(loop_gradients, "_sum_into_rows_on_cpu", loop_gradients._sum_into_rows)
-        kind = "rows"
+@pytest.mark.parametrize("kind", ["linear", "linears", "states"])
+def test_deferred_gradients_are_those_of_the_plain_operations(kind):
     g = torch.Generator().manual_seed(1)
 
     def rand(*size):
         return torch.randn(size, generator=g, dtype=torch.float64)
 
-    shared = {"linear": rand(5, 4), "rows": rand(9, 4), "states": rand(3, 6, 4)}[kind].requires_grad_()
-    start = rand(3, 4).requires_grad_()
-    members = [torch.randint(0, 9, (3, width), generator=g) for width in (2, 1, 3, 2)]
+    shared = {"linear": rand(5, 4), "linears": rand(2, 5, 4), "states": rand(3, 6, 4)}[kind].requires_grad_()
+    start = rand(2, 3, 4).requires_grad_() if kind == "linears" else rand(3, 4).requires_grad_()
+    more = rand(3, 6), rand(3, 4)
 
     def loop(deferred: bool) -> torch.Tensor:
         x = start
-        if kind == "linear":
-            f = DeferredLinear(shared) if deferred else lambda x: x @ shared.t()
+        if kind != "states":
+            f = DeferredLinear(shared) if deferred else lambda x: torch.einsum("...ni,...oi->...no", x, shared)
             for _ in range(4):
-                x = torch.tanh(f(x))[:, :4] + x
-        elif kind == "rows":
-            d = DeferredRows(shared)
-            for m in members:
-                w = d.dots(x, m) if deferred else (shared[m] * x[:, None]).sum(2)
-                w = w.softmax(1)
-                x = x + (d.sums(w, m) if deferred else (shared[m] * w[:, :, None]).sum(1))
+                x = torch.tanh(f(x))[..., :4] + x
         else:
             d = DeferredStates(shared)
-            for _ in range(4):
-                w = d.dots(x) if deferred else (shared * x[:, None]).sum(2)
+            for plus, also in ((None, None), (x @ start.t() @ more[0], x), more, (None, None)):
+                w = d.dots(x, plus) if deferred else (shared * x[:, None]).sum(2) + (0 if plus is None else plus)
                 w = w.softmax(1)
-                x = x + (d.sums(w) if deferred else (shared * w[:, :, None]).sum(1))
+                y = d.sums(w, also) if deferred else (shared * w[:, :, None]).sum(1) + (0 if also is None else also)
+                x = x + y
         return (x**2).sum()
 
     plain, ours = loop(False), loop(True)
@@ -162,7 +153,7 @@ def test_a_shared_tensor_may_also_be_used_otherwise():
     torch.testing.assert_close(grad, torch.ones(3, 1, dtype=torch.float64) * x.sum(0) + 1)
 
 
-@pytest.mark.parametrize("kind", [DeferredLinear, DeferredRows, DeferredStates])
+@pytest.mark.parametrize("kind", [DeferredLinear, DeferredStates])
 def test_nothing_waits_for_pythons_collector(kind):
     """Else the states of updates would pile up, most of all on a GPU, of whose memory the collector knows nothing."""
     gc.collect()
@@ -338,11 +329,11 @@ def test_predicted_positions_follow_the_alignment(alignment, follows):
         inputs, target = copying(32)
         seen = []
         attention = m.decoder.attention
-        predict = attention.predict
-        attention.predict = lambda hidden, memory: seen.append(predict(hidden, memory)) or seen[-1]
+        weights = attention.weights
+        attention.weights = lambda hidden, position, *rest: seen.append(position) or weights(hidden, position, *rest)
         with torch.no_grad():
             m(**inputs)
-        attention.predict = predict
+        attention.weights = weights
         away = (torch.stack(seen, dim=1) - torch.arange(len(seen))).abs()
         return away[target > EOS].mean().item()
 

@@ -31,18 +31,7 @@ KERNELS = {
     "lasyn": 1.05,
     "lasyn (K = 2)": 1.05,
     "pascal + supervised_heads + lasyn": 1.10,
-    # The attention of these reads a few rows of a table, step by step, in several operations.
-    "dlaa (interpolate)": 1.48,
-    "dlaa (hard)": 1.37,
-    "dlaa (gaussian)": 1.60,
-    "local-m": 1.21,
-    "local-p": 1.66,
-    # A second stream of the decoder, or a second and third encoder: their steps come beside the plain model's.
-    "sdrnmt1": 1.05,
-    "sdrnmt2": 1.57,
-    "senmt": 1.32,
-    "tree2seq": 1.26,
-    "gcn (lstm)": 1.05,
+    **{row: 1.0 for row in ways.LSTMS if row != "lstm"},
 }
 
 

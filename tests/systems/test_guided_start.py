@@ -93,21 +93,11 @@ def test_a_step_and_its_loss_against_loops(kind, updates):
             predictor = attention.position
             p = span * torch.sigmoid(predictor.score.weight[0] @ torch.tanh(predictor.hidden_proj.weight @ h))
             context = sum(weight * state for weight, state in zip(weights, places))
-            members, mine = own[step][0][b].flatten(), own[step][1][b].flatten()
-            if kind == "local-p":
-                table = encoded.states.transpose(0, 1).flatten(0, 1)
-            else:
-                every = [
-                    encoded.states[[i for i, of in enumerate(l.word_of_piece) if of == w], j].mean(0)
-                    for j, l in enumerate(ls)
-                    for w in range(len(l.pieces))
-                ]
-                table = torch.stack([*every, torch.zeros(16)])
-            local = (mine[:, None] * table[members]).sum(0)
+            local = sum(weight * state for weight, state in zip(own[step][b], places))
             expected = torch.tanh(W_c @ torch.cat((share * context + (1 - share) * local, h)))
             torch.testing.assert_close(outs[step][b], expected, atol=1e-5, rtol=1e-4)
             if real[b, step]:
-                total += sum(w * (s - p) ** 2 for s, w in enumerate(weights)) / (2 * attention.guide_sigma**2)
+                total += sum(w * (s - p) ** 2 for s, w in enumerate(weights)) / (2 * attention.sigma**2)
                 count += 1
     torch.testing.assert_close(loss.nll, torch.as_tensor(total), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(loss.loss, 0.5 * loss.nll)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from lstm_models import check_same_in_any_batch, check_search, empty_line, lines, model, net_input
 
+from fairseq_syntax.model.lstm_attention import LogGaussian
 from fairseq_syntax.systems.local_attention import KINDS, LocalAttentionModel
 
 
@@ -70,3 +71,11 @@ def test_no_parse_is_needed():
     with_parse = m(**inputs)
     inputs.pop("src_syntax")
     torch.testing.assert_close(m(**inputs), with_parse)
+
+
+def test_the_gaussians_gradient():
+    place, position = torch.arange(7), torch.tensor([0.3, 2.0, 5.9], dtype=torch.float64, requires_grad=True)
+    factor, square = LogGaussian.apply(place, position, 1.5)
+    torch.testing.assert_close(factor.exp(), (-((place - position[:, None]) ** 2) / (2 * 1.5**2)).exp())
+    assert not square.requires_grad
+    assert torch.autograd.gradcheck(lambda p: LogGaussian.apply(place, p, 1.5)[0], position)
