@@ -36,6 +36,12 @@ def pytest_runtest_setup(item):
         pytest.skip(why)
 
 
+def pytest_collection_modifyitems(items):
+    """Modules with slow tests come first: those that are left at the end are quick, and keep all processes busy."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
 import_module("fairseq_cli.train")  # sets up logging: in a test it would be to a stream that is closed after it
 

@@ -1,6 +1,7 @@
 """The installed commands, run in forks of a process that has imported fairseq: that takes longer than what they do.
 
-What a command sees is its own: arguments, streams, folder, environment, and the plugin, which is loaded as ever.
+What a command sees is its own: arguments, streams, folder, environment, and the plugin, which is loaded as ever. The
+commands that a command starts itself, as ``run`` does by ``python -m``, are forks, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ from pathlib import Path
 
 _COMMAND = """#!{python} -ES
 import json, os, socket, sys
+if os.path.basename(sys.argv[0]) == "python":
+    arguments = sys.argv[1:]
+    while sys.argv[0] in arguments:  # the lines before it end a command with whoever started it
+        del arguments[: arguments.index(sys.argv[0]) + 1]
+    program = arguments[1].replace("_cli.", "-").replace("_", "-") if arguments[:1] == ["-m"] else ""
+    if program not in {names}:
+        os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+    sys.argv = [program, *arguments[2:]]
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
 socket.send_fds(server, [json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode() + b"\\n"], [0, 1, 2])
@@ -51,9 +60,9 @@ def _run(argv: list[str], folder: str, environment: dict[str, str]) -> int:
 
 
 def _serve(address: str) -> None:
-    import fairseq.criterions
-    import fairseq.models
-    import fairseq.tasks  # noqa: F401
+    for name in ("criterions", "models", "tasks"):
+        import_module(f"fairseq.{name}")
+    import_module("torch._dynamo")  # as PyTorch does where an optimizer is made
 
     logging.getLogger().handlers.clear()  # of these imports; a command sets up its own
     server = socket.socket(socket.AF_UNIX)
@@ -69,6 +78,7 @@ def _serve(address: str) -> None:
             connection.close()
             continue
         server.close()
+        sys.executable = str(Path(address).with_name("commands") / "python")
         message, streams, *_ = socket.recv_fds(connection, 1 << 16, 3)
         while not message.endswith(b"\n"):
             message += connection.recv(1 << 16)
@@ -86,8 +96,9 @@ def warm_commands(folder: Path) -> Iterator[Path]:
     commands = folder / "commands"
     commands.mkdir()
     address = str(folder / "socket")
-    for name in _NAMES:
-        (commands / name).write_text(_COMMAND.format(python=sys.executable, address=address), encoding="utf-8")
+    command = _COMMAND.format(python=sys.executable, address=address, names=_NAMES)
+    for name in (*_NAMES, "python"):
+        (commands / name).write_text(command, encoding="utf-8")
         (commands / name).chmod(0o755)
     server = subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE, text=True)
     try:

@@ -136,7 +136,7 @@ def _train(data, folder, arch, *more):
     argv += ["--optimizer", "adam", "--lr", "0.01", "--save-dir", str(folder), "--no-epoch-checkpoints", *more]
     layers = ["2", "1"] if "transformer" in arch else ["1", "1"]
     argv += ["--encoder-layers", layers[0], "--decoder-layers", layers[1], "--max-target-positions", "40"]
-    argv += ["--log-format", "none"]
+    argv += ["--log-format", "none", "--num-workers", "0"]
     parser = options.get_training_parser()
     train.main(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv)))
     return folder / "checkpoint_last.pt"  # fairseq remembers the best of an earlier model of the same process

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -98,25 +99,30 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text("utf-8"), re.M | re.S)
 
 
-def run_blocks(folder: Path, commands: list[str], warm: Path) -> str:
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with warm_commands(tmp_path_factory.mktemp("warm")) as folder:
+        yield folder
+
+
+def run_blocks(folder: Path, commands: list[str], programs: Path) -> str:
     """Runs blocks of a page as one script in a folder; what they print."""
-    with warm_commands(warm) as programs:
-        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-        command = ["bash", "-c", "set -euo pipefail\n" + "\n".join(commands)]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    command = ["bash", "-c", "set -euo pipefail\n" + "\n".join(commands)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def steps(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder in which the blocks of step-by-step.md were run, and what they printed."""
     folder = tmp_path_factory.mktemp("steps")
     (folder / "examples").symlink_to(ROOT / "examples")
     commands = blocks("step-by-step.md", "bash")
     assert len(commands) > 8
-    return folder, run_blocks(folder, commands, tmp_path_factory.mktemp("warm"))
+    return folder, run_blocks(folder, commands, programs)
 
 
 @pytest.mark.slow
@@ -152,7 +158,7 @@ train: {max-update: 4, total-num-update: 4, warmup-updates: 1}
 
 
 @pytest.mark.slow
-def test_the_tutorial_runs(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_tutorial_runs(programs: Path, tmp_path: Path) -> None:
     """On a small text, with a parser that needs no models."""
     text = ["toy", "--train", "200", "--valid", "10", "--test", "20"]
     subprocess.run([sys.executable, ROOT / "examples/toy/generate.py", "--output", *text], cwd=tmp_path, check=True)
@@ -171,7 +177,7 @@ def test_the_tutorial_runs(tmp_path: Path, tmp_path_factory: pytest.TempPathFact
         f"python change.py {asked}",
         last,
     ]
-    run_blocks(tmp_path, commands, tmp_path_factory.mktemp("warm"))
+    run_blocks(tmp_path, commands, programs)
     report = (tmp_path / "runs/recipe/report.md").read_text("utf-8")
     assert "supervised_heads.linear" in report and (tmp_path / "page.html").stat().st_size > 0
 

@@ -110,6 +110,7 @@ def test_importing_the_package_only_defines():
     assert loaded_by("import fairseq_syntax") == set()
 
 
+@pytest.mark.slow
 def test_user_dir_loads_the_plugin_alone(plugin):
     """Parsers, alignment and everything above the plugin wait until they are used."""
     assert "tasks.syntax_translation" in plugin and "systems.pascal" in plugin

@@ -92,6 +92,7 @@ def scores(folder: Path) -> str:
     return (folder / "report.md").read_text("utf-8").partition("## Wall time")[0].partition("## Scores")[2]
 
 
+@pytest.mark.slow
 def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
     work, made = run(recipe)
     assert {"corpus", "filter", "parse train.en", "control random", "train base/1", "train other/2"} <= set(made)

@@ -13,10 +13,8 @@ from types import SimpleNamespace
 
 import chain_parser
 import pytest
-from fairseq_cli import preprocess, train, validate
-from toy_data import logged
+from toy_data import fairseq, logged
 
-import fairseq_syntax
 from fairseq_syntax import cli
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, format_conllu, read_conllu, text_of, write_conllu
 from fairseq_syntax.corpus.parsing.base import ParserOptions
@@ -27,7 +25,6 @@ from fairseq_syntax.use import parent_head, translator
 from fairseq_syntax.use.translator import Translation
 
 pytestmark = pytest.mark.slow
-USER_DIR = next(iter(fairseq_syntax.__path__))
 NOUNS, VERBS = ["cat", "dog", "bird", "horse", "lion"], ["sees", "likes", "hears"]
 
 
@@ -83,23 +80,18 @@ def corpus(tmp_path_factory):
         files = [str(root / f"{split}{suffix}") for split in ("train", "valid", "test")]
         assert cli.main([*segment, size, "--lang", lang, "--input", *files]) == 0
     prefixes = [x for s in ("train", "valid", "test") for x in (f"--{s}pref", str(root / "seg" / s))]
-    fairseq(preprocess, "--user-dir", USER_DIR, "--task", "syntax_translation", "-s", "en", "-t", "de", *prefixes,
+    fairseq("preprocess", "--task", "syntax_translation", "-s", "en", "-t", "de", *prefixes,
             "--destdir", str(root / "bin"))  # fmt: skip
     return root
-
-
-def fairseq(module, *arguments):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fairseq", *map(str, arguments)])
-        module.cli_main()
 
 
 def train_model(corpus, name, *options, updates=250):
     size = ["--encoder-layers", 2, "--decoder-layers", 1, "--encoder-embed-dim", 48, "--encoder-ffn-embed-dim", 64]
     size += ["--encoder-attention-heads", 4, "--decoder-attention-heads", 4, "--dropout", 0]
     how = ["--optimizer", "adam", "--lr", "4e-3", "--max-tokens", 1200, "--max-update", updates, "--cpu", "--seed", 1]
+    how += ["--num-workers", 0]
     how += ["--no-epoch-checkpoints", "--no-last-checkpoints", "--disable-validation", "--label-smoothing", 0.1]
-    fairseq(train, corpus / "bin", "--user-dir", USER_DIR, "--task", "syntax_translation", *size, *how,
+    fairseq("train", corpus / "bin", "--task", "syntax_translation", *size, *how,
             "--save-dir", corpus / name, "--save-interval-updates", updates, *options)  # fmt: skip
     return next((corpus / name).glob(f"checkpoint_*_{updates}.pt"))
 
@@ -148,7 +140,7 @@ def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options
     assert empty.words == [] and single.heads == [0]
 
     with logged("fairseq.logging.progress_bar") as log:
-        fairseq(validate, corpus / "bin", "--user-dir", USER_DIR, "--task", "syntax_translation", "--valid-subset",
+        fairseq("validate", corpus / "bin", "--task", "syntax_translation", "--valid-subset",
                 "valid", "--path", checkpoint, "--cpu", "--batch-size", 20)  # fmt: skip
     messages = log.getvalue()
     if name == "heads":
