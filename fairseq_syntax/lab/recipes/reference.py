@@ -25,12 +25,12 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipe-keys.md"
 _HEAD = """\
 # Recipes: the keys of the YAML file
 
-Made from the schema (`fairseq_syntax/lab/recipes/schema.py`); `fairseq-syntax run --keys` prints it.
+This reference lists all keys of a recipe. It is generated from `fairseq_syntax/lab/recipes/schema.py`; `fairseq-syntax
+run --keys` prints it.
 
-Paths are as seen from the recipe's folder; `~` and `$NAME` are filled in. Options of fairseq are written without their
-dashes: `lr: 0.001`, `amp: true`. `extends: OTHER.yaml` takes over what another recipe of the same folder says, key by
-key, but for its `name`, `about`, `folder`, `page` and `kept`; `systems` and lists are replaced as a whole, and `null`
-takes nothing over."""
+Paths are relative to the recipe's folder; `~` and `$NAME` are expanded. Options of fairseq are written without dashes:
+`lr: 0.001`, `amp: true`. `extends: OTHER.yaml` inherits the keys of another recipe in the same folder, except `name`,
+`about`, `folder`, `page` and `kept`. `systems` and lists are replaced as a whole, and `null` inherits nothing."""
 
 
 def page() -> str:

@@ -45,50 +45,51 @@ class Section(BaseModel):
 
 
 class Filter(Section):
-    """Which pairs of the training data stay. Pairs that are empty on one side never do."""
+    """Filters for training pairs. Pairs with an empty side are always removed."""
 
-    min_length: int = Field(1, ge=1, description="fewest tokens of a side")
-    max_length: int | None = Field(None, ge=1, description="most tokens of a side")
-    max_ratio: float | None = Field(None, ge=1, description="longest side over the shorter one")
-    characters: bool = Field(False, description="lengths are of characters: for scripts without spaces")
-    languages: bool = Field(False, description="remove pairs that are in other languages (pip install '.[filter]')")
+    min_length: int = Field(1, ge=1, description="minimum number of tokens per side")
+    max_length: int | None = Field(None, ge=1, description="maximum number of tokens per side")
+    max_ratio: float | None = Field(None, ge=1, description="maximum ratio of the longer side to the shorter side")
+    characters: bool = Field(False, description="count characters instead of tokens, for scripts without spaces")
+    languages: bool = Field(False, description="remove pairs in other languages (pip install '.[filter]')")
 
 
 class Subset(Section):
-    """A random part of the training data, drawn before it is filtered."""
+    """A random subset of the training data, drawn before filtering."""
 
-    pairs: int = Field(ge=1, description="how many")
-    seed: int = Field(1, description="of the draw")
+    pairs: int = Field(ge=1, description="number of pairs")
+    seed: int = Field(1, description="random seed")
 
 
 class Corpus(Section):
     """The parallel text.
 
     Each split is a prefix (``corpus/train`` for corpus/train.en and corpus/train.de), a list of the two files, or a
-    ``.tsv`` file with the source before the tab; all may be ``.gz``. A named reader gives all splits itself.
+    ``.tsv`` file with the source before the tab; all may be ``.gz``. A reader provides all splits.
     """
 
-    source: Name = Field(description="language of the source, as in the names of files")
-    target: Name = Field(description="language of the target")
-    train: Texts = Field([], description="training data: prefix, the two files, or a .tsv file")
+    source: Name = Field(description="source language, as in the file names")
+    target: Name = Field(description="target language")
+    train: Texts = Field([], description="training data: a prefix, two files, or a .tsv file")
     valid: Texts = Field([], description="validation data, likewise")
     tests: dict[Name, Texts] = Field(
         {},
-        description="test sets by name, likewise; with a reader: names of its splits, `t16: test_2016_flickr`",
+        description="test sets by name, likewise; with a reader, its split names, such as `t16: test_2016_flickr`",
     )
-    references: dict[Name, int] = Field({}, description="of tests with several: PREFIX.de, PREFIX.de.1, …: how many")
+    references: dict[Name, int] = Field(
+        {}, description="number of references of a test set, in PREFIX.de, PREFIX.de.1, …"
+    )
     reader: str | None = Field(
-        None, description="a corpus with files of its own format: a reader of fairseq_syntax/corpus/readers by name"
+        None,
+        description="reader for another format: its name in fairseq_syntax/corpus/readers, or a Python file",
     )
-    data: str | None = Field(None, description="the folder with the reader's files; --data replaces it")
-    options: dict[str, Any] = Field({}, description="the reader's options, such as years or names of its test sets")
-    download: bool = Field(False, description="fetch what is missing from `data`, where the reader knows how")
-    words: dict[Name, str] = Field(
-        {}, description="by language: a program that puts spaces between words, such as `mecab -Owakati`"
-    )
-    subset: Subset | None = Field(None, description="a random part of the training data")
-    first: int | None = Field(None, ge=1, description="only the first N pairs of valid and the test sets")
-    filter: Filter = Field(Filter(), description="what stays of the training data")
+    data: str | None = Field(None, description="folder with the reader's files; overridden by --data")
+    options: dict[str, Any] = Field({}, description="options of the reader, such as years or test set names")
+    download: bool = Field(False, description="download missing files into `data`, if the reader supports it")
+    words: dict[Name, str] = Field({}, description="word segmenter for a language, such as `mecab -Owakati`")
+    subset: Subset | None = Field(None, description="use a random subset of the training data")
+    first: int | None = Field(None, ge=1, description="use only the first N pairs of valid and the test sets")
+    filter: Filter = Field(Filter(), description="filters for the training data")
 
     @model_validator(mode="after")
     def _one_way(self) -> Corpus:
@@ -117,31 +118,36 @@ class Corpus(Section):
 class ParseSide(Section):
     """How one side is parsed."""
 
-    parser: str = Field("stanza", description="stanza, supar, or a module of yours")
-    models: str | None = Field(None, description="folder with the parser's models; default: the parser's own place")
+    parser: str = Field("stanza", description="stanza, supar, or your own module")
+    models: str | None = Field(
+        None, description="folder with the parser's models (default: the parser's standard location)"
+    )
     files: str | None = Field(
         None,
-        description="a parse that exists, with {split} in its name for train, valid and the tests; not with a subset",
+        description="existing parses; {split} in the name stands for train, valid and the tests; not with a subset",
     )
     distributions: bool = Field(False, description="keep the parser's probabilities (for LDD)")
-    min_prob: float | None = Field(None, gt=0, lt=1, description="least probability kept (default: 0.01)")
-    structured: bool = Field(False, description="arc marginals over trees in place of a softmax for each word")
+    min_prob: float | None = Field(None, gt=0, lt=1, description="minimum probability of a stored arc (default: 0.01)")
+    structured: bool = Field(False, description="use arc marginals over trees instead of a softmax for each word")
     tokenizer: Literal["auto", "stanza", "spacy", "basic", "spaces"] = Field(
-        "auto", description="auto: the parser's own, else the basic one; spaces: the text is tokenized already"
+        "auto",
+        description="auto: the parser's own if it has one, otherwise basic; spaces: the text is already tokenized",
     )
-    split_sentences: bool = Field(False, description="a line may hold several sentences")
-    max_words: int | None = Field(None, ge=1, description="longest sentence; longer ones are parsed in parts")
+    split_sentences: bool = Field(False, description="split lines that contain several sentences")
+    max_words: int | None = Field(
+        None, ge=1, description="maximum sentence length; longer sentences are parsed in parts"
+    )
 
 
 class Control(Section):
-    """A parse of the same form with less, or nothing, of its syntax: `fairseq-syntax control`."""
+    """A control parse, with the same form but less or no syntax: `fairseq-syntax control`."""
 
     model_config = ConfigDict(extra="forbid")
-    make: Texts = Field(description="linear, right, flat, random, …; several are applied one after the other")
-    seed: int = Field(1, description="of what is random in it")
-    wrong_arcs: float | None = Field(None, ge=0, le=1, description="of damaged: the share of arcs to replace")
-    temperature: float | None = Field(None, gt=0, description="of sharpened and flattened")
-    about: str = Field("", description="what it is, in words, for the report")
+    make: Texts = Field(description="linear, right, flat, random, …; several are applied in order")
+    seed: int = Field(1, description="random seed")
+    wrong_arcs: float | None = Field(None, ge=0, le=1, description="for damaged: the share of arcs to replace")
+    temperature: float | None = Field(None, gt=0, description="for sharpened and flattened")
+    about: str = Field("", description="description for the report")
 
 
 def _controls(value: Any) -> Any:
@@ -152,66 +158,68 @@ def _controls(value: Any) -> Any:
 
 
 class Parse(Section):
-    """Which sides are parsed, and by what."""
+    """Which sides are parsed, and how."""
 
-    source: ParseSide | None = Field(None, description="the source; left out: it is not parsed")
-    target: ParseSide | None = Field(None, description="the target, for LaSyn's tags and DBSA's decoder")
+    source: ParseSide | None = Field(None, description="the source side; omit it to leave it unparsed")
+    target: ParseSide | None = Field(None, description="the target side, for LaSyn's tags and DBSA's decoder")
     controls: Annotated[dict[Name, Control], BeforeValidator(_controls)] = Field(
-        {}, description="control parses by name, for systems that say `parse: NAME`"
+        {}, description="control parses by name, for systems with `parse: NAME`"
     )
 
 
 class Pieces(Section):
-    """The vocabulary: how words are cut into pieces."""
+    """The vocabulary: how words are split into pieces."""
 
     method: Literal["sentencepiece", "subword_nmt", "words"] = Field(
-        "sentencepiece", description="words: whole words, and <unk> for rare ones"
+        "sentencepiece", description="words: whole words, with <unk> for rare words"
     )
     size: int | dict[Name, int] | None = Field(
-        None, description="of the vocabulary, of both languages or by language (default: 8000 pieces; of words all)"
+        None, description="vocabulary size, for both languages or by language (default: 8000 pieces, or all words)"
     )
-    model_type: Literal["unigram", "bpe"] = Field("unigram", description="of sentencepiece")
-    character_coverage: dict[Name, float] = Field({}, description="of sentencepiece, by language")
+    model_type: Literal["unigram", "bpe"] = Field("unigram", description="model type of sentencepiece")
+    character_coverage: dict[Name, float] = Field({}, description="character coverage of sentencepiece, by language")
     models: dict[Name, str] = Field(
-        {}, description="by language: segmentation.LANG.json of other pieces, in place of a model trained here"
+        {}, description="existing segmentation.LANG.json by language, instead of training a model"
     )
-    joint: bool = Field(False, description="one model and one dictionary for both languages")
-    threshold: int = Field(0, ge=0, description="words or pieces seen fewer times in training become <unk>")
-    train_lines: int = Field(0, ge=0, description="train the model on so many lines drawn at random; 0: all")
+    joint: bool = Field(False, description="use one model and one dictionary for both languages")
+    threshold: int = Field(0, ge=0, description="replace words or pieces with fewer occurrences in training by <unk>")
+    train_lines: int = Field(0, ge=0, description="train the model on this number of random lines; 0: all")
 
 
 class System(Section):
-    """A model: one row of the table. It says what differs from `size`, `train` and `translate` of the recipe."""
+    """A model: one row of the table. Its keys override `size`, `train` and `translate` of the recipe."""
 
-    like: str | None = Field(None, description="another system, of which this one says what differs")
+    like: str | None = Field(None, description="name of another system to inherit from")
     arch: str | None = Field(None, description="--arch")
-    options: Options = Field({}, description="the system's options, such as pascal-heads")
-    size: Options = Field({}, description="more of `size`")
-    train: Options = Field({}, description="more of `train`")
-    translate: Options = Field({}, description="more of `translate`")
-    parse: str = Field("parse", description="the parse of its data: `parse`, or the name of a control")
-    data: str | None = Field(None, description="binarized data made by a command of the recipe; {run} is its folder")
-    seeds: Seeds | None = Field(None, description="where they are not those of the recipe")
-    about: str = Field("", description="what it is, in words, for the report")
+    options: Options = Field({}, description="options of the system, such as pascal-heads")
+    size: Options = Field({}, description="additional `size` options")
+    train: Options = Field({}, description="additional `train` options")
+    translate: Options = Field({}, description="additional `translate` options")
+    parse: str = Field("parse", description="parse to use: `parse`, or the name of a control")
+    data: str | None = Field(
+        None, description="binarized data made by a command of the recipe; {run} is the run's folder"
+    )
+    seeds: Seeds | None = Field(None, description="seeds, if different from the recipe's")
+    about: str = Field("", description="description for the report")
 
 
 class Variant(Section):
-    """Another translation of the tests by the same models: a table of its own."""
+    """Another translation of the tests with the same models, in a separate table."""
 
-    systems: list[str] | None = Field(None, description="which (default: all)")
-    baseline: str | None = Field(None, description="the system to compare with (default: that of `score`)")
-    without_parse: bool = Field(False, description="translate the text alone, as where no parser is at hand")
-    options: Options = Field({}, description="more options of fairseq-generate")
+    systems: list[str] | None = Field(None, description="systems to include (default: all)")
+    baseline: str | None = Field(None, description="baseline system (default: that of `score`)")
+    without_parse: bool = Field(False, description="translate the text without its parse")
+    options: Options = Field({}, description="additional options of fairseq-generate")
 
 
 class Translate(Section):
-    """How the tests are translated; any other key is an option of fairseq-generate, such as `beam: 5`."""
+    """How the tests are translated. Any other key is an option of fairseq-generate, such as `beam: 5`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Scalar | list[Scalar] | None]
 
-    checkpoint: Literal["best", "last"] = Field("best", description="best on the validation data, or the last one")
-    variants: dict[Name, Variant] = Field({}, description="further translations, each with a table of its own")
+    checkpoint: Literal["best", "last"] = Field("best", description="best on validation data, or last")
+    variants: dict[Name, Variant] = Field({}, description="further translations, each in a separate table")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -220,76 +228,78 @@ class Translate(Section):
 
 
 class Shares(Section):
-    """How much of each gain is syntax: SYSTEM against SYSTEM.CONTROL, the same system on a control parse."""
+    """How much of each gain is due to syntax: SYSTEM is compared with SYSTEM.CONTROL, trained on a control parse."""
 
     controls: list[str] = Field(min_length=1, description="names of the controls")
-    by: list[str] = Field([], description="also in intervals of these properties of the parse")
+    by: list[str] = Field([], description="also by intervals of these properties of the parse")
 
 
 class Value(Section):
-    """A number of each run, from a JSON file that a command wrote."""
+    """A number for each run, from a JSON file written by a command."""
 
-    file: str = Field(description="the file; {run} is the run's folder")
-    key: str = Field(description="where the number stands in it: a.b.0")
-    systems: list[str] | None = Field(None, description="which (default: all)")
+    file: str = Field(description="the JSON file; {run} is the run's folder")
+    key: str = Field(description="path to the number in the file: a.b.0")
+    systems: list[str] | None = Field(None, description="systems to include (default: all)")
 
 
 class Score(Section):
-    """What is measured, and compared with what."""
+    """What is measured and compared."""
 
-    metrics: list[Metric] = Field(["bleu", "chrf"], min_length=1, description="the first one is the table's")
+    metrics: list[Metric] = Field(["bleu", "chrf"], min_length=1, description="the main table shows the first")
     tokenize: str | None = Field(
         None,
-        description="sacrebleu's tokenizer; default: zh for Chinese, ja-mecab, ko-mecab, char for Thai and others "
-        "without spaces, else 13a",
+        description="sacrebleu's tokenizer (default: zh for Chinese, ja-mecab, ko-mecab, char for Thai and other "
+        "scripts without spaces, otherwise 13a)",
     )
-    lowercase: bool = Field(False, description="compare lower-cased text")
-    baseline: str | None = Field(None, description="the system to compare with (default: the first)")
-    resamples: int = Field(1000, ge=0, description="of the bootstrap over sentences and seeds; 0: no test")
-    trials: int = Field(10000, ge=0, description="of the randomization test; 0: none")
-    also_against: list[str] = Field([], description="further systems to test the others against")
-    beer: str | None = Field(None, description="the BEER program, where you have it")
-    mean: bool = Field(False, description="also the mean of the tests' scores, in the first metric")
-    box: bool = Field(False, description="also a box plot of the scores of sentences, by the first metric")
-    by_length: int | None = Field(None, ge=1, description="also BLEU and gains by length, in steps of N tokens")
-    by_length_of: Literal["source", "target"] = Field("source", description="whose length")
-    by: list[str] = Field([], description="also by properties of the parse: depth, label=acl, length@10,20,30, …")
+    lowercase: bool = Field(False, description="compare lowercased text")
+    baseline: str | None = Field(None, description="baseline system (default: the first)")
+    resamples: int = Field(1000, ge=0, description="resamples of the bootstrap over sentences and seeds; 0: no test")
+    trials: int = Field(10000, ge=0, description="trials of the randomization test; 0: no test")
+    also_against: list[str] = Field([], description="additional baselines")
+    beer: str | None = Field(None, description="the BEER program, if you have it")
+    mean: bool = Field(False, description="also report the mean over the tests in the first metric")
+    box: bool = Field(False, description="also draw a box plot of sentence scores in the first metric")
+    by_length: int | None = Field(None, ge=1, description="also report BLEU and gains by length, in steps of N tokens")
+    by_length_of: Literal["source", "target"] = Field("source", description="which side's length")
+    by: list[str] = Field([], description="also score by properties of the parse: depth, label=acl, length@10,20,30, …")
     groups: str | None = Field(
         None,
-        description="a file with a line for each sentence, the same for those of a document, which the bootstrap then "
-        "draws; {test} in its name",
+        description="file with the document of each sentence, one per line; the bootstrap then resamples documents; "
+        "{test} stands for the test set",
     )
     lines: dict[Name, str] = Field(
         {},
-        description="also of some lines alone: name and file, whose lines that are not empty choose; {test} in it",
+        description="also score subsets: name and file, whose non-empty lines select; {test} stands for the test set",
     )
-    shares: Shares | None = Field(None, description="how much of each gain is syntax")
-    trees: list[str] = Field([], description="systems whose parent head's trees are compared with the parse (UAS)")
-    perplexity: bool = Field(False, description="of the validation data, at the end of training")
-    values: dict[str, Value] = Field({}, description="other numbers of each run, from JSON files of commands")
+    shares: Shares | None = Field(None, description="how much of each gain is due to syntax")
+    trees: list[str] = Field([], description="systems whose predicted trees are compared with the parse (UAS)")
+    perplexity: bool = Field(False, description="report the final validation perplexity")
+    values: dict[str, Value] = Field({}, description="further numbers of each run, from JSON files of commands")
 
 
 class Published(Section):
-    """Figures of a paper that stand beside ours."""
+    """Published figures, shown next to ours."""
 
-    source: str = Field(description="where they stand: paper and table")
-    test: Name | None = Field(None, description="the test set; left out: of all")
-    lines: Name | None = Field(None, description="the lines alone that it is of: a name of `score.lines`")
-    metric: str = Field("BLEU", description="as the paper calls it")
-    figures: dict[str, float] = Field(description="system: figure; a system of the paper that we lack is shown, too")
-    note: str = Field("", description="how it was measured, where that differs")
+    source: str = Field(description="paper and table")
+    test: Name | None = Field(None, description="test set (default: all)")
+    lines: Name | None = Field(None, description="subset of lines: a name of `score.lines`")
+    metric: str = Field("BLEU", description="name of the metric in the paper")
+    figures: dict[str, float] = Field(description="figures by system; systems that only the paper has are shown too")
+    note: str = Field("", description="how the measurement differs")
 
 
 class Command(Section):
-    """A stage of your own. In all texts {folder} is the result folder, {run} that of the run, {recipe} the recipe's."""
+    """Your own stage. {folder} stands for the result folder, {run} for the run's, and {recipe} for the recipe's."""
 
     reason: str = Field(min_length=1, description="why the recipe needs a command")
-    run: str = Field(min_length=1, description="for bash, in the folder where the recipe is run; {seed}, {system} too")
-    each: Literal["once", "run"] = Field("once", description="once, or for each system and seed")
-    before: Kind = Field("report", description="the stage that needs what it makes")
-    systems: list[str] | None = Field(None, description="with `each: run`: which (default: all)")
-    inputs: list[str] = Field([], description="files and folders it reads: it runs again when they change")
-    outputs: list[str] = Field(min_length=1, description="files it makes")
+    run: str = Field(
+        min_length=1, description="bash command, run in the current folder; may also contain {seed} and {system}"
+    )
+    each: Literal["once", "run"] = Field("once", description="run once, or for each system and seed")
+    before: Kind = Field("report", description="stage that needs the outputs")
+    systems: list[str] | None = Field(None, description="with `each: run`: systems to run it for (default: all)")
+    inputs: list[str] = Field([], description="input files and folders; the command is rerun when they change")
+    outputs: list[str] = Field(min_length=1, description="output files")
 
     def is_of(self, system: str) -> bool:
         """Whether it is run for each seed of a system."""
@@ -299,26 +309,26 @@ class Command(Section):
 class Recipe(Section):
     """From two text files to a table of scores."""
 
-    name: Name | None = Field(None, description="of the report (default: the file's)")
-    about: str = Field("", description="what it is for: the first lines of the report")
-    folder: str | None = Field(None, description="where everything is made (default: runs/NAME beside the recipe)")
-    page: str | None = Field(None, description="the report is written here, too, as Markdown")
-    kept: str | None = Field(None, description="results that are kept with the recipe, in one compressed file")
+    name: Name | None = Field(None, description="name of the report (default: the file name)")
+    about: str = Field("", description="purpose; shown at the top of the report")
+    folder: str | None = Field(None, description="result folder (default: runs/NAME next to the recipe)")
+    page: str | None = Field(None, description="additional Markdown file for the report")
+    kept: str | None = Field(None, description="compressed file of results that are kept with the recipe")
     corpus: Corpus
-    parse: Parse = Field(Parse(), description="without it, the text is not parsed")
+    parse: Parse = Field(Parse(), description="parsing; if omitted, the text is not parsed")
     pieces: Pieces = Field(Pieces())
-    size: Options = Field({}, description="sizes of the models: options of fairseq-train")
-    train: Options = Field({}, description="how models are trained: options of fairseq-train")
-    systems: dict[Name, System] = Field(min_length=1, description="the models by name, in the order of the table")
-    seeds: Seeds = Field([1], description="each system is trained with each of them")
+    size: Options = Field({}, description="model sizes: options of fairseq-train")
+    train: Options = Field({}, description="training: options of fairseq-train")
+    systems: dict[Name, System] = Field(min_length=1, description="models by name, in the order of the table")
+    seeds: Seeds = Field([1], description="training seeds of each system")
     translate: Translate = Field(Translate())
     score: Score = Field(Score())
     published: list[Published] = Field([])
-    commands: dict[Name, Command] = Field({}, description="stages of your own, by name")
+    commands: dict[Name, Command] = Field({}, description="your own stages, by name")
     device: Literal["cpu", "cuda"] = Field("cpu", description="for parsing, training and translating")
-    threads: int = Field(1, ge=1, description="of each process")
-    workers: int = Field(1, ge=1, description="processes of parsing, cutting into pieces and binarizing")
-    env: dict[str, str] = Field({}, description="of all commands: with another, all is made anew")
+    threads: int = Field(1, ge=1, description="threads of each process")
+    workers: int = Field(1, ge=1, description="processes for parsing, segmenting and binarizing")
+    env: dict[str, str] = Field({}, description="environment variables of all commands; a change reruns everything")
 
     @model_validator(mode="before")
     @classmethod
