@@ -218,26 +218,18 @@ def atomic_open(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     Raises:
         SyntaxDataError: it cannot be written
     """
-    if _is_compressed(path):
-        with atomic_open_binary(path) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
-            try:
-                yield text
-            finally:
-                text.detach()  # as its own end would close, and so complete, what is written
-        return
-    with atomic_open_binary(path) as binary:
-        file = os.fdopen(os.dup(binary.fileno()), "w", encoding="utf-8", newline="\n")
+    with atomic_open_binary(path) as stream:
+        text = io.TextIOWrapper(cast(Any, stream), encoding="utf-8", newline="\n")
         try:
-            yield file
+            yield text
         finally:
             with as_data_error(path):
-                file.close()
+                text.detach()  # as its own end would close, and so complete, what is written
 
 
 @contextmanager
 def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) -> Iterator[IO[bytes]]:
-    """As :func:`atomic_open`, for bytes. What is named ``.gz`` is compressed, the same bytes to the same.
+    """As :func:`atomic_open`, for bytes. What is named ``.gz``, ``.bz2`` or ``.xz`` is compressed, equally each time.
 
     ``leftovers=False``: what killed runs left is not looked for, which would read a folder of many files once for each.
     """
@@ -260,18 +252,20 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
             raise
 
 
-def _is_compressed(path: str | os.PathLike[str]) -> bool:
-    return os.fspath(path).endswith(".gz")
-
-
 @contextmanager
 def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The file, or where its name ends in ``.gz`` what compresses into it, without a name and a time."""
-    if not _is_compressed(path):
+    """The file, or what compresses into it as the ending of its name says: gzip without a name and a time."""
+    kind = _ENDINGS.get(os.path.splitext(os.fspath(path))[1])
+    if kind is None:
         yield file
-        return
-    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-        yield cast(IO[bytes], packed)
+    elif kind == "gzip":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            yield cast(IO[bytes], packed)
+    elif (opened := _COMPRESSED[kind][1]) is not None:
+        with opened(file, mode="wb") as other:
+            yield cast(IO[bytes], other)
+    else:
+        raise SyntaxDataError(f"{kind} is not written", path=path, hint="name it .gz, .xz or .bz2")
 
 
 @contextmanager

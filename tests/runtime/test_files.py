@@ -347,6 +347,12 @@ def test_compressed_files_are_read_by_their_content_or_named(tmp_path):
         for name in (f"text{ending}", f"text{ending}.renamed"):
             (tmp_path / name).write_bytes(packed)
             assert list(read_lines(tmp_path / name)) == ["a line", "another"]
+        with atomic_open(tmp_path / f"written{ending}") as file:
+            file.write(text.decode())
+        assert (tmp_path / f"written{ending}").read_bytes()[:4] == packed[:4]
+        assert list(read_lines(tmp_path / f"written{ending}")) == ["a line", "another"]
+    with data_error(path=tmp_path / "new.zst"), atomic_open(tmp_path / "new.zst"):
+        pytest.fail("what is named .zst would be plain text, and refused when it is read")
     (tmp_path / "text.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00")
     for name, content in (("empty.gz", b""), ("plain.gz", text), ("cut.gz", gzip.compress(text)[:-6]), ("a.bz2", b"")):
         (tmp_path / name).write_bytes(content)
