@@ -65,10 +65,11 @@ def draw_tree(rows: Sequence[str], heads: Sequence[int]) -> str:
     heads = without_cycles(heads)
     level = depths(heads)
     grid = [[" "] * (3 * depth) for depth in level]
-    for head in range(len(heads)):
-        children = [i for i, h in enumerate(heads) if h == head and i != head]
-        if not children:
-            continue
+    dependents: dict[int, set[int]] = {}
+    for word, head in enumerate(heads):
+        if word != head:
+            dependents.setdefault(head, set()).add(word)
+    for head, children in dependents.items():
         column = 3 * level[head]
         first, last = min(*children, head), max(*children, head)
         for row in range(first, last + 1):
