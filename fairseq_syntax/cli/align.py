@@ -9,10 +9,11 @@ from fairseq_syntax.cli.options import add_model, add_translator, read_sentences
 
 COMMAND = Command(
     group="use",
-    summary="align the words of translations by a model's attention",
-    description="Align the words of sentences and their translations by a trained model's attention: a line of "
-    "links such as 0-0 2-1 for each pair. With --choose, try every head of every layer on these pairs instead, and "
-    "keep the best beside the checkpoint, where translate --alignments, align and export find it.",
+    summary="align words by a model's attention",
+    description="Align the words of sentences and their translations by a trained model's attention, and write "
+    "one line of links such as 0-0 2-1 per pair. With --choose, try every head of every layer on "
+    "these pairs instead, and save the best head next to the checkpoint, where translate "
+    "--alignments, align and export find it.",
     example=r"""
         fairseq-syntax align checkpoints/checkpoint_best.pt --input test.en --translations test.de \
             --output test.align""",
@@ -23,20 +24,20 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--input", required=True, metavar="FILE", help="the sentences: text, or a .conllu file")
-    parser.add_argument("--translations", required=True, metavar="FILE", help="a line for each sentence")
+    parser.add_argument("--input", required=True, metavar="FILE", help="source sentences: text, or a .conllu file")
+    parser.add_argument("--translations", required=True, metavar="FILE", help="their translations, one per line")
     parser.add_argument(
         "--output",
         default="-",
         metavar="FILE",
-        help="links; with the words' places if it ends in .jsonl (default: stdout)",
+        help="file for the links; with character positions if it ends in .jsonl (default: stdout)",
     )
-    parser.add_argument("--choose", action="store_true", help="choose the head that aligns best")
+    parser.add_argument("--choose", action="store_true", help="choose the head that aligns best on these pairs")
     parser.add_argument(
         "--gold",
         metavar="FILE",
-        help="given links (0-0 2-1; 1p1 is possible, not sure): print precision, recall, F1 and AER against them; with "
-        "--choose, choose by F1 and not by the mutual information of linked words",
+        help="gold links (0-0 2-1; 1p1 is possible, not sure): print precision, recall, F1 and AER; with "
+        "--choose, choose by F1 instead of the mutual information of linked words",
     )
     add_translator(parser)
 

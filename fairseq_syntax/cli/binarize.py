@@ -12,7 +12,7 @@ from fairseq_syntax.runtime.ray_workers import chosen_workers
 
 COMMAND = Command(
     group="data",
-    summary="binarize the syntax beside an existing token dataset",
+    summary="add the syntax to an existing token dataset",
     example=r"""
         fairseq-syntax binarize -s en -t de --trainpref pieces/train --validpref pieces/valid --testpref pieces/test \
             --output bin""",
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="PREFIX",
             help=f"{split} files, as given to fairseq-preprocess: PREFIX.LANG with the pieces and PREFIX.LANG.conllu",
         )
-    parser.add_argument("--only-source", action="store_true", help="leave the target's syntax out")
+    parser.add_argument("--only-source", action="store_true", help="omit the syntax of the target")
     add_workers(parser)
     from fairseq_syntax.data.preprocess import add_syntax_options
 

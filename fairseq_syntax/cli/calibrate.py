@@ -29,9 +29,9 @@ AT_A_TIME = 1000  # sentences, which the parser sorts into batches
 COMMAND = Command(
     group="research",
     summary="compare a parser's probabilities with a treebank",
-    description="Parse a treebank's own words, or take a parse of them, and report how far the probabilities of "
-    "heads and labels are right: expected calibration error, UAS by confidence, the temperature that fits best, "
-    "and what each --min-prob would keep. The temperatures are those of the softmax for each word.",
+    description="Parse the words of a treebank, or read a parse of them, and report how well the probabilities of "
+    "heads and labels are calibrated: expected calibration error, UAS by confidence, the best "
+    "temperature, and the effect of each --min-prob. Temperatures apply to the softmax for each word.",
     example="fairseq-syntax calibrate --gold en_ewt-ud-dev.conllu --lang en --output report.json --picture diagram.svg",
     step=2,
 )
@@ -40,11 +40,11 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gold", required=True, type=Path, metavar="FILE", help="the treebank, CoNLL-U")
     parser.add_argument(
-        "--parsed", type=Path, metavar="FILE", help="a parse of its words with Arcs=, in place of a parser"
+        "--parsed", type=Path, metavar="FILE", help="parse of its words with Arcs=, instead of a parser"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the report as JSON")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="reliability diagram: .png, .svg or .pdf")
-    parser.add_argument("--bins", type=positive, default=10, metavar="N", help="of confidence")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a reliability diagram: .png, .svg or .pdf")
+    parser.add_argument("--bins", type=positive, default=10, metavar="N", help="number of confidence bins")
     add_parser_options(parser, raw_text=False)
     arcs = parser.add_argument_group("distributions")
     add_distribution_options(arcs, min_prob=_MIN_PROB)

@@ -34,9 +34,10 @@ _OF_MODELS = {
 
 COMMAND = Command(
     group="evaluate",
-    summary="contrastive evaluation: is the right translation the more probable one?",
-    description="Score right and wrong translations of contrastive sets by forced decoding, and compare how often "
-    "systems find the right one more probable. Intervals and tests take the items of one source together.",
+    summary="contrastive evaluation: does the model prefer correct translations?",
+    description="Score correct and incorrect translations of contrastive sets by forced decoding, and compare how "
+    "often systems prefer the correct one. Intervals and tests treat items with the same source as "
+    "dependent.",
     example=r"""
         fairseq-syntax contrast plain=plain.pt PASCAL=pascal.pt --set lingeval97.de.json \
             --conllu lingeval97.en.conllu""",
@@ -59,25 +60,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scores",
         **SEVERAL,
         metavar="NAME=FILE",
-        help="systems that have been scored elsewhere: a number per line, in the order of the set's own score files",
+        help="systems scored elsewhere: one number per line, in the order of the set's own score files",
     )
-    parser.add_argument("--lower-is-better", action="store_true", help="the files of --scores hold costs")
+    parser.add_argument("--lower-is-better", action="store_true", help="the numbers in --scores are costs")
     add_data(parser, "each model was")
-    parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
+    parser.add_argument("--baseline", metavar="NAME", help="baseline system (default: the first)")
     parse = parser.add_argument_group("the source's parse, for models that need one")
-    parse.add_argument("--conllu", **SEVERAL, metavar="PARSE", help="of the sources, a file per set (default: parse)")
+    parse.add_argument(
+        "--conllu", **SEVERAL, metavar="PARSE", help="parses of the sources, one file per set (default: parse them)"
+    )
     add_source_parser(parse)
     rule = parser.add_argument_group("the decision")
     rule.add_argument(
         "--score",
         choices=("sum", "mean"),
         default="sum",
-        help="of the log-probabilities of the pieces (default: sum; mean is fairseq's score and DistilLingEval's)",
+        help="how to combine the log-probabilities of the pieces (default: sum; fairseq and DistilLingEval use mean)",
     )
     rule.add_argument(
-        "--ties", choices=("wrong", "right"), default="wrong", help="(default: wrong; DistilLingEval: right)"
+        "--ties",
+        choices=("wrong", "right"),
+        default="wrong",
+        help="how ties count (default: wrong; DistilLingEval: right)",
     )
-    parser.add_argument("--max-tokens", type=positive, default=_MAX_TOKENS, metavar="N", help="of a batch")
+    parser.add_argument(
+        "--max-tokens", type=positive, default=_MAX_TOKENS, metavar="N", help="maximum number of tokens per batch"
+    )
     add_device(parser)
     parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
     add_report(parser)

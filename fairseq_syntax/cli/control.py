@@ -12,10 +12,10 @@ from fairseq_syntax.runtime.bounds import real, whole
 
 COMMAND = Command(
     group="research",
-    summary="make control parses: the same form, without the syntax",
-    description="Make a control parse out of a parse: the same words in the same format, with trees, labels and "
-    "distributions that tell less. Several controls are applied one after the other. What each of them keeps of "
-    "the parse is said in fairseq_syntax/lab/controls.py.",
+    summary="make control parses, which have the form of a parse but less syntax",
+    description="Make a control parse: the same words in the same format, with less informative trees, labels and "
+    "distributions. Several controls are applied in order. fairseq_syntax/lab/controls.py documents "
+    "what each control keeps.",
     example="fairseq-syntax control linear --input train.en.conllu --output linear/train.en.conllu",
     step=1,
 )
@@ -23,21 +23,24 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
-    parser.add_argument("--input", required=True, metavar="FILE", help="a parse: CoNLL-U, .gz too")
+    parser.add_argument("--input", required=True, metavar="FILE", help="CoNLL-U parse; may be .gz")
     parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of all that is random")
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="random seed")
     parser.add_argument(
-        "--temperature", type=temperature, metavar="T", help="of sharpened (default: 0.5) or flattened (default: 2)"
+        "--temperature",
+        type=temperature,
+        metavar="T",
+        help="temperature for sharpened and flattened (default: 0.5 and 2)",
     )
     parser.add_argument(
-        "--wrong-arcs", type=real(0.0, 1.0), metavar="P", help="of damaged: the share of arcs to replace"
+        "--wrong-arcs", type=real(0.0, 1.0), metavar="P", help="for damaged: the share of arcs to replace"
     )
     parser.add_argument(
         "--block",
         type=whole(2),
         default=50_000,
         metavar="N",
-        help="lines among which shuffled moves trees",
+        help="for shuffled: number of lines within which trees are moved",
     )
 
 

@@ -10,10 +10,10 @@ from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive
 
 COMMAND = Command(
     group="data",
-    summary="write a corpus as plain text: from files, or from a corpus's own format",
+    summary="write a corpus as plain text",
     description="Write SPLIT.LANG for train, valid and each test set. A split is a prefix (corpus/train for "
-    "corpus/train.en and corpus/train.de), two files, or a .tsv file; all may be .gz. A reader takes a known corpus "
-    "from a folder with its files.",
+    "corpus/train.en and corpus/train.de), two files, or a .tsv file; all may be .gz. A reader reads "
+    "a standard corpus from a folder with its files.",
     example=r"""
         fairseq-syntax corpus -s en -t de --train corpus/train --valid corpus/valid --test test=corpus/test \
             --output text""",
@@ -23,39 +23,39 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_languages(parser)
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
+    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
     files = parser.add_argument_group("files")
     for name in ("train", "valid"):
-        files.add_argument(f"--{name}", **SEVERAL, metavar="FILE", help="prefix, two files, or a .tsv file")
+        files.add_argument(f"--{name}", **SEVERAL, metavar="FILE", help="a prefix, two files, or a .tsv file")
     parser.add_argument(
         "--test",
         **SEVERAL,
         default=[],
         metavar="NAME=FILE",
-        help="test sets, likewise; with --reader the names of their splits",
+        help="test sets, likewise; with --reader, the names of their splits",
     )
     files.add_argument(
         "--references",
         **SEVERAL,
         default=[],
         metavar="NAME=N",
-        help="a test set with N references: the others are FILE.1 and so on",
+        help="number of references of a test set; the others are FILE.1 and so on",
     )
     reader = parser.add_argument_group("a corpus in its own format")
-    reader.add_argument("--reader", metavar="NAME", help="multi30k, iwslt, wmt, …, or a Python file of yours")
-    reader.add_argument("--data", metavar="DIR", help="the folder with its files")
-    reader.add_argument("--download", action="store_true", help="fetch what is missing there")
+    reader.add_argument("--reader", metavar="NAME", help="multi30k, iwslt, wmt, …, or your own Python file")
+    reader.add_argument("--data", metavar="DIR", help="folder with the reader's files")
+    reader.add_argument("--download", action="store_true", help="download missing files")
     reader.add_argument("--option", **SEVERAL, default=[], metavar="NAME=VALUE", help="options of the reader")
     chosen = parser.add_argument_group("of it")
-    chosen.add_argument("--subset", type=positive, metavar="N", help="N pairs of the training data, drawn at random")
-    chosen.add_argument("--first", type=positive, metavar="N", help="the first N pairs of valid and the test sets")
-    chosen.add_argument("--seed", type=natural, default=1, metavar="N", help="of that draw")
+    chosen.add_argument("--subset", type=positive, metavar="N", help="use N random pairs of the training data")
+    chosen.add_argument("--first", type=positive, metavar="N", help="use the first N pairs of valid and the test sets")
+    chosen.add_argument("--seed", type=natural, default=1, metavar="N", help="random seed")
     chosen.add_argument(
         "--words",
         **SEVERAL,
         default=[],
         metavar="LANG=PROGRAM",
-        help="a program that puts spaces between words, such as 'ja=mecab -Owakati'",
+        help="word segmenter, such as 'ja=mecab -Owakati'",
     )
 
 

@@ -11,8 +11,8 @@ from fairseq_syntax.cli.options import positive
 COMMAND = Command(
     group="start",
     summary="train the plain Transformer and PASCAL on a toy corpus, and compare them",
-    description="Run the recipe of a toy corpus whose translation depends on the parse, with two systems: about 3 "
-    "minutes on two cores. What is done already is not done again.",
+    description="Run the recipe of a toy corpus whose translation depends on the parse, with two systems. Takes "
+    "about 3 minutes on two cores. Finished steps are not repeated.",
     example="fairseq-syntax demo --output runs/toy/demo",
 )
 SYSTEMS = ("transformer", "PASCAL")
@@ -20,8 +20,10 @@ SYSTEMS = ("transformer", "PASCAL")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
-    parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="where everything is made")
-    parser.add_argument("--workers", type=positive, default=2, metavar="N", help="models at the same time")
+    parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="result folder")
+    parser.add_argument(
+        "--workers", type=positive, default=2, metavar="N", help="number of models trained at the same time"
+    )
 
 
 def toy_folder() -> Path:

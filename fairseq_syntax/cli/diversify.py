@@ -11,9 +11,10 @@ from fairseq_syntax.cli.options import SEVERAL, add_batches, add_beam, add_data,
 COMMAND = Command(
     group="research",
     summary="translate with varied tag sequences",
-    description="Translate with a LaSyn model: each source by its most likely tag sequence, then by random valid "
-    "sequences at given edit distances from it. A sequence is valid if the training data has each pair of "
-    "neighbours that is new in it. Writes translations.tsv, diversity.json, diversity.md and diversity.png.",
+    description="Translate with a LaSyn model: first with each source's most likely tag sequence, then with "
+    "random valid sequences at given edit distances from it. A sequence is valid if all its new pairs "
+    "of neighbouring tags occur in the training data. Writes translations.tsv, diversity.json, "
+    "diversity.md and diversity.png.",
     example="fairseq-syntax diversify lasyn/checkpoint_best.pt --sentences 100 --distances 0 2 4 --output diversity",
     needs_fairseq=True,
     step=4,
@@ -23,20 +24,20 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_data(parser)
-    parser.add_argument("--split", default="test", metavar="NAME", help="whose sentences to translate")
-    parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="random ones of it")
+    parser.add_argument("--split", default="test", metavar="NAME", help="split whose sentences are translated")
+    parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="number of random sentences")
     parser.add_argument(
-        "--lines", type=positive, **SEVERAL, metavar="N", help="these sentences instead, counted from 1"
+        "--lines", type=positive, **SEVERAL, metavar="N", help="translate these sentences instead, counted from 1"
     )
     parser.add_argument(
-        "--distances", type=natural, **SEVERAL, metavar="D", help="of the sequences (default: 0 1 2 4 6 8 10)"
+        "--distances", type=natural, **SEVERAL, metavar="D", help="edit distances (default: 0 1 2 4 6 8 10)"
     )
     parser.add_argument("--samples", type=positive, default=10, metavar="N", help="sequences per distance")
     add_beam(parser)
     add_batches(parser, 64)
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of what is drawn")
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="random seed")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
+    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
 
 
 def main(args: argparse.Namespace) -> None:

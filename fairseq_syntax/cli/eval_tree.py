@@ -9,18 +9,19 @@ from fairseq_syntax.cli.command import Command
 
 COMMAND = Command(
     group="evaluate",
-    summary="score trees against a treebank",
-    description="UAS and LAS in the way of the CoNLL 2018 shared task: the files hold the same text, and may cut "
-    "it into tokens, words and sentences differently.  LAS is reported where both files have relations.",
+    summary="score predicted trees against a treebank",
+    description="Compute UAS and LAS as in the CoNLL 2018 shared task. The files must contain the same text, but "
+    "may split it differently into tokens, words and sentences. LAS is reported if both files have "
+    "labels.",
     example="fairseq-syntax eval-tree gold.conllu trees.conllu",
     step=5,
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("gold", help="CoNLL-U file of the trees to compare with (.gz is unpacked)")
-    parser.add_argument("system", help="CoNLL-U file of the predicted trees (.gz is unpacked)")
-    parser.add_argument("--json", action="store_true", help="print fractions as JSON, not a table")
+    parser.add_argument("gold", help="CoNLL-U file of the gold trees (may be .gz)")
+    parser.add_argument("system", help="CoNLL-U file of the predicted trees (may be .gz)")
+    parser.add_argument("--json", action="store_true", help="print fractions as JSON instead of a table")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -11,8 +11,9 @@ from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS, TO
 COMMAND = Command(
     group="use",
     summary="write a model for stock fairseq, CTranslate2 or transformers",
-    description="Write a folder with a model that needs this package no more, its dictionaries and segmentation. "
-    "For models that are plain Transformers at inference; label embeddings become source factors of CTranslate2.",
+    description="Write a folder with a model that no longer needs this package, its dictionaries and its "
+    "segmentation. This works for models that are plain Transformers at inference; label embeddings "
+    "become source factors of CTranslate2.",
     example=r"""
         fairseq-syntax export checkpoints/checkpoint_best.pt --to ctranslate2 --output exported \
             --quantization int8""",
@@ -23,20 +24,20 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, several=False)
-    parser.add_argument("--to", choices=TO, help="what is to run it")
-    parser.add_argument("--output", metavar="DIR", help="the folder to make")
+    parser.add_argument("--to", choices=TO, help="target format")
+    parser.add_argument("--output", metavar="DIR", help="output folder")
     parser.add_argument(
-        "--quantization", choices=QUANTIZATIONS, help="of CTranslate2's weights (default: none, float32)"
+        "--quantization", choices=QUANTIZATIONS, help="quantization of CTranslate2's weights (default: none, float32)"
     )
     add_data(parser)
     parser.add_argument(
-        "--segmentation", metavar="DIR", help="where segmentation.LANG.json are (default: the binarized data)"
+        "--segmentation", metavar="DIR", help="folder with segmentation.LANG.json (default: the binarized data)"
     )
     parser.add_argument(
-        "--source-tag", default="", metavar="TAG", help="of multi-task models: what asks for a translation"
+        "--source-tag", default="", metavar="TAG", help="for multi-task models: the tag that requests a translation"
     )
     parser.add_argument(
-        "--distil", action="store_true", help="print how to train a plain model on this one's translations, and stop"
+        "--distil", action="store_true", help="print the commands that distil this model into a plain one, and exit"
     )
 
 

@@ -11,8 +11,8 @@ from fairseq_syntax.runtime.bounds import real
 COMMAND = Command(
     group="data",
     summary="remove pairs of a parallel corpus by language, length, ratio or parse",
-    description="Write the lines of parallel files that pass in all of them, and report what was removed and why. "
-    "Lines that are empty on one side always go; every other test is asked for by its option.",
+    description="Write the lines of parallel files that pass all filters on every side, and report what was "
+    "removed and why. Lines with an empty side are always removed; options enable the other filters.",
     example=r"""
         fairseq-syntax filter --input train.en train.de --output clean/train.en clean/train.de \
             --max-length 80 --max-ratio 2.5 --languages en de""",
@@ -22,31 +22,38 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", **SEVERAL, required=True, metavar="FILE", help="parallel text files (.gz too)")
-    parser.add_argument("--output", **SEVERAL, required=True, metavar="FILE", help="as many, in the same order")
+    parser.add_argument(
+        "--output", **SEVERAL, required=True, metavar="FILE", help="output files, in the same order as --input"
+    )
     length = parser.add_argument_group("length")
-    length.add_argument("--min-length", type=positive, default=1, metavar="N", help="least tokens of a side")
-    length.add_argument("--max-length", type=positive, metavar="N", help="most tokens of a side (PASCAL: 80, LDD: 256)")
-    length.add_argument("--max-ratio", type=real(1.0, 1e6), metavar="R", help="of the longer side to the shorter")
-    length.add_argument("--characters", action="store_true", help="count characters, not what stands between spaces")
+    length.add_argument("--min-length", type=positive, default=1, metavar="N", help="minimum number of tokens per side")
+    length.add_argument(
+        "--max-length", type=positive, metavar="N", help="maximum number of tokens per side (PASCAL: 80, LDD: 256)"
+    )
+    length.add_argument(
+        "--max-ratio", type=real(1.0, 1e6), metavar="R", help="maximum ratio of the longer to the shorter side"
+    )
+    length.add_argument("--characters", action="store_true", help="count characters instead of tokens between spaces")
     parse = parser.add_argument_group("parse")
     parse.add_argument(
         "--conllu",
         metavar="FILE",
-        help="the parse of one of the files: lines without a valid one go, and one of another text is an error",
+        help="parse of one of the files: remove lines without a valid parse; a parse of another text is an error",
     )
-    parse.add_argument("--conllu-output", metavar="FILE", help="what is kept of it, renumbered")
+    parse.add_argument("--conllu-output", metavar="FILE", help="the remaining parses, renumbered")
     language = parser.add_argument_group("language, identified by py3langid")
-    language.add_argument("--languages", **SEVERAL, metavar="CODE", help="of each file (en de)")
+    language.add_argument("--languages", **SEVERAL, metavar="CODE", help="language of each file (en de)")
     language.add_argument(
         "--min-language-probability",
         type=probability,
         default=0.0,
         metavar="P",
-        help="remove a line only if the other language is at least so probable (default: 0, whenever it is the best)",
+        help="remove a line only if another language has at least this probability (default: 0, whenever "
+        "another is best)",
     )
-    language.add_argument("--candidates", **SEVERAL, metavar="CODE", help="consider these languages only")
-    parser.add_argument("--removed", metavar="FILE", help="write each removed line here, with the reason")
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes")
+    language.add_argument("--candidates", **SEVERAL, metavar="CODE", help="consider only these languages")
+    parser.add_argument("--removed", metavar="FILE", help="write each removed line to this file, with the reason")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="number of processes")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -11,9 +11,9 @@ from fairseq_syntax.cli.options import SEVERAL, add_languages
 COMMAND = Command(
     group="start",
     summary="write a recipe for your own parallel text",
-    description="Write a commented recipe for a corpus: model, training and vocabulary of a size that suits it, the "
-    "parser that is there, and the tokenizer that scores of the target need. A split is a prefix (corpus/train for "
-    "corpus/train.en and corpus/train.ja), two files, or a .tsv file.",
+    description="Write a commented recipe for a corpus. It sets sizes of model, training and vocabulary that suit "
+    "the corpus, the available parser, and the tokenizer for scoring the target language. A split is "
+    "a prefix (corpus/train for corpus/train.en and corpus/train.ja), two files, or a .tsv file.",
     example=r"""
         fairseq-syntax init --train corpus/train --valid corpus/valid --test corpus/test -s en -t ja \
             --system pascal""",
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"beside the plain Transformer: {', '.join(SYSTEMS)} (default: pascal)",
     )
-    parser.add_argument("--models", metavar="DIR", help="the models of the source's parser (default: Stanza's own)")
+    parser.add_argument("--models", metavar="DIR", help="models of the source parser (default: Stanza's own)")
     parser.add_argument("--output", default="recipe.yaml", metavar="FILE", help="default: recipe.yaml")
 
 

@@ -10,8 +10,8 @@ from fairseq_syntax.cli.options import SEVERAL, positive
 
 COMMAND = Command(
     group="data",
-    summary="say what is in a store, and check it against its tokens",
-    description="Say what is in the stores of a data directory (or in one store), and draw a sentence as text.",
+    summary="summarize a store, and check it against its tokens",
+    description="Summarize the stores of a data directory (or one store), and draw a sentence as text.",
     example="fairseq-syntax inspect bin --check",
     needs_fairseq=True,
     step=6,
@@ -23,12 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="verify every file, on both sides, and that the stores belong to the tokens",
+        help="verify all files of both sides, and that the stores match the tokens",
     )
     parser.add_argument(
-        "--sentence", type=positive, **SEVERAL, metavar="N", help="draw these (from 1; default: the first)"
+        "--sentence", type=positive, **SEVERAL, metavar="N", help="sentences to draw (from 1; default: the first)"
     )
-    parser.add_argument("--label-groups", default="ud", metavar="MAP", help="of LDD: ud, stanford or a file")
+    parser.add_argument(
+        "--label-groups", default="ud", metavar="MAP", help="LDD's label groups: ud, stanford or a file"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

@@ -12,10 +12,10 @@ from fairseq_syntax.runtime.ray_workers import chosen_workers
 COMMAND = Command(
     group="data",
     summary="make one dictionary and label inventory for several data directories",
-    description="Make OUTPUT/dict.LANG.txt and, where the texts have parses, OUTPUT/labels.LANG.json from several "
-    "segmented texts: those that one data directory of all of them would have. With --srcdict, --tgtdict, "
-    "--source-labels and --target-labels, fairseq-preprocess makes a directory of each text, on any machine, and "
-    "fairseq-train takes them as DIR0:DIR1:….",
+    description="Make OUTPUT/dict.LANG.txt and, if the texts have parses, OUTPUT/labels.LANG.json from several "
+    "segmented texts. They equal those of a single data directory of all texts. Pass them to "
+    "fairseq-preprocess (--srcdict, --tgtdict, --source-labels, --target-labels) to binarize each "
+    "text on any machine; fairseq-train then reads DIR0:DIR1:….",
     example="fairseq-syntax inventory --lang en --input pieces/0/train.en pieces/1/train.en --output common",
     needs_fairseq=True,
     step=4,
@@ -29,15 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **SEVERAL,
         required=True,
         metavar="FILE",
-        help="the pieces of the training texts, in their order; FILE.conllu is the parse",
+        help="pieces of the training texts, in order; FILE.conllu is the parse",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="made if need be")
+    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
     parser.add_argument(
-        "--joined", **SEVERAL, default=[], metavar="FILE", help="other texts that the dictionary is for"
+        "--joined", **SEVERAL, default=[], metavar="FILE", help="texts of the other side, for a joined dictionary"
     )
-    parser.add_argument("--threshold", type=natural, default=0, metavar="N", help="of the dictionary, as thresholdsrc")
-    parser.add_argument("--nwords", type=whole(-1), default=-1, metavar="N", help="of the dictionary, as nwordssrc")
-    parser.add_argument("--padding-factor", type=positive, default=8, metavar="N", help="of the dictionary")
+    parser.add_argument(
+        "--threshold", type=natural, default=0, metavar="N", help="like --thresholdsrc of fairseq-preprocess"
+    )
+    parser.add_argument(
+        "--nwords", type=whole(-1), default=-1, metavar="N", help="like --nwordssrc of fairseq-preprocess"
+    )
+    parser.add_argument(
+        "--padding-factor", type=positive, default=8, metavar="N", help="like --padding-factor of fairseq-preprocess"
+    )
     add_workers(parser)
 
 

@@ -11,9 +11,10 @@ from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive
 COMMAND = Command(
     group="research",
     summary="make the corpus of the multi-task baseline",
-    description="Write a corpus for multi-task learning (Currey and Heafield, 2019): each source sentence twice, "
-    "with a tag at both ends that says what is wanted, once with its translation and once with its linearised "
-    "parse, shuffled together. Reads PREFIX.SRC, PREFIX.SRC.conllu and PREFIX.TGT from `fairseq-syntax segment`.",
+    description="Write a corpus for multi-task learning (Currey and Heafield, 2019). Each source sentence appears "
+    "twice, with a task tag at both ends: once with its translation and once with its linearized "
+    "parse, shuffled together. Reads PREFIX.SRC, PREFIX.SRC.conllu and PREFIX.TGT from "
+    "`fairseq-syntax segment`.",
     example=r"""
         fairseq-syntax multitask -s en -t de --train pieces/train --translate-only pieces/valid pieces/test \
             --output multitask""",
@@ -23,24 +24,26 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_languages(parser)
-    parser.add_argument("--train", **SEVERAL, default=[], metavar="PREFIX", help="corpora to double and shuffle")
+    parser.add_argument(
+        "--train", **SEVERAL, default=[], metavar="PREFIX", help="training corpora, to be doubled and shuffled"
+    )
     parser.add_argument(
         "--translate-only", **SEVERAL, default=[], metavar="PREFIX", help="corpora to tag for translation (valid, test)"
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="made if need be; must not hold the input")
-    parser.add_argument("--form", choices=("brackets", "relations"), default="brackets", help="of the linearised parse")
+    parser.add_argument("--output", required=True, metavar="DIR", help="output folder; must not contain the input")
     parser.add_argument(
-        "--words", action="store_true", help="the words' own pieces within the brackets, not their UPOS"
+        "--form", choices=("brackets", "relations"), default="brackets", help="form of the linearized parse"
     )
+    parser.add_argument("--words", action="store_true", help="put the words' pieces into the brackets, not their UPOS")
     parser.add_argument(
         "--tags",
         nargs=2,
         default=("<translate>", "<parse>"),
         metavar=("TRANSLATE", "PARSE"),
-        help="at both ends of a source (default: <translate> <parse>)",
+        help="tags at both ends of a source sentence (default: <translate> <parse>)",
     )
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of the shuffle")
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes")
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="seed for shuffling")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="number of processes")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ def add_data(parser: Any, of: str = "the model was") -> None:
 def add_model(parser: Any, *, several: bool = True) -> None:
     """Add the argument ``MODEL``: a checkpoint, or an ensemble, which :func:`.named_files.files_of` takes apart."""
     members = "[,MODEL…]" if several else ""
-    more = "; several, with commas, are an ensemble" if several else ""
+    more = "; commas join an ensemble" if several else ""
     parser.add_argument("model", metavar=f"MODEL{members}", help=f"checkpoint or exported folder{more}")
 
 
@@ -58,8 +58,8 @@ def add_models(parser: Any, more: str = "", *, required: bool = True, several: b
         several: whether each may be an ensemble
     """
     members = "[,MODEL…]" if several else ""
-    help = "checkpoints or exported folders, called as their folders if not otherwise"
-    help += "; several, with commas, are one ensemble" if several else ""
+    help = "checkpoints or exported folders, named after their folders by default"
+    help += "; commas join an ensemble" if several else ""
     parser.add_argument(
         "model",
         **{**SEVERAL, "nargs": "+" if required else "*"},
@@ -76,21 +76,21 @@ def add_languages(parser: Any) -> None:
 
 def add_file_language(parser: Any) -> None:
     """Add the ``--lang`` of files whose names end with it."""
-    parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the names of the files")
+    parser.add_argument("--lang", required=True, metavar="LANG", help="language code, as in the file names")
 
 
-def add_source_parser(parser: Any, help: str = "for raw text", whose: str = "the model's") -> None:
+def add_source_parser(parser: Any, help: str = "parser for raw text", whose: str = "the model's") -> None:
     """Add the options of the parser of raw text: ``--parser``, ``--lang`` and ``--model-dir``."""
     parser.add_argument(
         "--parser", default="", metavar="NAME", help=f"{help} (default: that of the training text, with its options)"
     )
     parser.add_argument("--lang", default="", help=f"language of the parser's models (default: {whose} source)")
-    parser.add_argument("--model-dir", metavar="DIR", help="directory of the parser's models")
+    parser.add_argument("--model-dir", metavar="DIR", help="folder of the parser's models")
 
 
 def add_batches(parser: Any, size: int = 32) -> None:
     """Add ``--batch-size``, in sentences, and ``--device``."""
-    parser.add_argument("--batch-size", type=positive, default=size, metavar="N", help="sentences at a time")
+    parser.add_argument("--batch-size", type=positive, default=size, metavar="N", help="sentences per batch")
     add_device(parser)
 
 
@@ -102,7 +102,7 @@ def add_translations(parser: Any) -> None:
         **SEVERAL,
         required=True,
         metavar="[NAME=]FILE[,FILE…]",
-        help="translations: plain text or the output of fairseq-generate; several files after a name are its seeds",
+        help="translations: plain text or the output of fairseq-generate; several files after a name are seeds",
     )
     parser.add_argument(
         "--tokenize",
@@ -125,8 +125,12 @@ def chosen_tokenizer(args: argparse.Namespace, reference: Sequence[str]) -> str:
 
 def add_report(parser: Any) -> None:
     """Add ``--format`` and ``--json``, for :func:`print_report`."""
-    parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="of the printed tables")
-    parser.add_argument("--json", metavar="FILE", help="also write everything as JSON (- prints it in place of tables)")
+    parser.add_argument(
+        "--format", choices=("text", "markdown", "latex"), default="text", help="format of the printed tables"
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the report as JSON (- prints it instead of the tables)"
+    )
 
 
 def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: Iterable[Any]) -> bool:
@@ -151,32 +155,37 @@ def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: It
 def add_workers(parser: Any) -> None:
     """Add ``--workers``, processes here or with ``--ray`` on a cluster, for :func:`.ray_workers.chosen_workers`."""
     parser.add_argument(
-        "--workers", type=positive, metavar="N", help="processes (default: 1; with --ray what the cluster has room for)"
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="number of processes (default: 1; with --ray, as many as fit the cluster)",
     )
     add_ray_options(parser)
 
 
 def add_device(parser: Any) -> None:
     """Add ``--device`` of a translation model."""
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="of the model (default: cuda where there is one)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="device of the model (default: cuda if available)")
 
 
 def add_beam(parser: Any) -> None:
     """Add ``--beam``."""
-    parser.add_argument("--beam", type=positive, default=BEAM, metavar="N", help="hypotheses kept in the search")
+    parser.add_argument("--beam", type=positive, default=BEAM, metavar="N", help="beam size")
 
 
 def add_search(parser: Any) -> None:
     """Add the options of a search: ``--beam``, ``--lenpen`` and ``--max-len-b``."""
     add_beam(parser)
     parser.add_argument("--lenpen", type=real(-10.0, 10.0), default=1.0, metavar="P", help="length penalty")
-    parser.add_argument("--max-len-b", type=positive, default=200, metavar="N", help="most pieces of a translation")
+    parser.add_argument(
+        "--max-len-b", type=positive, default=200, metavar="N", help="maximum number of pieces per translation"
+    )
 
 
 def add_translator(parser: Any) -> None:
     """Add what :func:`translator_options` reads."""
     add_data(parser)
-    add_source_parser(parser, "for raw text, or none")
+    add_source_parser(parser, "parser for raw text, or none")
     add_batches(parser)
 
 

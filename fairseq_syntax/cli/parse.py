@@ -19,8 +19,8 @@ OF_JOBS = {"workers": None, "threads": None, "part_lines": PART_LINES, "shard": 
 COMMAND = Command(
     group="data",
     summary="parse text to CoNLL-U",
-    description="Parse a text, line by line, to one CoNLL-U file. A run that was interrupted continues when the "
-    "same command is given again; so does one that found the disk full.",
+    description="Parse a text line by line into one CoNLL-U file. An interrupted run resumes when rerun, also "
+    "after a full disk.",
     example="fairseq-syntax parse --input train.en --output train.en.conllu --lang en --distributions --workers 4",
     step=2,
 )
@@ -31,15 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", required=True, type=Path, metavar="FILE", help="text, or CoNLL-U for --parser conllu"
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the CoNLL-U file to write")
-    parser.add_argument("--text", type=Path, metavar="FILE", help="for --parser conllu: the text it is the parse of")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="for --parser conllu: the text of the parse")
     add_parser_options(parser)
     lines = parser.add_argument_group("lines")
-    lines.add_argument("--max-words", type=positive, default=250, metavar="N", help="longest sentence")
+    lines.add_argument(
+        "--max-words", type=positive, default=250, metavar="N", help="maximum number of words per sentence"
+    )
     lines.add_argument(
         "--long-lines",
         choices=("split", "error"),
         default="split",
-        help="sentences over --max-words: parse them in parts, after punctuation where there is any, or stop",
+        help="for sentences over --max-words: parse them in parts, split at punctuation if possible, or stop",
     )
     arcs = parser.add_argument_group("distributions")
     arcs.add_argument("--distributions", action="store_true", help="also write p(head, label | word) as Arcs= in MISC")
@@ -49,18 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers",
         type=positive,
         metavar="N",
-        help="processes, each with its own parser (default: 1; with --ray as many as the cluster has room for)",
+        help="number of processes, each with its own parser (default: 1; with --ray, as many as fit the cluster)",
     )
     add_ray_options(work, gpus=True)
-    work.add_argument("--threads", type=positive, metavar="N", help="of torch, per worker")
+    work.add_argument("--threads", type=positive, metavar="N", help="torch threads per worker")
     work.add_argument(
-        "--part-lines", type=positive, default=PART_LINES, metavar="N", help="lines that are committed at once"
+        "--part-lines",
+        type=positive,
+        default=PART_LINES,
+        metavar="N",
+        help="lines per part; finished parts survive an interruption",
     )
-    work.add_argument("--shard", type=_shard, metavar="I/N", help="parse part I of N (from 1) only; --merge afterwards")
-    work.add_argument("--merge", action="store_true", help="parse nothing: put the finished shards together")
     work.add_argument(
-        "--overwrite", action="store_true", help="replace a result of something else, when the new one is whole"
+        "--shard", type=_shard, metavar="I/N", help="parse only part I of N (from 1); use --merge afterwards"
     )
+    work.add_argument("--merge", action="store_true", help="merge the finished shards without parsing")
+    work.add_argument("--overwrite", action="store_true", help="replace an output made from other inputs or options")
 
 
 def add_parser_options(parser, *, raw_text: bool = True) -> None:
@@ -70,37 +76,39 @@ def add_parser_options(parser, *, raw_text: bool = True) -> None:
         "--parser",
         default="stanza",
         metavar="NAME",
-        help="stanza, supar, conllu (an existing parse, checked and passed on), or a module of yours",
+        help="stanza, supar, conllu (check an existing parse), or your own module",
     )
     group.add_argument("--lang", default="en", metavar="LANG", help="language of the text")
     group.add_argument(
         "--model-dir",
         metavar="DIR",
-        help="with pos.pt and depparse.pt, or Stanza's resources (default: Stanza's own); for supar a checkpoint",
+        help="folder with pos.pt and depparse.pt, or Stanza's resources; for supar, a checkpoint (default: Stanza's)",
     )
     group.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda")
-    group.add_argument("--batch-size", type=positive, default=4000, metavar="WORDS", help="words parsed at a time")
+    group.add_argument("--batch-size", type=positive, default=4000, metavar="WORDS", help="words per batch")
     if raw_text:
         choices = ("auto", "stanza", "spacy", "basic")
-        add_tokenizer(group, choices, "auto: the parser's own where it has a model, else the basic one")
+        add_tokenizer(group, choices, "auto: the parser's own if it has a model, otherwise basic")
 
 
 def add_tokenizer(group, choices: Sequence[str], help: str) -> None:
     """The options of the tokens of raw text."""
     group.add_argument("--tokenizer", choices=choices, default="auto", help=help)
-    group.add_argument("--pretokenized", action="store_true", help="tokens are what stands between spaces")
-    group.add_argument("--split-sentences", action="store_true", help="a line may hold several sentences")
+    group.add_argument("--pretokenized", action="store_true", help="the text is tokenized: split it at spaces")
+    group.add_argument("--split-sentences", action="store_true", help="split lines that contain several sentences")
 
 
 def add_distribution_options(group, *, min_prob: float = 0.01) -> None:
     """The options that say which probabilities are taken, and how many."""
-    group.add_argument("--min-prob", type=probability, default=min_prob, metavar="P", help="least p kept")
     group.add_argument(
-        "--temperature", type=temperature, default=1.0, metavar="T", help="of heads: divides their scores"
+        "--min-prob", type=probability, default=min_prob, metavar="P", help="minimum probability of a stored arc"
     )
-    group.add_argument("--label-temperature", type=temperature, default=1.0, metavar="T", help="of labels, likewise")
+    group.add_argument("--temperature", type=temperature, default=1.0, metavar="T", help="temperature of head scores")
     group.add_argument(
-        "--structured", action="store_true", help="arc marginals over trees, in place of a softmax for each word"
+        "--label-temperature", type=temperature, default=1.0, metavar="T", help="temperature of label scores"
+    )
+    group.add_argument(
+        "--structured", action="store_true", help="use arc marginals over trees instead of a softmax for each word"
     )
 
 

@@ -14,7 +14,7 @@ _CURVES = "fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metric
 COMMAND = Command(
     group="evaluate",
     summary="draw scores, training curves and reliability",
-    description="Draw a figure as PNG, SVG or PDF, by the ending of its name.",
+    description="Draw a figure as PNG, SVG or PDF, depending on its file name.",
     example=_CURVES,
     step=3,
 )
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fairseq-syntax plot box --ref test.de --sys plain=plain.out PASCAL=pascal.out --output box.svg",
     )
     add_translations(box)
-    box.add_argument("--metric", choices=METRICS, default="bleu", help="what to draw")
+    box.add_argument("--metric", choices=METRICS, default="bleu", help="metric to draw")
 
     length = _figure(
         figures,
@@ -40,10 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             --output length.svg""",
     )
     add_translations(length)
-    length.add_argument("--src", metavar="FILE", help="source sentences: count their tokens")
-    length.add_argument(
-        "--baseline", metavar="NAME", help="draw each system's gain over this one, and the share of sentences"
-    )
+    length.add_argument("--src", metavar="FILE", help="source sentences, to count their tokens instead")
+    length.add_argument("--baseline", metavar="NAME", help="draw gains over this system, and the share of sentences")
     length.add_argument("--step", type=positive, default=10, metavar="N", help="width of an interval")
 
     by = _figure(
@@ -56,10 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_translations(by)
     by.add_argument("--conllu", required=True, metavar="PARSE", help="the source's parse")
-    by.add_argument("--src", metavar="FILE", help="source sentences: a parse of others is refused")
-    by.add_argument("--by", required=True, metavar="PROPERTY", help="as for score")
-    by.add_argument("--metric", choices=METRICS, default="bleu", help="what to draw")
-    by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="of the bootstrap")
+    by.add_argument("--src", metavar="FILE", help="source sentences, to check the parse against")
+    by.add_argument("--by", required=True, metavar="PROPERTY", help="property, as in score --by")
+    by.add_argument("--metric", choices=METRICS, default="bleu", help="metric to draw")
+    by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="resamples of the bootstrap")
 
     curves = _figure(
         figures,
@@ -69,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     curves.add_argument("logs", nargs="+", metavar="[NAME=]LOG", help="json, simple or tqdm logs of fairseq-train")
     curves.add_argument("--metrics", **SEVERAL, metavar="NAME", help="one panel each (default: loss)")
-    curves.add_argument("--since", type=positive, default=1, metavar="N", help="leave out what was before update N")
+    curves.add_argument("--since", type=positive, default=1, metavar="N", help="start at update N")
 
     reliability = _figure(
         figures,
@@ -77,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reliability diagram of a parser's probabilities",
         "fairseq-syntax plot reliability stanza=report.json --output reliability.svg",
     )
-    reliability.add_argument("files", nargs="+", metavar="[NAME=]FILE", help="--output of fairseq-syntax calibrate")
+    reliability.add_argument("files", nargs="+", metavar="[NAME=]FILE", help="output of fairseq-syntax calibrate")
 
     for figure in (box, length, by, curves, reliability):
         figure.add_argument("--output", required=True, metavar="FILE", help="FILE.png, FILE.svg or FILE.pdf")

@@ -11,10 +11,10 @@ from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chos
 
 COMMAND = Command(
     group="start",
-    summary="make what a recipe says: from a corpus to a table of scores",
-    description="Make what is not made yet of a recipe: text, parses, pieces, models, translations, scores and the "
-    "report. What is stopped, however it is stopped, goes on when the same command is given again. What a change of "
-    "the recipe touches is made anew, and nothing else.",
+    summary="run a recipe: from a corpus to a table of scores",
+    description="Run all unfinished steps of a recipe: text, parses, pieces, models, translations, scores and the "
+    "report. An interrupted run resumes when rerun. After a change of the recipe, only the affected "
+    "steps run again.",
     example="fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1 --workers 2",
     step=2,
 )
@@ -32,32 +32,34 @@ class _Keys(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE.yaml", help="the recipe")
-    parser.add_argument("--keys", action=_Keys, nargs=0, help="print all keys of a recipe, and end")
+    parser.add_argument("--keys", action=_Keys, nargs=0, help="print all keys of a recipe, and exit")
     show = parser.add_mutually_exclusive_group()
-    show.add_argument("--dry-run", action="store_true", help="print the commands, which can be typed, and run nothing")
-    show.add_argument("--status", action="store_true", help="show what is done and what is not, and run nothing")
-    show.add_argument("--report", action="store_true", help="write the report of what is there, and run nothing")
-    parser.add_argument("--smoke", action="store_true", help="run all of it, cut down to seconds, in FOLDER-smoke")
-    parser.add_argument("--data", metavar="DIR", help="the folder with the files of the corpus (corpus.data)")
-    parser.add_argument("--models", metavar="DIR", help="the models of the source's parser (parse.source.models)")
-    parser.add_argument("--output", metavar="DIR", help="where everything is made (folder)")
+    show.add_argument("--dry-run", action="store_true", help="print the commands without running them")
+    show.add_argument("--status", action="store_true", help="show which steps are done, and run nothing")
+    show.add_argument("--report", action="store_true", help="write the report from existing results, and run nothing")
+    parser.add_argument("--smoke", action="store_true", help="run a version shrunk to seconds, in FOLDER-smoke")
+    parser.add_argument("--data", metavar="DIR", help="folder with the files of the corpus (corpus.data)")
+    parser.add_argument("--models", metavar="DIR", help="models of the source parser (parse.source.models)")
+    parser.add_argument("--output", metavar="DIR", help="result folder (folder)")
     parser.add_argument(
-        "--set", **SEVERAL, default=[], metavar="KEY=VALUE", help="other values for keys, such as train.max-epoch=2"
+        "--set", **SEVERAL, default=[], metavar="KEY=VALUE", help="override keys, such as train.max-epoch=2"
     )
     some = parser.add_argument_group("a part of it")
-    some.add_argument("--only", **SEVERAL, metavar="SYSTEM[/SEED]", help="these systems or runs")
-    some.add_argument("--seeds", **SEVERAL, type=natural, metavar="N", help="these seeds")
+    some.add_argument("--only", **SEVERAL, metavar="SYSTEM[/SEED]", help="only these systems or runs")
+    some.add_argument("--seeds", **SEVERAL, type=natural, metavar="N", help="only these seeds")
     some.add_argument(
         "--to",
         metavar="STAGE",
         default="report",
         choices=("corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report"),
-        help="up to this stage: corpus, filter, parse, pieces, control, binarize, train, translate, score",
+        help="stop after this stage: corpus, filter, parse, pieces, control, binarize, train, translate, score",
     )
     work = parser.add_argument_group("work")
-    work.add_argument("--workers", type=positive, default=1, metavar="N", help="models at the same time")
+    work.add_argument(
+        "--workers", type=positive, default=1, metavar="N", help="number of models trained at the same time"
+    )
     add_ray_options(work, gpus=True)
-    parser.add_argument("--keep", action="store_true", help="also put the results into the recipe's `kept` file")
+    parser.add_argument("--keep", action="store_true", help="also save the results in the recipe's `kept` file")
 
 
 def main(args: argparse.Namespace) -> int:

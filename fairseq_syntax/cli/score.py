@@ -29,43 +29,54 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_translations(parser)
-    parser.add_argument("--src", metavar="FILE", help="source sentences: --by-length then counts their tokens")
+    parser.add_argument("--src", metavar="FILE", help="source sentences; --by-length then counts their tokens")
     parser.add_argument(
         "--groups",
         metavar="FILE",
-        help="a line for each sentence, the same for those of a document: the bootstrap then draws documents",
+        help="file with the document of each sentence, one per line; the bootstrap then resamples documents",
     )
-    parser.add_argument("--baseline", metavar="NAME", help="the system to test the others against (default: the first)")
-    parser.add_argument("--also-against", **SEVERAL, default=[], metavar="NAME", help="further systems to test against")
-    parser.add_argument("--by-length", type=positive, metavar="N", help="also BLEU by length, in steps of N tokens")
+    parser.add_argument("--baseline", metavar="NAME", help="baseline system (default: the first)")
+    parser.add_argument("--also-against", **SEVERAL, default=[], metavar="NAME", help="additional baselines")
+    parser.add_argument(
+        "--by-length", type=positive, metavar="N", help="also report BLEU by length, in steps of N tokens"
+    )
     parser.add_argument("--conllu", metavar="PARSE", help="the source's parse, for --by")
     parser.add_argument(
         "--by",
         **SEVERAL,
         metavar="PROPERTY",
-        help="also all scores by a property of the parse, in intervals: length, depth, dependency-length, "
-        "longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 names the bounds",
+        help="also report all scores by intervals of a property of the parse: length, depth, "
+        "dependency-length, longest-dependency, crossing, label=NAME, upos=NAME; length@10,20,30 sets the "
+        "bounds",
     )
     shown = f"default: {' '.join(USUAL)}"
     parser.add_argument("--metrics", **SEVERAL, choices=[*METRICS, DISTINCT_KEY], help=shown)
-    parser.add_argument("--lines", metavar="FILE", help="score only the lines that are not empty in this file")
+    parser.add_argument("--lines", metavar="FILE", help="score only lines that are non-empty in this file")
     parser.add_argument(
         "--controls",
         **SEVERAL,
         metavar="NAME",
-        help="how much of each gain is syntax: compare each SYSTEM with SYSTEM.NAME, the same on a control parse",
+        help="report how much of each gain is due to syntax: compare SYSTEM with SYSTEM.NAME, trained on a "
+        "control parse",
     )
-    parser.add_argument("--controls-by", **SEVERAL, metavar="PROPERTY", help="also in intervals, as for --by")
-    parser.add_argument("--lowercase", action="store_true", help="compare lower-cased text")
+    parser.add_argument(
+        "--controls-by",
+        **SEVERAL,
+        metavar="PROPERTY",
+        help="with --controls: also by intervals of this property, as for --by",
+    )
+    parser.add_argument("--lowercase", action="store_true", help="compare lowercased text")
     parser.add_argument(
         "--resamples",
         type=natural,
         default=1000,
         metavar="N",
-        help="of the bootstrap over sentences and seeds; 0: none",
+        help="resamples of the bootstrap over sentences and seeds; 0: no test",
     )
-    parser.add_argument("--trials", type=natural, default=10000, metavar="N", help="of the randomization test; 0: none")
-    parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, where you have it")
+    parser.add_argument(
+        "--trials", type=natural, default=10000, metavar="N", help="trials of the randomization test; 0: no test"
+    )
+    parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, if you have it")
     add_report(parser)
 
 

@@ -14,10 +14,10 @@ OF_TRAINING = {"train_on": None, "vocab_size": 8000, **OF_SENTENCEPIECE, "train_
 COMMAND = Command(
     group="data",
     summary="split the words of a parse, or text, into subword pieces",
-    description="Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, trained here "
-    "or given. From NAME.LANG.conllu come OUTPUT/NAME.LANG, the pieces with spaces between, and "
-    "OUTPUT/NAME.LANG.conllu, the same parse with the number of pieces of every token. From plain text "
-    "comes the former. Files that were made from the same input by the same model are left as they are.",
+    description="Segment parses (.conllu) and plain text with a sentencepiece or subword-nmt model, which is "
+    "trained here or supplied. For NAME.LANG.conllu, write the pieces to OUTPUT/NAME.LANG, and the "
+    "parse with the number of pieces of each token to OUTPUT/NAME.LANG.conllu. For plain text, write "
+    "only the pieces. Outputs that are up to date are not rewritten.",
     example=r"""
         fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --output pieces \
             --train sentencepiece --vocab-size 8000""",
@@ -27,29 +27,29 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_language(parser)
-    parser.add_argument("--input", **SEVERAL, required=True, metavar="FILE", help=".conllu or plain text; either .gz")
-    parser.add_argument("--output", required=True, metavar="DIR", help="made if need be; must not hold the input")
+    parser.add_argument(
+        "--input", **SEVERAL, required=True, metavar="FILE", help=".conllu or plain text files; may be .gz"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="output folder; must not contain the input")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--model",
         metavar="FILE",
-        help="segmentation.LANG.json of an earlier run, or a sentencepiece model or subword-nmt codes of your own",
+        help="segmentation.LANG.json of an earlier run, or your own sentencepiece model or subword-nmt codes",
     )
     which.add_argument(
         "--train",
         choices=("sentencepiece", "subword_nmt", "words"),
-        help="train a model of this kind; words: each is a piece, and fairseq-preprocess leaves out rare ones by "
-        "--nwordssrc and --thresholdsrc",
+        help="train a model of this kind; words: every word is a piece, and fairseq-preprocess drops rare "
+        "words by --nwordssrc and --thresholdsrc",
     )
-    parser.add_argument(
-        "--train-on", **SEVERAL, metavar="FILE", help="texts to learn from (default: the first --input)"
-    )
+    parser.add_argument("--train-on", **SEVERAL, metavar="FILE", help="training texts (default: the first --input)")
     parser.add_argument(
         "--vocab-size",
         type=positive,
         default=8000,
         metavar="N",
-        help="pieces to learn; fewer where the text has no more",
+        help="vocabulary size; smaller if the text has fewer pieces",
     )
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
     parser.add_argument(
@@ -57,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=probability,
         default=1.0,
         metavar="SHARE",
-        help="of the characters, sentencepiece only; less than 1 for Chinese or Japanese, say 0.9995",
+        help="share of characters covered, sentencepiece only; for Chinese or Japanese below 1, such as 0.9995",
     )
     parser.add_argument(
-        "--train-lines", type=positive, default=0, metavar="N", help="learn from N lines drawn at random (default: all)"
+        "--train-lines", type=positive, default=0, metavar="N", help="train on N random lines (default: all)"
     )
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="of that draw")
+    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="random seed")
     add_workers(parser)
-    parser.add_argument("--overwrite", action="store_true", help="train and segment again whatever is there")
+    parser.add_argument("--overwrite", action="store_true", help="train and segment again, even if outputs exist")
 
 
 def main(args: argparse.Namespace) -> int:

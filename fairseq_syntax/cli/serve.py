@@ -10,9 +10,9 @@ from fairseq_syntax.runtime.bounds import whole
 
 COMMAND = Command(
     group="use",
-    summary="serve trained models over HTTP, with a page to try them on",
-    description="Load models once and translate what is posted to /translate; / is a page to try them on. "
-    "Requests that come together are translated together. Prints its address when it is ready.",
+    summary="serve trained models over HTTP, with a page for trying them out",
+    description="Load models and translate requests to /translate; / is a page for trying out the models. "
+    "Simultaneous requests are batched. The server prints its address when it is ready.",
     example="fairseq-syntax serve plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --port 8000",
     needs_fairseq=True,
     step=2,
@@ -22,35 +22,35 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_models(parser, "the first is the default")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=whole(0, 65535), default=8000, metavar="N", help="0 for any that is free")
+    parser.add_argument("--port", type=whole(0, 65535), default=8000, metavar="N", help="port; 0 for any free port")
     parser.add_argument(
         "--allowed-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a name under which browsers ask, beside localhost, where a proxy passes it on; * for any. "
-        "With a --host that other machines reach, any is allowed",
+        help="accept requests for this host name besides localhost, if a proxy forwards it; * for any. If "
+        "--host is reachable from other machines, any name is accepted",
     )
     parser.add_argument(
         "--examples",
         metavar="FILE",
-        help="sentences to choose from on the page, one a line, at most twelve (default: of the first model's data)",
+        help="example sentences for the page, one per line, at most twelve (default: from the first model's data)",
     )
     add_data(parser, "each model was")
     add_device(parser)
     source = parser.add_argument_group("parser")
-    add_source_parser(source, "for text and tokens; none: only CoNLL-U", whose="the models'")
+    add_source_parser(source, "parser for text and tokens; none: accept only CoNLL-U", whose="the models'")
     source.add_argument(
         "--missing-parse",
         choices=("error", "neutral"),
         default="error",
-        help="text that cannot be parsed: refuse it, or translate it without a parse",
+        help="for text that cannot be parsed: return an error, or translate it without a parse",
     )
     source.add_argument(
         "--parse-timeout",
         type=seconds,
         metavar="S",
-        help="with --missing-parse neutral: seconds after which a sentence goes without its parse (default: none)",
+        help="with --missing-parse neutral: seconds until a sentence is translated without its parse (default: none)",
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
@@ -58,18 +58,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=1024,
         metavar="N",
-        help="translations that may wait; else 503",
+        help="maximum number of waiting translations; more are answered 503",
     )
-    limits.add_argument("--timeout", type=seconds, default=30.0, metavar="S", help="seconds for an answer; then 504")
+    limits.add_argument(
+        "--timeout", type=seconds, default=30.0, metavar="S", help="seconds until a request is answered 504"
+    )
     limits.add_argument(
         "--grace",
         type=seconds,
         default=30.0,
         metavar="S",
-        help="seconds to end in at SIGTERM, of which nine tenths are for the answers outstanding",
+        help="seconds until exit after SIGTERM, nine tenths of them for pending answers",
     )
-    limits.add_argument("--max-bytes", type=positive, default=1 << 20, metavar="N", help="of a request; then 413")
-    limits.add_argument("--batch-size", type=positive, default=32, metavar="N", help="sentences translated at a time")
+    limits.add_argument(
+        "--max-bytes",
+        type=positive,
+        default=1 << 20,
+        metavar="N",
+        help="maximum size of a request; larger ones are answered 413",
+    )
+    limits.add_argument("--batch-size", type=positive, default=32, metavar="N", help="sentences per batch")
 
 
 def main(args: argparse.Namespace) -> None:

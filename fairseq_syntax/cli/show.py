@@ -10,8 +10,8 @@ from fairseq_syntax.cli.options import SEVERAL, add_beam, add_models, natural
 COMMAND = Command(
     group="evaluate",
     summary="draw a model's attention with the parse",
-    description="Translate sentences with one model or several, and show parse, texts, scores and attention: as "
-    "one self-contained HTML page to step through, or (.png, .svg, .pdf) one sentence's heat maps.",
+    description="Translate sentences with one or several models, and show parse, texts, scores and attention. The "
+    "output is a self-contained HTML page, or (.png, .svg, .pdf) heat maps of one sentence.",
     example=r"""
         fairseq-syntax show plain=plain/checkpoint_best.pt PASCAL=pascal/checkpoint_best.pt --data bin --split test \
             --sentences 1-20 --output page.html""",
@@ -24,23 +24,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_models(parser, several=False)
     parser.add_argument("--data", required=True, metavar="DIR", help="the binarized data")
     parser.add_argument("--output", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
-    parser.add_argument("--split", default="valid", metavar="NAME", help="of the data")
+    parser.add_argument("--split", default="valid", metavar="NAME", help="split of the data")
     parser.add_argument(
         "--sentences",
         **SEVERAL,
         type=number_or_range,
         metavar="N[-M]",
-        help="from 1 (default: 1-10; a picture: 1)",
+        help="sentence numbers from 1 (default: 1-10; for a picture: 1)",
     )
     parser.add_argument("--sys", **SEVERAL, default=[], metavar="[NAME=]FILE", help="translations of the whole split")
-    parser.add_argument("--gold", metavar="FILE", help="gold parse of the split, CoNLL-U")
+    parser.add_argument("--gold", metavar="FILE", help="gold parses of the split, CoNLL-U")
     add_beam(parser)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     picture = parser.add_argument_group("pictures")
-    picture.add_argument("--layers", **SEVERAL, type=natural, metavar="L", help="counted from 0 (default: all)")
-    picture.add_argument("--heads", **SEVERAL, type=natural, metavar="H", help="counted from 0 (default: all)")
-    picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="of attention (default: encoder)")
-    picture.add_argument("--tree", metavar="NAME", help="to draw: parser, gold, or 'NAME (predicted)'")
+    picture.add_argument("--layers", **SEVERAL, type=natural, metavar="L", help="numbers from 0 (default: all)")
+    picture.add_argument("--heads", **SEVERAL, type=natural, metavar="H", help="numbers from 0 (default: all)")
+    picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="kind of attention (default: encoder)")
+    picture.add_argument("--tree", metavar="NAME", help="tree to draw: parser, gold, or 'NAME (predicted)'")
 
 
 def number_or_range(text: str) -> list[int]:

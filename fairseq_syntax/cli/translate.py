@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 COMMAND = Command(
     group="use",
     summary="translate raw text with a trained model",
-    description="Translate raw text, or CoNLL-U, line by line: parses it where the model needs a parse, segments, "
-    "translates and puts the pieces together again. Empty lines stay empty.",
+    description="Translate raw text or CoNLL-U line by line. The text is parsed if the model needs a parse, "
+    "segmented, translated and detokenized. Empty lines stay empty.",
     example="fairseq-syntax translate checkpoints/checkpoint_best.pt --input test.en --output test.de",
     needs_fairseq=True,
     step=1,
@@ -34,19 +34,19 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--input", default="-", metavar="FILE", help="text, or a .conllu file (default: text on stdin)")
-    parser.add_argument("--output", default="-", metavar="FILE", help="the translations (default: stdout)")
+    parser.add_argument("--output", default="-", metavar="FILE", help="file for the translations (default: stdout)")
     parser.add_argument(
         "--alignments",
         metavar="FILE",
-        help="also write which words stand for which: a line of links such as 0-0 2-1, the source's word first; with "
-        "the words' places in the texts if FILE ends in .jsonl",
+        help="also write word alignments: one line of links per sentence, such as 0-0 2-1, source word first; "
+        "with character positions if FILE ends in .jsonl",
     )
     add_translator(parser)
     parser.add_argument(
         "--missing-parse",
         choices=("error", "neutral"),
         default="error",
-        help="text that cannot be parsed: stop, or translate it without a parse",
+        help="for text that cannot be parsed: stop, or translate it without a parse",
     )
     add_search(parser)
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 COMMAND = Command(
     group="use",
-    summary="write the tree that a model's parent head believes in",
-    description="Write CoNLL-U with the heads that a trained model's parent head predicts (supervised_heads or "
-    "lisa in its encoder), repaired to trees.  Input is raw text, or CoNLL-U whose tokens are taken and whose "
-    "heads are not looked at.  MISC has each head's probability, as Arcs=HEAD:dep:P.",
+    summary="write the trees that a model predicts",
+    description="Write the trees that a trained model's parent head predicts (supervised_heads or lisa in its "
+    "encoder) as CoNLL-U. The input is raw text, or CoNLL-U, of which only the tokens are used. MISC "
+    "has the probability of each head, as Arcs=HEAD:dep:P.",
     example="fairseq-syntax tree checkpoints/checkpoint_best.pt --input test.en --output trees.conllu",
     needs_fairseq=True,
     step=5,
@@ -39,30 +39,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, several=False)
     add_data(parser)
     parser.add_argument(
-        "--input", default="-", metavar="FILE", help="text or .conllu, either .gz (default: stdin, text)"
+        "--input", default="-", metavar="FILE", help="text or .conllu, may be .gz (default: text on stdin)"
     )
-    parser.add_argument("--output", default="-", metavar="FILE", help="CoNLL-U to write (default: stdout)")
-    parser.add_argument("--system", metavar="NAME", help="whose head, where the encoder has several systems with one")
+    parser.add_argument("--output", default="-", metavar="FILE", help="CoNLL-U file to write (default: stdout)")
+    parser.add_argument("--system", metavar="NAME", help="which system's head, if several have one")
     add_device(parser)
-    parser.add_argument("--batch-size", type=positive, default=4000, metavar="PIECES", help="pieces at a time")
+    parser.add_argument("--batch-size", type=positive, default=4000, metavar="PIECES", help="pieces per batch")
     text = parser.add_argument_group("tokens and sentences")
     text.add_argument("--lang", metavar="LANG", help="language of the tokenizer (default: the model's source)")
-    add_tokenizer(text, ("auto", "basic", "spacy"), "as close as can be to that of the training text's parse")
+    add_tokenizer(text, ("auto", "basic", "spacy"), "should match the tokenizer of the training text's parse")
     text.add_argument(
         "--find-sentences",
         action="store_true",
-        help="let the predicted roots split a line into sentences, where each one's words are in a row",
+        help="split lines into sentences at the predicted roots, if the words of each sentence are contiguous",
     )
     arcs = parser.add_argument_group("probabilities")
     arcs.add_argument(
-        "--distributions", action="store_true", help="write every likely head of a word, not only its own"
+        "--distributions",
+        action="store_true",
+        help="write all likely heads of each word, not only the head in the tree",
     )
     arcs.add_argument(
         "--min-prob",
         type=probability,
         default=0.01,
         metavar="P",
-        help="least probability written with --distributions",
+        help="minimum probability written with --distributions",
     )
 
 

@@ -9,7 +9,7 @@ from fairseq_syntax.cli.command import Command
 
 COMMAND = Command(
     group="train",
-    summary="print what to give to --user-dir",
+    summary="print the path for --user-dir",
     example='fairseq-train bin --user-dir "$(fairseq-syntax user-dir)" --task syntax_translation',
     step=1,
 )

@@ -193,7 +193,7 @@ def add_syntax_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--source-parses",
         metavar="DIR",
-        help="folder with the parses of the source, named as its pieces are (default: they are beside the pieces)",
+        help="folder with the parses of the source, named like its pieces (default: next to the pieces)",
     )
     for side in ("source", "target"):
         group.add_argument(

@@ -46,15 +46,15 @@ def add_ray_options(parser: Any, *, gpus: bool = False) -> None:
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="workers on a Ray cluster: HOST:PORT of its head, or without ADDRESS the one of RAY_ADDRESS, one that "
-        "runs here, or one started here for this command (always so: local)",
+        help="run workers on the Ray cluster with this head (HOST:PORT; local starts one). Without ADDRESS: "
+        "the cluster of RAY_ADDRESS, one that runs here, or one started for this command",
     )
     if gpus:
         parser.add_argument(
             "--gpus-per-worker",
             type=real(0.0, 1e3),
             metavar="G",
-            help="with --ray: GPUs of each worker, such as 1 or 0.5 (default: 1 with --device cuda, else none)",
+            help="with --ray: GPUs per worker, such as 1 or 0.5 (default: 1 with --device cuda, otherwise none)",
         )
 
 
