@@ -1,4 +1,4 @@
-"""Syntax-aware neural machine translation for fairseq: give this package to ``--user-dir``.
+"""Syntax-aware neural machine translation for fairseq; pass this package to ``--user-dir``.
 
 The import defines, and does nothing else, unless fairseq is there already: fairseq's commands import this package to
 have its task, models and criteria registered. Whoever loads models without those commands calls :func:`register`.

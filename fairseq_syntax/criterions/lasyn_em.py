@@ -34,15 +34,15 @@ class LaSynEMConfig(FairseqDataclass):
         1, "K: optimizer steps on each batch, each with its own E-step (Algorithm 1)", low=1, high=1000
     )
     tag_weight: float = option(
-        1.0, "lambda: weight of the tag loss (Equation 12); 0 leaves the values latent", low=0, high=1e3
+        1.0, "lambda: weight of the tag loss (Equation 12); 0 is the unsupervised model", low=0, high=1e3
     )
     observed_updates: int = option(
         0,
-        "for so many updates the posterior of a word with a tag is that tag, as EM has it where a variable is seen; "
-        "the paper's algorithm, 0, need not find out which of two tags goes with which word",
+        "for the first N updates, use the observed tag as a word's posterior; 0 is the paper's algorithm, "
+        "which may confuse tags that occur in the same place",
         low=0,
     )
-    label_smoothing: float = option(0.0, "epsilon for label smoothing of P(y | z)", low=0, high=1)
+    label_smoothing: float = option(0.0, "label smoothing of P(y | z)", low=0, high=1)
     sentence_avg: bool = II("optimization.sentence_avg")
     # Not read any more; fairseq-validate finds it in checkpoints of version 0.1.
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009

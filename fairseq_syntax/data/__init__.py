@@ -1,1 +1,1 @@
-"""Binarizing, loading and batching of syntax beside fairseq's token datasets."""
+"""Binarizing, loading and batching of syntax along with fairseq's token datasets."""

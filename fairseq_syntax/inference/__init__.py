@@ -1,1 +1,1 @@
-"""Translating with trained models: the Translator, interactive input, and trees read out of a model's heads."""
+"""Inference with trained models: interactive input, search output, detokenization, word alignments."""

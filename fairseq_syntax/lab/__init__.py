@@ -1,1 +1,1 @@
-"""What is measured: scores and their significance, contrast, calibration, controls, figures, recipes."""
+"""Experiments: scores and significance, contrastive evaluation, calibration, control parses, figures, recipes."""

@@ -1,1 +1,1 @@
-"""The models that carry the systems: a Transformer whose encoder and decoder take systems by option, and an LSTM."""
+"""The base models: a Transformer whose encoder and decoder take syntax systems, and an LSTM."""

@@ -29,12 +29,12 @@ class GuidedConfig(SystemConfig):
 
     guided_updates: int = option(
         0,
-        "for the first N updates read the whole sentence, in falling share, and teach the predictor the mean position "
-        "of that global attention; with --criterion supervised_head",
+        "for the first N updates, attend globally with decreasing weight, and train the predictor towards "
+        "the mean position of that attention; needs --criterion supervised_head",
         "0, as in the paper",
         low=0,
     )
-    guide_weight: float = option(1.0, "weight of the predictor's loss in these", low=1e-6, high=1e3)
+    guide_weight: float = option(1.0, "weight of the predictor's loss in these updates", low=1e-6, high=1e3)
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""What every long command stands on: whole files, resumable jobs, workers, progress on a terminal."""
+"""The runtime of long commands: atomic files, resumable jobs, worker pools, progress on a terminal."""

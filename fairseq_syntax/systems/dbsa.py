@@ -90,17 +90,20 @@ class MemoryBiaffineTerm(BiaffineTerm):
 class DbsaConfig(SystemConfig):
     """The options of both sides."""
 
-    dbsa_layer: int = option(-1, "encoder layer of the biaffine head, from 0; -1 is the top one")
-    dbsa_head: int = option(0, "which of its heads", low=0)
+    dbsa_layer: int = option(-1, "encoder layer of the biaffine head, from 0; -1 is the top layer")
+    dbsa_head: int = option(0, "attention head, from 0", low=0)
     dbsa_weight: float = option(0.5, "weight of the encoder head's loss", low=1e-6, high=1e3)
-    dbsa_decoder_layer: int = option(-1, "decoder layer of the biaffine head, from 0; -1 is the top one")
-    dbsa_decoder_head: int = option(0, "which of its heads", low=0)
+    dbsa_decoder_layer: int = option(-1, "decoder layer of the biaffine head, from 0; -1 is the top layer")
+    dbsa_decoder_head: int = option(0, "attention head, from 0", low=0)
     dbsa_decoder_weight: float = option(0.5, "weight of the decoder head's loss", low=1e-6, high=1e3)
     dbsa_dim: int | None = option(
-        None, "size of the queries and keys of both", "that of the other heads", low=1, high=8192
+        None, "size of the queries and keys of both heads", "that of the other heads", low=1, high=8192
     )
     dbsa_chain: bool = option(
-        False, "the paper's way with subwords: each piece attaches to the next, the last one to the head's last", ""
+        False,
+        "the paper's treatment of subwords: each piece attaches to the next, the last one to the last "
+        "piece of the head",
+        "",
     )
 
 

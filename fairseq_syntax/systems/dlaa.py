@@ -128,11 +128,11 @@ class BlockAttention(GuidedAttention):
 class DLAAConfig(GuidedConfig):
     """The options of DLAA."""
 
-    dlaa_block_size: int = option(10, "most words in a block", low=1, high=1000)
+    dlaa_block_size: int = option(10, "maximum number of words in a block", low=1, high=1000)
     dlaa_alignment: str = option(
         "interpolate",
-        "what to do with a predicted position between two words: mix the contexts of both blocks; round (no gradient "
-        "for the predictor); or round and weigh by a Gaussian",
+        "how to use a predicted position between two words: interpolate the contexts of both blocks; "
+        "round (no gradient for the predictor); or round and weight by a Gaussian",
         choices=ALIGNMENTS,
     )
     dlaa_sigma: float | None = option(

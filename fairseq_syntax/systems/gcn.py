@@ -92,11 +92,11 @@ class GraphConvolution(nn.Module):
 class GCNConfig(SystemConfig):
     """The options that a Transformer and an LSTM share."""
 
-    gcn_layers: int = option(1, "graph convolutions", low=1, high=10)
-    gcn_no_gates: bool = option(False, "no gates: all edges weigh the same", "")
-    gcn_edge_dropout: float = option(0.0, "probability in training to drop an edge", low=0, high=1)
+    gcn_layers: int = option(1, "number of stacked graph convolutions", low=1, high=10)
+    gcn_no_gates: bool = option(False, "no gates: all messages have the same weight", "")
+    gcn_edge_dropout: float = option(0.0, "probability of dropping an edge in training", low=0, high=1)
     gcn_words: str = option(
-        "mean", "the state of a word of several pieces: their mean, or that of the first", choices=WORD_STATES
+        "mean", "how the pieces of a word form its state: their mean, or the first piece", choices=WORD_STATES
     )
 
 
@@ -149,7 +149,9 @@ class GCNBlockConfig(GCNConfig):
     """The options of graph convolutions in a Transformer."""
 
     gcn_after: str | None = option(
-        None, "where the convolutions go: an encoder layer, from 0, -1 is the top one; or embeddings", "-1"
+        None,
+        "place of the convolutions: after an encoder layer, from 0, -1 is the top layer; or on the embeddings",
+        "-1",
     )
 
 
@@ -222,7 +224,7 @@ class GCNEncoderConfig(GCNConfig):
 
     gcn_after: str = option(
         "encoder",
-        "where the convolutions go: on the encoder's states or on the embeddings",
+        "place of the convolutions: on the encoder states or on the embeddings",
         choices=("encoder", "embeddings"),
     )
 

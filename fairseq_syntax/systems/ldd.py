@@ -147,13 +147,13 @@ class LddConfig(SystemConfig):
 
     ldd_variant: str = option("LDD", "variant", choices=VARIANTS)
     ldd_label_groups: str = option(
-        "ud", "which labels each head reads: ud, stanford or the name of a file; a layer has one head a group"
+        "ud", "label group of each attention head: ud, stanford or a file; a layer has one head per group"
     )
-    ldd_layers: str = option("0", "encoder layers, from 0, with commas; -1 is the top one")
+    ldd_layers: str = option("0", "encoder layers, from 0, comma-separated; -1 is the top layer")
     ldd_form: str = option(
         "auto",
-        "how to compute it: linear (time linear in the length; leaves out attention dropout in these layers), dense, "
-        "or auto, which takes the faster one where there is no attention dropout, and dense where there is",
+        "algorithm: linear (time linear in the length, without attention dropout in these layers), dense, "
+        "or auto: the faster one, but dense with attention dropout",
         choices=FORMS,
     )
 

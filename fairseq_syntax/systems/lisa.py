@@ -87,13 +87,15 @@ class GoldTerm(BiaffineTerm):
 class LisaConfig(SystemConfig):
     """The options of LISA."""
 
-    lisa_layer: int = option(-1, "encoder layer, from 0; -1 is the top one")
-    lisa_head: int = option(0, "which of its heads", low=0)
-    lisa_dim: int | None = option(None, "size of its queries and keys", "that of the other heads", low=1, high=8192)
-    lisa_weight: float = option(1.0, "weight of the parents' loss", low=1e-6, high=1e3)
+    lisa_layer: int = option(-1, "encoder layer, from 0; -1 is the top layer")
+    lisa_head: int = option(0, "attention head, from 0", low=0)
+    lisa_dim: int | None = option(
+        None, "size of the head's queries and keys", "that of the other heads", low=1, high=8192
+    )
+    lisa_weight: float = option(1.0, "weight of the parent loss", low=1e-6, high=1e3)
     lisa_gold: bool = option(
         False,
-        "at inference attend to the parents of a given parse; also by --model-overrides {'lisa_gold':True}",
+        "at inference, attend to the parents of the input parse; also set by --model-overrides {'lisa_gold':True}",
         "",
     )
 

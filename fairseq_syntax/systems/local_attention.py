@@ -107,10 +107,11 @@ class LocalAttentionConfig(GuidedConfig):
 
     local_attention: str = option(
         "predictive",
-        "monotonic: Luong's local-m, around the step; predictive: local-p, around a predicted position",
+        "monotonic: Luong's local-m, a window around the step; predictive: local-p, a window around a "
+        "predicted position",
         choices=KINDS,
     )
-    local_window: int = option(5, "tokens to either side", low=1, high=1000)
+    local_window: int = option(5, "window size: tokens on each side", low=1, high=1000)
 
 
 @register_lstm("local_attention_lstm")

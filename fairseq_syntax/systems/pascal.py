@@ -121,15 +121,15 @@ def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
 class PascalConfig(SystemConfig):
     """The options of PASCAL."""
 
-    pascal_heads: int | None = option(None, "parent-scaled heads of a layer, the first ones", "all", low=1)
-    pascal_layers: str = option("0", "encoder layers that have them, from 0, with commas; -1 is the top one")
-    pascal_variance: float = option(1.0, "variance of the Gaussian", low=1e-3, high=1e4)
-    parent_ignoring: float = option(0.0, "probability to ignore a token's parent in training", low=0, high=1)
-    parent_only: bool = option(False, "a one-hot factor in place of the Gaussian", "")
-    pascal_add: bool = option(False, "add the factor in place of multiplying by it", "")
-    pascal_fused: bool = option(
-        False, "compute the heads in FlexAttention, on a GPU and with no dropout on attention weights", ""
+    pascal_heads: int | None = option(None, "number of parent-scaled heads, the first ones of a layer", "all", low=1)
+    pascal_layers: str = option(
+        "0", "encoder layers with parent-scaled heads, from 0, comma-separated; -1 is the top layer"
     )
+    pascal_variance: float = option(1.0, "variance of the Gaussian", low=1e-3, high=1e4)
+    parent_ignoring: float = option(0.0, "probability of ignoring a token's parent in training", low=0, high=1)
+    parent_only: bool = option(False, "use a one-hot factor instead of the Gaussian", "")
+    pascal_add: bool = option(False, "add the factor instead of multiplying by it", "")
+    pascal_fused: bool = option(False, "use FlexAttention, on a GPU and without attention dropout", "")
 
 
 @register_encoder_system("pascal")

@@ -111,15 +111,17 @@ class PredictedConfig(SystemConfig):
     """The options of both systems."""
 
     predicted_layers: str | None = option(
-        None, "encoder layers that they scale, from 0, with commas; -1 is the top one", "above the parent head's"
+        None, "scaled encoder layers, from 0, comma-separated; -1 is the top layer", "above the parent head's"
     )
-    predicted_heads: int | None = option(None, "how many of their heads, the first ones", "all", low=1)
-    predicted_variance: float = option(1.0, "of predicted_pascal's Gaussians", low=1e-3, high=1e4)
+    predicted_heads: int | None = option(None, "number of scaled heads, the first ones of a layer", "all", low=1)
+    predicted_variance: float = option(1.0, "variance of predicted_pascal's Gaussians", low=1e-3, high=1e4)
     parent_gradient_after: int = option(
-        1000, "updates before the factor's gradient reaches the parent head; -1 is never", low=-1
+        1000, "updates before the factor's gradient reaches the parent head; -1 means never", low=-1
     )
-    given_parse: float = option(0.0, "probability in training that a sentence's given parse is used", low=0, high=1)
-    given_parse_updates: int = option(0, "updates over which that probability falls to 0; 0: it stays", low=0)
+    given_parse: float = option(
+        0.0, "probability of using the input parse instead of the predicted one in training", low=0, high=1
+    )
+    given_parse_updates: int = option(0, "updates over which that probability decays to 0; 0: constant", low=0)
 
 
 class PredictedParse(EncoderSystem):

@@ -131,11 +131,11 @@ class DepthConfig(SystemConfig):
     """The options of relative depth."""
 
     depth_layers: str | None = option(
-        None, "encoder layers with relative depth, from 0, with commas; -1 is the top one", "all"
+        None, "encoder layers with relative depth, from 0, comma-separated; -1 is the top layer", "all"
     )
-    depth_clip: int = option(2, "largest difference of depths", low=1, high=1000)
+    depth_clip: int = option(2, "depth difference at which positions are clipped", low=1, high=1000)
     depth_sequential: int = option(
-        0, "up to which distance sequential relative positions stand beside; 0 is none", low=0, high=1000
+        0, "maximum distance of additional sequential relative positions; 0 means none", low=0, high=1000
     )
 
 

@@ -212,11 +212,11 @@ class SDRNMTConfig(SystemConfig):
     """The options of both models."""
 
     sdrnmt_channels: int = option(256, "size of a unit's vector", low=1, high=8192)
-    sdrnmt_kernel: int = option(3, "words a kernel sees", low=1, high=1000)
-    sdrnmt_unit_size: int = option(10, "places in a unit", low=1, high=1000)
+    sdrnmt_kernel: int = option(3, "kernel width in words", low=1, high=1000)
+    sdrnmt_unit_size: int = option(10, "maximum number of words in a unit", low=1, high=1000)
     sdrnmt_weight: float = option(
         0.5,
-        "sdrnmt2_lstm: share of the source states in the attention weights, the rest being that of the units",
+        "sdrnmt2_lstm: weight of the source states in the mixed attention; the units have the rest",
         low=0,
         high=1,
     )

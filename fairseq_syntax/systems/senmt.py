@@ -75,7 +75,7 @@ class SENMTConfig(SystemConfig):
     """The option of SE-NMT."""
 
     senmt_hidden_size: int | None = option(
-        None, "states of each of the encoders over words", "--encoder-hidden-size", low=1, high=8192
+        None, "state size of each of the two word encoders", "--encoder-hidden-size", low=1, high=8192
     )
 
 

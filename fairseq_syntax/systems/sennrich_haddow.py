@@ -26,7 +26,9 @@ from fairseq_syntax.model.transformer import register_presets
 class LabelEmbeddingConfig(SystemConfig):
     """The options of label embeddings."""
 
-    label_features: str = option("deprel:10", f"COLUMN:DIMENSIONS with commas, columns of {', '.join(COLUMNS)}")
+    label_features: str = option(
+        "deprel:10", f"comma-separated COLUMN:DIMENSIONS, with the columns {', '.join(COLUMNS)}"
+    )
 
 
 @register_encoder_system("sennrich_haddow")

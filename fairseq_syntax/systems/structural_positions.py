@@ -101,9 +101,9 @@ class StructuralConfig(SystemConfig):
 
     structural_positions: str = option("both", "which positions in the tree to use", choices=KINDS)
     structural_layers: str | None = option(
-        None, "encoder layers with the relative ones, from 0, with commas; -1 is the top one", "all"
+        None, "encoder layers with relative positions, from 0, comma-separated; -1 is the top layer", "all"
     )
-    structural_clip: int = option(16, "largest distance", low=1, high=1000)
+    structural_clip: int = option(16, "maximum distance in the tree", low=1, high=1000)
 
 
 @register_encoder_system("structural_positions")

@@ -146,11 +146,11 @@ def attachment(scores: Tensor, syntax: SyntaxBatch) -> tuple[Tensor, Tensor]:
 class SupervisedHeadsConfig(SystemConfig):
     """The options of supervised heads."""
 
-    child_head: int = option(0, "head that learns the child matrix", low=0)
-    child_layer: int = option(-1, "its encoder layer, from 0; -1 is the top one")
+    child_head: int = option(0, "attention head trained on the child matrix", low=0)
+    child_layer: int = option(-1, "its encoder layer, from 0; -1 is the top layer")
     child_weight: float = option(0.5, "weight of its loss; 0 turns it off", low=0, high=1e3)
-    parent_head: int = option(1, "head that learns the parent matrix", low=0)
-    parent_layer: int = option(-1, "its encoder layer, from 0; -1 is the top one")
+    parent_head: int = option(1, "attention head trained on the parent matrix", low=0)
+    parent_layer: int = option(-1, "its encoder layer, from 0; -1 is the top layer")
     parent_weight: float = option(0.5, "weight of its loss; 0 turns it off", low=0, high=1e3)
 
 

@@ -197,7 +197,7 @@ class TreeAttention(GlobalAttention):
 class Tree2SeqConfig(SystemConfig):
     """The option of Tree2Seq."""
 
-    tree2seq_bottom_up: bool = option(False, "nodes have their states of the way up; no way down", "")
+    tree2seq_bottom_up: bool = option(False, "bottom-up states only", "")
 
 
 @register_lstm("tree2seq_lstm")

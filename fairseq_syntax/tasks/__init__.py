@@ -1,4 +1,4 @@
-"""The fairseq task. Imported eagerly: fairseq's own import of ``tasks/`` then finds it done."""
+"""The fairseq task. It is imported eagerly, before fairseq itself imports ``tasks/``."""
 
 from fairseq_syntax.tasks import syntax_translation
 

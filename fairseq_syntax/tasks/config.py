@@ -63,8 +63,8 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
     parse_dropout: float = option(
         0.0,
-        "in training, the probability that a sentence goes without its parse, drawn anew each epoch: for models that "
-        "are to translate with --missing-parse neutral, too",
+        "in training, the probability of removing a sentence's parse, drawn anew in each epoch; prepares "
+        "a model for --missing-parse neutral",
         low=0,
         high=1,
     )

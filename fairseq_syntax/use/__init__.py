@@ -1,3 +1,3 @@
-"""Trained models at work: translation, alignment, export, a server."""
+"""Using trained models: translation, alignment, export, and a server."""
 
 BEAM = 4  # hypotheses that a search keeps where no number is given: as in the papers of PASCAL and LDD

@@ -1,1 +1,1 @@
-"""From text to parsed lines: tokenizers, parsers, the distributions behind their trees, and jobs over whole corpora."""
+"""Parsing of text: tokenizers, parsers with tree distributions, and jobs over whole corpora."""

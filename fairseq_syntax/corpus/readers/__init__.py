@@ -1,11 +1,11 @@
-"""Readers of parallel corpora in their own formats, one a module: what a recipe names by ``corpus.reader``.
+"""Readers of parallel corpora, one module per format; a recipe selects one by ``corpus.reader``.
 
 A reader is a module with a function
 
     def read(data: Path, source: str, target: str, *, …) -> Iterator[Split]
 
-which yields the splits by name: ``train`` and ``valid``, then each test set, with the rows of each. It may have
-``download(data, source, target, *, …)``, which fetches what is missing. What they take by keyword, all with a default,
+which yields the splits and their rows by name: ``train`` and ``valid``, then each test set. It may also have
+``download(data, source, target, *, …)``, which downloads missing files. Their keyword arguments, all with a default,
 are the options of the recipe's ``corpus.options``. A file that is not there is a SyntaxDataError that says what to put
 where.
 """

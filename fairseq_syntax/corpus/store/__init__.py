@@ -1,1 +1,1 @@
-"""The binarized syntax of a corpus: one memory-mapped file beside each token dataset. The format: README.md."""
+"""The store: the binarized syntax of a corpus, one memory-mapped file per token dataset. Format: README.md."""

@@ -1,1 +1,1 @@
-"""Pictures: plots, heat maps, and the page of attention over the parse."""
+"""Figures: plots, heat maps, and the page of attention over the parse."""

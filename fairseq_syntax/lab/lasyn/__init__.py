@@ -1,1 +1,1 @@
-"""What is measured of LaSyn alone: translations by varied tag sequences (its Figure 3 and Table 5)."""
+"""LaSyn's diversity experiment: translations with varied tag sequences (its Figure 3 and Table 5)."""

@@ -1,4 +1,4 @@
-"""LaSyn (Yang et al. 2019): latent target tags, their exact softmax, their batches and their search."""
+"""LaSyn (Yang et al. 2019): latent target tags, their exact softmax, repeated batches and search."""
 
 from fairseq_syntax.systems.lasyn import model, search
 

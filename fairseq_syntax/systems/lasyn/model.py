@@ -176,10 +176,10 @@ def check_tags(decoder: LaSynDecoder, task: SyntaxTask) -> None:
 class LaSynConfig(SystemConfig):
     """The options of the decoder."""
 
-    tags: str | None = option(None, "column of the target's parse that has the tags", "upos", choices=("upos", "xpos"))
+    tags: str | None = option(None, "column of the target parse with the tags", "upos", choices=("upos", "xpos"))
     latent_values: int | None = option(
         None,
-        "this many latent values without names, for training without tags (--tag-weight 0)",
+        "number of unnamed latent values, for training without tags (--tag-weight 0)",
         "",
         low=1,
         high=1000,

@@ -1,1 +1,1 @@
-"""Trained models behind HTTP: requests translated in shared batches, and a page to try the models on."""
+"""An HTTP server for trained models: it batches requests, and has a page for trying out models."""
