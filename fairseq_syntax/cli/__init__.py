@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from typing import Any
@@ -48,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
     if modules[args.subcommand].COMMAND.needs_fairseq:
         register()
+        logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
         status: int = modules[args.subcommand].main(args) or 0
         sys.stdout.flush()  # of a full disk, Python would only say so when it ends

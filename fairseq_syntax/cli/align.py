@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_model, add_translator, read_sentences, translator_options
+from fairseq_syntax.cli.options import add_model, add_translator, opened, read_sentences, refuse, translator_options
 
 COMMAND = Command(
     group="use",
@@ -44,23 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     """Align."""
-    import logging
     import os
     import sys
-    from contextlib import nullcontext
 
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.inference.alignment import agreement, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, check_output, read_lines
+    from fairseq_syntax.runtime.files import check_output, read_lines
     from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.use.exported import CHECKPOINT, Exported
-    from fairseq_syntax.use.translator import Translator
+    from fairseq_syntax.use.translator import Translator, checkpoint_of
 
-    if args.choose and args.output != "-":
-        raise SyntaxDataError("--choose writes no links: align once more without it", hint="leave --output out")
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    checkpoints = [checkpoint_of(path) for path in files_of(args.model)]
+    if args.choose:
+        refuse(args, add_arguments, ["output"], "--choose writes no links", "align once more without --choose")
+        if len(checkpoints) > 1:
+            raise SyntaxDataError("a head is chosen for one model", option="--choose")
     check_output(args.output, args.input, args.translations, args.gold)
     sentences = list(read_sentences(args.input))
     translations = list(read_lines(args.translations))
@@ -70,7 +70,6 @@ def main(args: argparse.Namespace) -> None:
     options = translator_options(args)
     if args.choose:
         options["alignment_heads"] = None  # all are tried, whichever was chosen before
-    checkpoints = files_of(args.model)
     translator = Translator.load(checkpoints, **options)
     translator.check_parses(args.input)
     if args.choose:
@@ -82,23 +81,20 @@ def main(args: argparse.Namespace) -> None:
         if best.score <= 0:
             print("no head aligns these pairs better than chance: give more of them", file=sys.stderr)
         (model,) = checkpoints
-        exported = os.path.isdir(model)
+        exported = Exported.load(model) if os.path.isdir(model) else None
         checkpoint = os.path.join(model, CHECKPOINT) if exported else model
-        description = Exported.load(model) if exported else None
         path = save_head(best.head, checkpoint, by=score, score=round(best.score, 4), pairs=len(sentences))
-        if description is not None:
-            description.save(model)  # which says what its files are
+        if exported is not None:
+            exported.save(model)  # which says what its files are
         finished(path, str(best.head), f"fairseq-syntax translate {model} --input FILE --alignments FILE")
         return
     alignments = translator.align(sentences, translations)
-    with nullcontext(sys.stdout) if args.output == "-" else atomic_open(args.output) as file:
+    with opened(args.output) as file:
         for alignment in alignments:
             file.write(written(alignment, args.output) + "\n")
     if gold is not None:
         rates = agreement([a.links for a in alignments], gold)
-        print(
-            f"precision {rates.precision:.3f}, recall {rates.recall:.3f}, F1 {rates.f1:.3f}, AER {rates.aer:.3f}",
-            file=sys.stderr,
-        )
+        figures = f"precision {rates.precision:.3f}, recall {rates.recall:.3f}, F1 {rates.f1:.3f}, AER {rates.aer:.3f}"
+        print(figures, file=sys.stderr)
     if args.output != "-":
         finished(args.output, f"the alignments of {len(alignments)} pairs")

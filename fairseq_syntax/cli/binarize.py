@@ -1,4 +1,4 @@
-"""``fairseq-syntax binarize``: the syntax alone, beside a token dataset that is there already."""
+"""``fairseq-syntax binarize``: add binarized syntax to an existing token dataset."""
 
 from __future__ import annotations
 

@@ -1,26 +1,22 @@
-"""``fairseq-syntax calibrate``: whether a parser's probabilities can be believed, against a treebank."""
+"""``fairseq-syntax calibrate``: calibration of a parser's probabilities against a treebank."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive
-from fairseq_syntax.cli.parse import (
-    OF_DISTRIBUTIONS,
-    OF_THE_PARSER,
-    add_distribution_options,
-    add_parser_options,
-    given_options,
-)
+from fairseq_syntax.cli.options import positive, refuse
+from fairseq_syntax.cli.parse import OF_DISTRIBUTIONS, OF_THE_PARSER, add_distribution_options, add_parser_options
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
     from fairseq_syntax.corpus.parsing.base import Parser, SentenceParse
+    from fairseq_syntax.lab.calibration import Sample
+    from fairseq_syntax.lab.scoring.tables import Table
 
 # Small enough to leave the distributions as they are, large enough to keep their lists short.
 _MIN_PROB = 1e-5
@@ -44,15 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the report as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a reliability diagram: .png, .svg or .pdf")
-    parser.add_argument("--bins", type=positive, default=10, metavar="N", help="number of confidence bins")
+    parser.add_argument("--bins", type=positive, default=10, help="number of confidence bins")
     add_parser_options(parser, raw_text=False)
     arcs = parser.add_argument_group("distributions")
     add_distribution_options(arcs, min_prob=_MIN_PROB)
 
 
 def main(args: argparse.Namespace) -> int:
-    import json
-
     from fairseq_syntax.cli.parse import parser_options
     from fairseq_syntax.corpus.conllu import read_conllu
     from fairseq_syntax.corpus.parsing.base import load_parser
@@ -60,13 +54,12 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab import calibration
     from fairseq_syntax.lab.figures.plot import check_ending, reliability_diagram, save
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, check_output
+    from fairseq_syntax.runtime.files import check_output, write_json
 
     check_output(args.output, args.gold, args.parsed, args.picture)
     check_output(args.picture, args.gold, args.parsed)
-    unused = given_options(args, (*OF_THE_PARSER, *OF_DISTRIBUTIONS), {"min_prob": _MIN_PROB})
-    if args.parsed is not None and unused:
-        raise SyntaxDataError(f"{unused} with --parsed: nothing is parsed", hint="drop one of the two")
+    if args.parsed is not None:
+        refuse(args, add_arguments, (*OF_THE_PARSER, *OF_DISTRIBUTIONS), "nothing is parsed with --parsed")
     if args.picture is not None:
         check_ending(args.picture)
     gold = list(read_conllu(args.gold))
@@ -82,26 +75,20 @@ def main(args: argparse.Namespace) -> int:
     report, curves = _report(sample, args.bins, _temperatures(args))
     # first what is kept: who reads the table may stop reading
     if args.output is not None:
-        with atomic_open(args.output) as file:
-            json.dump(report | {"curves": curves}, file, indent=1)
-            file.write("\n")
+        write_json(args.output, report | {"curves": curves})
     if args.picture is not None:
         save(reliability_diagram(curves), args.picture)
-    print(_text(report))
+    print("\n\n".join(table.render() for table in _tables(report)))
     if args.output is not None:
-        finished(
-            args.output,
-            "the report",
-            f"fairseq-syntax plot reliability {args.output} --output FILE.svg",
-            file=sys.stderr,
-        )
+        then = f"fairseq-syntax plot reliability {args.output} --output FILE.svg"
+        finished(args.output, "the report", then, file=sys.stderr)
     if args.picture is not None:
         finished(args.picture, "the reliability diagram", file=sys.stderr)
     return 0
 
 
 def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
-    """The gold lines' words parsed, sentence by sentence, in lines of the same sentences."""
+    """Parses of the gold words, with the gold sentence boundaries."""
     from fairseq_syntax.corpus.parsing.base import assemble
     from fairseq_syntax.corpus.parsing.tokenizers import Surface
     from fairseq_syntax.runtime.console import progress
@@ -126,7 +113,7 @@ def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
 
 
 def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
-    """Those of heads and of labels that the scores were divided by.
+    """The temperatures (heads, labels) that the parser's scores were divided by.
 
     None for marginals over trees, which have none, and for control parses, whose probabilities are no parser's.
     """
@@ -143,38 +130,25 @@ def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
     return None if used.structured or controls(made_by) else (used.temperature, used.label_temperature)
 
 
-def _report(sample, bins: int, temperatures: tuple[float, float] | None) -> tuple[dict, dict]:
-    """The report and its curves; with a fit, where the temperatures are known that the probabilities were made at."""
+def _report(sample: Sample, bins: int, temperatures: tuple[float, float] | None) -> tuple[dict, dict]:
+    """The report and its reliability curves; includes fitted temperatures if the original ones are known."""
     from fairseq_syntax.lab import calibration as c
 
-    confidence, correct = sample.heads.best()
-    joint, both = sample.arcs.best()
-    curves = {"heads": c.reliability(confidence, correct, bins), "heads and labels": c.reliability(joint, both, bins)}
-    report = {
-        "words": sample.heads.n,
-        "uas": float(sample.tree_right.mean()),
-        "las": float(sample.tree_labelled.mean()),
-        "head": {
+    report: dict[str, Any] = {"words": sample.heads.n}
+    report |= {"uas": float(sample.tree_right.mean()), "las": float(sample.tree_labelled.mean())}
+    curves = {}
+    for name, curve, choices in (("head", "heads", sample.heads), ("arc", "heads and labels", sample.arcs)):
+        confidence, correct = choices.best()
+        curves[curve] = c.reliability(confidence, correct, bins)
+        report[name] = {
             "accuracy": float(correct.mean()),
             "confidence": float(confidence.mean()),
             "ece": c.calibration_error(confidence, correct, bins),
-            "log_loss": sample.heads.log_loss(),
-        },
-        "arc": {
-            "accuracy": float(both.mean()),
-            "confidence": float(joint.mean()),
-            "ece": c.calibration_error(joint, both, bins),
-            "log_loss": sample.arcs.log_loss(),
-        },
-        "uas_by_confidence": [
-            {"confidence": p, "uas": accuracy, "words": count}
-            for p, accuracy, count in c.reliability(sample.tree_p, sample.tree_right, bins)
-        ],
-        "kept": [
-            {"min_prob": threshold, "arcs_per_word": arcs, "mass": mass}
-            for threshold, arcs, mass in c.kept_mass(sample.arcs)
-        ],
-    }
+            "log_loss": choices.log_loss(),
+        }
+    by_confidence = c.reliability(sample.tree_p, sample.tree_right, bins)
+    report["uas_by_confidence"] = [dict(zip(("confidence", "uas", "words"), row)) for row in by_confidence]
+    report["kept"] = [dict(zip(("min_prob", "arcs_per_word", "mass"), row)) for row in c.kept_mass(sample.arcs)]
     if temperatures is not None:
         # What is fitted comes on top of the temperatures that the scores were divided by already.
         more = c.fit_temperature(sample.heads)
@@ -185,32 +159,26 @@ def _report(sample, bins: int, temperatures: tuple[float, float] | None) -> tupl
             "held_out_ece": c.held_out_error(sample.heads, bins),
             "log_loss": sample.heads.at(more).log_loss(),
         }
-        confidence, correct = sample.heads.at(more).best()
-        curves[f"heads, T = {temperature:.2f}"] = c.reliability(confidence, correct, bins)
+        curves[f"heads, T = {temperature:.2f}"] = c.reliability(*sample.heads.at(more).best(), bins)
     return report, curves
 
 
-def _text(report: dict) -> str:
-    lines = [
-        f"{report['words']} words: UAS {100 * report['uas']:.2f}, LAS {100 * report['las']:.2f}",
-        "                    accuracy  confidence     ECE  log loss",
-    ]
+def _tables(report: dict) -> Iterator[Table]:
+    from fairseq_syntax.lab.scoring.tables import Table, number
+
+    rows = []
     for name, title in (("head", "best head"), ("arc", "best head and label")):
-        row = report[name]
-        lines.append(
-            f"{title:20} {100 * row['accuracy']:7.2f} {100 * row['confidence']:11.2f} {100 * row['ece']:7.2f}"
-            f" {row['log_loss']:9.4f}"
-        )
-    if "temperature" in report:
-        row = report["temperature"]
-        lines.append(
-            f"best fit: --temperature {row['head']:.3f} --label-temperature {row['label']:.3f}; heads then have an ECE "
-            f"of {100 * row['held_out_ece']:.2f} (held out) and a log loss of {row['log_loss']:.4f}"
-        )
-    lines += ["", "confidence of the tree's head      words     UAS"]
-    for row in report["uas_by_confidence"]:
-        lines.append(f"{row['confidence']:29.3f} {row['words']:10d} {100 * row['uas']:7.2f}")
-    lines += ["", "--min-prob    arcs per word    mass kept"]
-    for row in report["kept"]:
-        lines.append(f"{row['min_prob']:10g} {row['arcs_per_word']:16.2f} {row['mass']:12.4f}")
-    return "\n".join(lines)
+        shares = [number(100 * report[name][key]) for key in ("accuracy", "confidence", "ece")]
+        rows.append([title, *shares, number(report[name]["log_loss"], 4)])
+    notes = []
+    if fit := report.get("temperature"):
+        notes = [
+            f"best fit: --temperature {fit['head']:.3f} --label-temperature {fit['label']:.3f}; heads then have an ECE "
+            f"of {100 * fit['held_out_ece']:.2f} (held out) and a log loss of {fit['log_loss']:.4f}"
+        ]
+    title = f"{report['words']} words: UAS {100 * report['uas']:.2f}, LAS {100 * report['las']:.2f}"
+    yield Table(title, ["", "accuracy", "confidence", "ECE", "log loss"], rows, notes)
+    rows = [[f"{r['confidence']:.3f}", str(r["words"]), number(100 * r["uas"])] for r in report["uas_by_confidence"]]
+    yield Table("Confidence of the tree's head", ["confidence", "words", "UAS"], rows)
+    rows = [[f"{r['min_prob']:g}", number(r["arcs_per_word"]), number(r["mass"], 4)] for r in report["kept"]]
+    yield Table("What is kept of the distributions", ["--min-prob", "arcs per word", "mass"], rows)

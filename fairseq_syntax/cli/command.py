@@ -1,4 +1,4 @@
-"""What a subcommand says about itself, and the parser made from it."""
+"""Metadata of a subcommand, and the argument parser made from it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ class Command:
 
 
 class _Help(argparse.HelpFormatter):
-    """Folds all text but the examples, which are to be copied, and shows ranges of numbers and defaults."""
+    """Help text that shows ranges and defaults of options, and leaves examples unwrapped."""
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        is_number = isinstance(action.type, Range)
+        return "N" if is_number else super()._get_default_metavar_for_optional(action)
 
     def _expand_help(self, action: argparse.Action) -> str:
         text, _, written = super()._expand_help(action).partition("(default: ")

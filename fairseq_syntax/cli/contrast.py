@@ -15,9 +15,9 @@ from fairseq_syntax.cli.options import (
     add_models,
     add_report,
     add_source_parser,
-    given,
     positive,
     print_report,
+    refuse,
 )
 
 if TYPE_CHECKING:
@@ -25,12 +25,7 @@ if TYPE_CHECKING:
     from fairseq_syntax.lab.scoring.contrast_sets import ContrastSet
     from fairseq_syntax.use.forced_decoding import ForcedDecoder
 
-_MAX_TOKENS = 4000
-# Options of how models score, and their defaults.
-_OF_MODELS = {
-    **dict.fromkeys(("data", "conllu", "model_dir", "device")),
-    **{"parser": "", "lang": "", "score": "sum", "max_tokens": _MAX_TOKENS},
-}
+_OF_MODELS = ("data", "conllu", "parser", "lang", "model_dir", "device", "score", "max_tokens")
 
 COMMAND = Command(
     group="evaluate",
@@ -83,9 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="wrong",
         help="how ties count (default: wrong; DistilLingEval: right)",
     )
-    parser.add_argument(
-        "--max-tokens", type=positive, default=_MAX_TOKENS, metavar="N", help="maximum number of tokens per batch"
-    )
+    parser.add_argument("--max-tokens", type=positive, default=4000, help="maximum number of tokens per batch")
     add_device(parser)
     parser.add_argument("--write-scores", metavar="DIR", help="write each system's scores to DIR/NAME.scores")
     add_report(parser)
@@ -93,8 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Score and compare."""
-    import logging
     import os
+    import re
     from itertools import chain
 
     from fairseq_syntax.errors import SyntaxDataError
@@ -102,30 +95,30 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.scoring.contrast_sets import files_of, joined, read_set
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, check_output, check_outputs, make_folder
-    from fairseq_syntax.runtime.named_files import model_name, systems_by_name
+    from fairseq_syntax.runtime.named_files import file_by_name, model_name, systems_by_name
 
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
     models = systems_by_name(args.model, model_name)
-    ready = {name: path for name, (path,) in systems_by_name(args.scores or (), single=True, others=models).items()}
+    ready = file_by_name(args.scores or (), others=models)
     names = [*models, *ready]
     if not names:
         raise SyntaxDataError("nothing to compare", hint="give MODEL or --scores NAME=FILE")
     if args.baseline is not None and args.baseline not in names:
-        raise SyntaxDataError(f"no system is called {args.baseline}", hint=f"--baseline is one of {', '.join(names)}")
+        hint = f"one of {', '.join(names)}"
+        raise SyntaxDataError(f"no system is called {args.baseline}", option="--baseline", hint=hint)
     if args.conllu and len(args.conllu) != len(args.set):
-        raise SyntaxDataError(f"{len(args.conllu)} parses of {len(args.set)} sets", hint="one --conllu for each --set")
-    if not args.model and (unused := given(args, _OF_MODELS)):
-        raise SyntaxDataError(f"{unused} without a MODEL: nothing is scored here", hint="drop it")
-    if args.lower_is_better and not args.scores:
-        raise SyntaxDataError("--lower-is-better without --scores: a model's scores are no costs", hint="drop it")
+        message = f"{len(args.conllu)} parses of {len(args.set)} sets"
+        raise SyntaxDataError(message, option="--conllu", hint="one for each --set")
+    if not args.model:
+        refuse(args, add_arguments, _OF_MODELS, "nothing is scored here without a MODEL")
+    if not args.scores:
+        refuse(args, add_arguments, ["lower_is_better"], "a model's scores are no costs; it is for --scores")
     inputs = [*ready.values(), *(args.conllu or ())]
     inputs += [path for text in args.set for path in files_of(text)[1]]
     check_output(args.json, *inputs)
     targets: dict[str, str] = {}
     if args.write_scores is not None:
-        for name in names:
-            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-            targets[name] = os.path.join(args.write_scores, f"{safe}.scores")
+        safe = {name: re.sub(r"[^-.\w]", "_", name) for name in names}
+        targets = {name: os.path.join(args.write_scores, f"{safe[name]}.scores") for name in names}
         check_outputs(targets.values(), [*inputs, args.json])
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)
@@ -194,16 +187,10 @@ def _force(
     }
     for name, decoder in decoders.items():
         for parse in args.conllu or ():
-            try:
-                decoder.check_parses(parse)
-            except SyntaxDataError as error:
-                hint = f"{error.hint}; systems of other parses by themselves, with --write-scores, then --scores of all"
-                raise SyntaxDataError(f"{name}: {error.message}", path=parse, hint=hint) from None
+            decoder.translator.check_parses(parse)
         if parses and "arcs" in decoder.needs and any(line.words and line.arcs is None for line in parses):
-            raise SyntaxDataError(
-                f"{name} reads a parser's probabilities, and the parses given by --conllu have none",
-                hint="parse with --distributions",
-            )
+            message = f"{name} reads a parser's probabilities, and the parses have none"
+            raise SyntaxDataError(message, option="--conllu", hint="parse with --distributions")
     sources = parses or _parsed(list(decoders.values()), contrast.sources)
     targets: list[list[str]] = [[] for _ in contrast.sources]
     rows: list[list[int]] = [[] for _ in contrast.sources]
@@ -222,10 +209,8 @@ def _force(
 
 def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequence[str | ParsedLine]:
     """The sources, parsed once for all models if any needs it, with distributions if any needs those."""
-    needing = sorted(
-        (decoder for decoder in decoders if decoder.needs), key=lambda decoder: "arcs" not in decoder.needs
-    )
-    return needing[0].parse(sources) if needing else sources
+    most = max(decoders, key=lambda decoder: (len(decoder.needs), "arcs" in decoder.needs))
+    return most.translator.parse(sources) if most.needs else sources
 
 
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:

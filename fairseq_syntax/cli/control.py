@@ -1,4 +1,4 @@
-"""``fairseq-syntax control``: control parses, with which one asks how much of a gain is syntax."""
+"""``fairseq-syntax control``: control parses, to measure how much of a gain is due to syntax."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("control", nargs="+", metavar="CONTROL", help=f"of: {', '.join(CONTROLS)}")
     parser.add_argument("--input", required=True, metavar="FILE", help="CoNLL-U parse; may be .gz")
     parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="random seed")
+    parser.add_argument("--seed", type=natural, default=1, help="random seed")
     parser.add_argument(
         "--temperature",
         type=temperature,
@@ -36,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wrong-arcs", type=real(0.0, 1.0), metavar="P", help="for damaged: the share of arcs to replace"
     )
     parser.add_argument(
-        "--block",
-        type=whole(2),
-        default=50_000,
-        metavar="N",
-        help="for shuffled: number of lines within which trees are moved",
+        "--block", type=whole(2), default=50_000, help="for shuffled: number of lines within which trees are moved"
     )
 
 

@@ -1,4 +1,4 @@
-"""``fairseq-syntax corpus``: a corpus in whatever form as plain text files, a sentence a line."""
+"""``fairseq-syntax corpus``: convert a parallel corpus to plain text files, one sentence per line."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ COMMAND = Command(
 )
 
 
+def name_and_value(text: str) -> tuple[str, str]:
+    """The parts of ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"NAME=VALUE is wanted, not {text}")
+    return name, value
+
+
+PAIRS: dict[str, Any] = {**SEVERAL, "type": name_and_value, "default": []}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_languages(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
@@ -36,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     files.add_argument(
         "--references",
-        **SEVERAL,
-        default=[],
+        **PAIRS,
         metavar="NAME=N",
         help="number of references of a test set; the others are FILE.1 and so on",
     )
@@ -45,18 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reader.add_argument("--reader", metavar="NAME", help="multi30k, iwslt, wmt, …, or your own Python file")
     reader.add_argument("--data", metavar="DIR", help="folder with the reader's files")
     reader.add_argument("--download", action="store_true", help="download missing files")
-    reader.add_argument("--option", **SEVERAL, default=[], metavar="NAME=VALUE", help="options of the reader")
+    reader.add_argument("--option", **PAIRS, metavar="NAME=VALUE", help="options of the reader")
     chosen = parser.add_argument_group("of it")
-    chosen.add_argument("--subset", type=positive, metavar="N", help="use N random pairs of the training data")
-    chosen.add_argument("--first", type=positive, metavar="N", help="use the first N pairs of valid and the test sets")
-    chosen.add_argument("--seed", type=natural, default=1, metavar="N", help="random seed")
-    chosen.add_argument(
-        "--words",
-        **SEVERAL,
-        default=[],
-        metavar="LANG=PROGRAM",
-        help="word segmenter, such as 'ja=mecab -Owakati'",
-    )
+    chosen.add_argument("--subset", type=positive, help="use N random pairs of the training data")
+    chosen.add_argument("--first", type=positive, help="use the first N pairs of valid and the test sets")
+    chosen.add_argument("--seed", type=natural, default=1, help="random seed")
+    chosen.add_argument("--words", **PAIRS, metavar="LANG=PROGRAM", help="word segmenter, such as 'ja=mecab -Owakati'")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -77,34 +81,25 @@ def main(args: argparse.Namespace) -> int:
         elif tests:
             tests[next(reversed(tests))].append(text)
         else:
-            raise SyntaxDataError(f"not a name and its files: {text}", hint="--test NAME=FILE")
-    programs, references = _pairs(args.words, "--words"), _pairs(args.references, "--references")
+            raise SyntaxDataError(f"not a name and its files: {text}", option="--test", hint="NAME=FILE")
+    references = dict(args.references)
     if (args.reader is None) == (args.train is None) or (args.reader is not None) != (args.data is not None):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")
     if args.reader is not None:
-        options: dict[str, Any] = {name: yaml.safe_load(text) for name, text in _pairs(args.option, "--option").items()}
+        options: dict[str, Any] = {name: yaml.safe_load(text) for name, text in args.option}
         splits = read_corpus(args.reader, args.data, *langs, download=args.download, options=options)
         names = {name: texts[0] for name, texts in tests.items()} or None
     else:
         if args.valid is None:
-            raise SyntaxDataError("there is no --valid")
+            raise SyntaxDataError("is needed beside --train", option="--valid")
         files = {
             name: split_files(texts, langs, int(references.get(name, 1)))
             for name, texts in {"train": args.train, "valid": args.valid, **tests}.items()
         }
         splits = (Split(name, read_split(of)) for name, of in files.items())
         names = None
-    taken = gathered(splits, langs, tests=names, pairs=args.subset, seed=args.seed, first=args.first, programs=programs)
+    limits = {"pairs": args.subset, "seed": args.seed, "first": args.first}
+    taken = gathered(splits, langs, tests=names, **limits, programs=dict(args.words))
     for split in write_corpus(taken, args.output, *langs):
         say(f"{split.source}, {split.target.suffix}: {split.sentences} pairs")
     return 0
-
-
-def _pairs(texts: list[str], option: str) -> dict[str, str]:
-    from fairseq_syntax.errors import SyntaxDataError
-
-    pairs = [text.partition("=") for text in texts]
-    for name, equals, _ in pairs:
-        if not equals:
-            raise SyntaxDataError(f"{option} takes NAME=VALUE, not {name}")
-    return {name: value for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""``fairseq-syntax demo``: the recipe of the toy corpus, and what its models say of an ambiguous sentence."""
+"""``fairseq-syntax demo``: train two systems on the toy corpus and compare them on an ambiguous sentence."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ SYSTEMS = ("transformer", "PASCAL")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
     parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="result folder")
-    parser.add_argument(
-        "--workers", type=positive, default=2, metavar="N", help="number of models trained at the same time"
-    )
+    parser.add_argument("--workers", type=positive, default=2, help="number of models trained at the same time")
 
 
 def toy_folder() -> Path:

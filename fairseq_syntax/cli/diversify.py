@@ -25,24 +25,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_data(parser)
     parser.add_argument("--split", default="test", metavar="NAME", help="split whose sentences are translated")
-    parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="number of random sentences")
-    parser.add_argument(
-        "--lines", type=positive, **SEVERAL, metavar="N", help="translate these sentences instead, counted from 1"
-    )
+    parser.add_argument("--sentences", type=positive, default=100, help="number of random sentences")
+    parser.add_argument("--lines", type=positive, **SEVERAL, help="translate these sentences instead, counted from 1")
     parser.add_argument(
         "--distances", type=natural, **SEVERAL, metavar="D", help="edit distances (default: 0 1 2 4 6 8 10)"
     )
-    parser.add_argument("--samples", type=positive, default=10, metavar="N", help="sequences per distance")
+    parser.add_argument("--samples", type=positive, default=10, help="sequences per distance")
     add_beam(parser)
     add_batches(parser, 64)
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="random seed")
+    parser.add_argument("--seed", type=natural, default=1, help="random seed")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer")
     parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
 
 
 def main(args: argparse.Namespace) -> None:
     """Translate, score, draw."""
-    import json
     import logging
     import random
 
@@ -52,13 +49,12 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.lab.lasyn.measures import diversity_curves, measure, table
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, make_folder
+    from fairseq_syntax.runtime.files import atomic_open, make_folder, write_json
     from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.systems.lasyn.model import check_tags, is_latent
     from fairseq_syntax.systems.lasyn.search import tag_string
     from fairseq_syntax.use.loading import load_models
 
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     distances = list(dict.fromkeys(args.distances or [0, 1, 2, 4, 6, 8, 10]))
     # all that can be wrong is found before hours of translating
@@ -71,11 +67,11 @@ def main(args: argparse.Namespace) -> None:
     task.load_dataset(args.split)
     dataset = task.dataset(args.split)
     if dataset.tgt is None:
-        raise SyntaxDataError(f"--split {args.split} has no references to measure by", path=task.data_dir)
+        raise SyntaxDataError(f"{args.split} has no references to measure by", path=task.data_dir, option="--split")
     rng = random.Random(args.seed)
     if args.lines:
         if not all(1 <= n <= len(dataset) for n in args.lines):
-            raise SyntaxDataError(f"--lines are numbers from 1 to {len(dataset)}")
+            raise SyntaxDataError(f"must be numbers from 1 to {len(dataset)}", option="--lines")
         sentences = [n - 1 for n in dict.fromkeys(args.lines)]
     else:
         sentences = sorted(rng.sample(range(len(dataset)), min(args.sentences, len(dataset))))
@@ -91,9 +87,7 @@ def main(args: argparse.Namespace) -> None:
         ]
         file.writelines(dict.fromkeys(lines))
     rows = measure(variations, {i: diversifier.reference(i) for i in sentences}, args.tokenize)
-    with atomic_open(os.path.join(args.output, "diversity.json")) as file:
-        json.dump(rows, file, indent=1)
-        file.write("\n")
+    write_json(os.path.join(args.output, "diversity.json"), rows)
     with atomic_open(os.path.join(args.output, "diversity.md")) as file:
         file.write(table(rows, args.samples).render("markdown") + "\n")
     save(diversity_curves(rows), os.path.join(args.output, "diversity.png"))

@@ -43,15 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     """Export."""
-    import logging
 
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.use import export
 
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
     if not args.distil and not (args.to and args.output):
-        raise SyntaxDataError("--to and --output are needed, or --distil")
+        raise SyntaxDataError("is needed, with --output, or else --distil", option="--to")
     loaded = export.load(args.model, args.data)
     if args.distil:
         print(export.recipe(args.model, loaded))

@@ -1,11 +1,11 @@
-"""``fairseq-syntax filter``: the papers' corpus filters, over parallel files."""
+"""``fairseq-syntax filter``: corpus filters for parallel files, as in the papers."""
 
 from __future__ import annotations
 
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, given, positive, probability, then_segment
+from fairseq_syntax.cli.options import SEVERAL, positive, probability, refuse, then_segment
 from fairseq_syntax.runtime.bounds import real
 
 COMMAND = Command(
@@ -26,10 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", **SEVERAL, required=True, metavar="FILE", help="output files, in the same order as --input"
     )
     length = parser.add_argument_group("length")
-    length.add_argument("--min-length", type=positive, default=1, metavar="N", help="minimum number of tokens per side")
-    length.add_argument(
-        "--max-length", type=positive, metavar="N", help="maximum number of tokens per side (PASCAL: 80, LDD: 256)"
-    )
+    length.add_argument("--min-length", type=positive, default=1, help="minimum number of tokens per side")
+    length.add_argument("--max-length", type=positive, help="maximum number of tokens per side (PASCAL: 80, LDD: 256)")
     length.add_argument(
         "--max-ratio", type=real(1.0, 1e6), metavar="R", help="maximum ratio of the longer to the shorter side"
     )
@@ -53,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     language.add_argument("--candidates", **SEVERAL, metavar="CODE", help="consider only these languages")
     parser.add_argument("--removed", metavar="FILE", help="write each removed line to this file, with the reason")
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="number of processes")
+    parser.add_argument("--workers", type=positive, default=1, help="number of processes")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -65,13 +63,13 @@ def main(args: argparse.Namespace) -> int:
     for path in args.input:
         check_text(path, "a parse of the text is given as --conllu")
     if bool(args.conllu) != bool(args.conllu_output):
-        raise SyntaxDataError("--conllu and --conllu-output belong together", hint="give both")
+        raise SyntaxDataError("goes with --conllu-output", option="--conllu", hint="give both")
     if args.max_length is not None and args.max_length < args.min_length:
         message = f"no line has {args.min_length} tokens or more, and {args.max_length} at most"
         raise SyntaxDataError(message, hint="--max-length is at least --min-length")
-    of_languages = {"min_language_probability": 0.0, "candidates": None}
-    if not args.languages and (unused := given(args, of_languages)):
-        raise SyntaxDataError(f"{unused} without --languages: no language is looked at", hint="name each file's")
+    if not args.languages:
+        of_languages = ("min_language_probability", "candidates")
+        refuse(args, add_arguments, of_languages, "no language is looked at without --languages", "name each file's")
     limits = Limits(
         min_length=args.min_length,
         max_length=args.max_length,

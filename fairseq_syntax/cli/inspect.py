@@ -1,4 +1,4 @@
-"""``fairseq-syntax inspect``: what is in a store, and whether it belongs to its tokens."""
+"""``fairseq-syntax inspect``: contents of a store, and consistency with its tokens."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="BIN", help="a data directory, or SPLIT.SRC-TGT.LANG.syntax.arrow")
     parser.add_argument(
-        "--check",
-        action="store_true",
-        help="verify all files of both sides, and that the stores match the tokens",
+        "--check", action="store_true", help="verify all files of both sides, and that the stores match the tokens"
     )
-    parser.add_argument(
-        "--sentence", type=positive, **SEVERAL, metavar="N", help="sentences to draw (from 1; default: the first)"
-    )
+    parser.add_argument("--sentence", type=positive, **SEVERAL, help="sentences to draw (from 1; default: the first)")
     parser.add_argument(
         "--label-groups", default="ud", metavar="MAP", help="LDD's label groups: ud, stanford or a file"
     )

@@ -35,14 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--joined", **SEVERAL, default=[], metavar="FILE", help="texts of the other side, for a joined dictionary"
     )
+    parser.add_argument("--threshold", type=natural, default=0, help="like --thresholdsrc of fairseq-preprocess")
+    parser.add_argument("--nwords", type=whole(-1), default=-1, help="like --nwordssrc of fairseq-preprocess")
     parser.add_argument(
-        "--threshold", type=natural, default=0, metavar="N", help="like --thresholdsrc of fairseq-preprocess"
-    )
-    parser.add_argument(
-        "--nwords", type=whole(-1), default=-1, metavar="N", help="like --nwordssrc of fairseq-preprocess"
-    )
-    parser.add_argument(
-        "--padding-factor", type=positive, default=8, metavar="N", help="like --padding-factor of fairseq-preprocess"
+        "--padding-factor", type=positive, default=8, help="like --padding-factor of fairseq-preprocess"
     )
     add_workers(parser)
 

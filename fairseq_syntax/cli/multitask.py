@@ -1,4 +1,4 @@
-"""`fairseq-syntax multitask`: a corpus that teaches a plain Transformer to translate and to parse."""
+"""`fairseq-syntax multitask`: the corpus of the multi-task baseline, which learns to translate and to parse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive
+from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive, refuse
 
 COMMAND = Command(
     group="research",
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("TRANSLATE", "PARSE"),
         help="tags at both ends of a source sentence (default: <translate> <parse>)",
     )
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="seed for shuffling")
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="number of processes")
+    parser.add_argument("--seed", type=natural, default=1, help="seed for shuffling")
+    parser.add_argument("--workers", type=positive, default=1, help="number of processes")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -53,10 +53,10 @@ def main(args: argparse.Namespace) -> int:
 
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")
-    if args.words and args.form != "brackets":
-        raise SyntaxDataError("--words needs --form brackets")
+    if args.form != "brackets":
+        refuse(args, add_arguments, ["words"], "is for --form brackets")
     if args.tags[0] == args.tags[1] or any(len(tag.split()) != 1 for tag in args.tags):
-        raise SyntaxDataError(f"--tags {' '.join(args.tags)}: two different tags without spaces are wanted")
+        raise SyntaxDataError("two different tags without spaces are wanted", option="--tags")
     outdir = Path(args.output)
     make_folder(outdir)
     langs = args.source_lang, args.target_lang

@@ -1,19 +1,22 @@
-"""Options that several subcommands have, and what they read by them."""
+"""Options shared by several subcommands."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import IO, TYPE_CHECKING, Any
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import real, whole
 from fairseq_syntax.runtime.ray_workers import add_ray_options
 from fairseq_syntax.use import BEAM
 
 if TYPE_CHECKING:
     from fairseq_syntax.corpus.conllu import ParsedLine
+    from fairseq_syntax.lab.scoring.report import System
 
 
 # An option of several values; they add up where it is repeated.
@@ -26,15 +29,26 @@ temperature = real(0.01, 100.0)
 seconds = real(0.001, 1e6)
 
 
-def given(args: argparse.Namespace, defaults: Mapping[str, object]) -> str:
-    """The options that have another value than their default, as they are written, for an error; empty without any.
+def refuse(
+    args: argparse.Namespace, add_arguments: Callable[[Any], None], names: Collection[str], why: str, hint: str = ""
+) -> None:
+    """Refuse options that have no effect in combination with the others.
 
     Args:
         args: parsed
-        defaults: by the option's name in ``args``
+        add_arguments: of the subcommand, for the defaults
+        names: of these options in ``args``
+        why: nothing would be done with them
+        hint: what to do (default: to drop them)
+
+    Raises:
+        SyntaxDataError: one of them has another value than its default
     """
-    names = [name for name, default in defaults.items() if getattr(args, name) != default]
-    return ", ".join("--" + name.replace("_", "-") for name in names)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for name in names:
+        if getattr(args, name) != parser.get_default(name):
+            raise SyntaxDataError(why, option="--" + name.replace("_", "-"), hint=hint or "drop it")
 
 
 def add_data(parser: Any, of: str = "the model was") -> None:
@@ -44,9 +58,7 @@ def add_data(parser: Any, of: str = "the model was") -> None:
 
 def add_model(parser: Any, *, several: bool = True) -> None:
     """Add the argument ``MODEL``: a checkpoint, or an ensemble, which :func:`.named_files.files_of` takes apart."""
-    members = "[,MODEL…]" if several else ""
-    more = "; commas join an ensemble" if several else ""
-    parser.add_argument("model", metavar=f"MODEL{members}", help=f"checkpoint or exported folder{more}")
+    _add_models(parser, {}, "checkpoint or exported folder", several)
 
 
 def add_models(parser: Any, more: str = "", *, required: bool = True, several: bool = True) -> None:
@@ -57,15 +69,15 @@ def add_models(parser: Any, more: str = "", *, required: bool = True, several: b
         required: whether there must be one
         several: whether each may be an ensemble
     """
-    members = "[,MODEL…]" if several else ""
+    count = {**SEVERAL, "nargs": "+" if required else "*"}
     help = "checkpoints or exported folders, named after their folders by default"
-    help += "; commas join an ensemble" if several else ""
-    parser.add_argument(
-        "model",
-        **{**SEVERAL, "nargs": "+" if required else "*"},
-        metavar=f"[NAME=]MODEL{members}",
-        help=f"{help}; {more}" if more else help,
-    )
+    _add_models(parser, count, help, several, more)
+
+
+def _add_models(parser: Any, count: dict[str, Any], help: str, several: bool, more: str = "") -> None:
+    metavar = ("[NAME=]" if count else "") + "MODEL" + ("[,MODEL…]" if several else "")
+    help = "; ".join(filter(None, [help, "commas join an ensemble" if several else "", more]))
+    parser.add_argument("model", **count, metavar=metavar, help=help)
 
 
 def add_languages(parser: Any) -> None:
@@ -90,7 +102,7 @@ def add_source_parser(parser: Any, help: str = "parser for raw text", whose: str
 
 def add_batches(parser: Any, size: int = 32) -> None:
     """Add ``--batch-size``, in sentences, and ``--device``."""
-    parser.add_argument("--batch-size", type=positive, default=size, metavar="N", help="sentences per batch")
+    parser.add_argument("--batch-size", type=positive, default=size, help="sentences per batch")
     add_device(parser)
 
 
@@ -111,16 +123,35 @@ def add_translations(parser: Any) -> None:
     )
 
 
-def chosen_tokenizer(args: argparse.Namespace, reference: Sequence[str]) -> str:
-    """``--tokenize``; without it, that of the reference, which is said on stderr where it is not the usual one."""
-    from fairseq_syntax.lab.scoring.names import tokenizer_of_text
+def read_translations(args: argparse.Namespace, *others: str | None) -> tuple[list[System], list[Any]]:
+    """Read the files of :func:`add_translations`; sets ``args.tokenize`` if it is None.
 
-    if args.tokenize is not None:
-        return args.tokenize
-    name = tokenizer_of_text(reference)
-    if name != "13a":
-        print(f"tokenizer: {name}, by the script of {args.ref[0]} (--tokenize names another)", file=sys.stderr)
-    return name
+    Args:
+        others: further files with a line for each sentence, such as the source; None: there is none
+
+    Returns:
+        the systems; then the references, a list of them, and the lines of each of ``others``
+
+    Raises:
+        SyntaxDataError: two files differ in their lines, or two systems have one name
+    """
+    from fairseq_syntax.lab.scoring.names import tokenizer_of_text
+    from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
+    from fairseq_syntax.lab.scoring.report import check_names, read_system
+
+    references = [read_text(path) for path in args.ref]
+    if args.tokenize is None:
+        args.tokenize = tokenizer_of_text(references[0])
+        if args.tokenize != "13a":
+            message = f"tokenizer: {args.tokenize}, by the script of {args.ref[0]} (--tokenize names another)"
+            print(message, file=sys.stderr)
+    texts = [read_text(path) if path else None for path in others]
+    systems = [read_system(text) for text in args.sys]
+    read = [*zip(args.ref, references), *((path, text) for path, text in zip(others, texts) if path and text)]
+    read += [(run.path, run.lines) for system in systems for run in system.runs]
+    check_parallel([(path, len(lines)) for path, lines in read])
+    check_names([system.name for system in systems])
+    return systems, [references, *texts]
 
 
 def add_report(parser: Any) -> None:
@@ -136,7 +167,6 @@ def add_report(parser: Any) -> None:
 def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: Iterable[Any]) -> bool:
     """Print tables, and write the report as JSON where that is asked for; False where it is printed in their place."""
     import json
-    import sys
 
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import write_json
@@ -155,10 +185,7 @@ def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: It
 def add_workers(parser: Any) -> None:
     """Add ``--workers``, processes here or with ``--ray`` on a cluster, for :func:`.ray_workers.chosen_workers`."""
     parser.add_argument(
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="number of processes (default: 1; with --ray, as many as fit the cluster)",
+        "--workers", type=positive, help="number of processes (default: 1; with --ray, as many as fit the cluster)"
     )
     add_ray_options(parser)
 
@@ -170,16 +197,14 @@ def add_device(parser: Any) -> None:
 
 def add_beam(parser: Any) -> None:
     """Add ``--beam``."""
-    parser.add_argument("--beam", type=positive, default=BEAM, metavar="N", help="beam size")
+    parser.add_argument("--beam", type=positive, default=BEAM, help="beam size")
 
 
 def add_search(parser: Any) -> None:
     """Add the options of a search: ``--beam``, ``--lenpen`` and ``--max-len-b``."""
     add_beam(parser)
     parser.add_argument("--lenpen", type=real(-10.0, 10.0), default=1.0, metavar="P", help="length penalty")
-    parser.add_argument(
-        "--max-len-b", type=positive, default=200, metavar="N", help="maximum number of pieces per translation"
-    )
+    parser.add_argument("--max-len-b", type=positive, default=200, help="maximum number of pieces per translation")
 
 
 def add_translator(parser: Any) -> None:
@@ -199,6 +224,13 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
         "device": args.device,
         "batch_size": args.batch_size,
     }
+
+
+def opened(path: str) -> AbstractContextManager[IO[str]]:
+    """A file that is written whole or not at all; ``-`` is stdout."""
+    from fairseq_syntax.runtime.files import atomic_open
+
+    return nullcontext(sys.stdout) if path == "-" else atomic_open(path)
 
 
 def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "--train sentencepiece") -> str:

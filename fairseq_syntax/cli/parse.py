@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import given, positive, probability, temperature, then_segment
+from fairseq_syntax.cli.options import positive, probability, refuse, temperature, then_segment
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 OF_THE_PARSER = ("parser", "lang", "model_dir", "device", "batch_size")
 OF_RAW_TEXT = ("tokenizer", "split_sentences", "max_words", "long_lines")
 OF_DISTRIBUTIONS = ("min_prob", "temperature", "label_temperature", "structured")
-PART_LINES = 2000
-OF_JOBS = {"workers": None, "threads": None, "part_lines": PART_LINES, "shard": None, "merge": False, "ray": None}
+OF_JOBS = ("workers", "threads", "part_lines", "shard", "merge", "ray", "gpus_per_worker")
+OF_NO_PARSE = ("model_dir", "device", "batch_size", *OF_RAW_TEXT, *OF_DISTRIBUTIONS, "distributions", "pretokenized")
 
 COMMAND = Command(
     group="data",
@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help="for --parser conllu: the text of the parse")
     add_parser_options(parser)
     lines = parser.add_argument_group("lines")
-    lines.add_argument(
-        "--max-words", type=positive, default=250, metavar="N", help="maximum number of words per sentence"
-    )
+    lines.add_argument("--max-words", type=positive, default=250, help="maximum number of words per sentence")
     lines.add_argument(
         "--long-lines",
         choices=("split", "error"),
@@ -50,17 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--workers",
         type=positive,
-        metavar="N",
         help="number of processes, each with its own parser (default: 1; with --ray, as many as fit the cluster)",
     )
     add_ray_options(work, gpus=True)
-    work.add_argument("--threads", type=positive, metavar="N", help="torch threads per worker")
+    work.add_argument("--threads", type=positive, help="torch threads per worker")
     work.add_argument(
-        "--part-lines",
-        type=positive,
-        default=PART_LINES,
-        metavar="N",
-        help="lines per part; finished parts survive an interruption",
+        "--part-lines", type=positive, default=2000, help="lines per part; finished parts survive an interruption"
     )
     work.add_argument(
         "--shard", type=_shard, metavar="I/N", help="parse only part I of N (from 1); use --merge afterwards"
@@ -119,34 +112,17 @@ def _shard(text: str) -> tuple[int, int]:
     return int(number), int(count)
 
 
-def given_options(args: argparse.Namespace, names: Sequence[str], others: Mapping[str, object] | None = None) -> str:
-    """As :func:`~fairseq_syntax.cli.options.given`, of options of the parser.
-
-    Args:
-        args: parsed
-        names: of ParserOptions, which has their defaults
-        others: those that it does not have, with theirs; they win
-    """
-    from fairseq_syntax.corpus.parsing.base import ParserOptions
-
-    defaults = ParserOptions()
-    return given(args, {**{name: getattr(defaults, name) for name in names}, **(others or {})})
-
-
 def parser_options(args: argparse.Namespace, **more):
     """The ParserOptions of parsed arguments; those that a subcommand does not have keep their defaults."""
     from dataclasses import fields
 
     from fairseq_syntax.corpus.parsing.base import ParserOptions
-    from fairseq_syntax.errors import SyntaxDataError
 
     names = {field.name for field in fields(ParserOptions)}
     values = {name: value for name, value in vars(args).items() if name in names} | more
     if getattr(args, "pretokenized", False):
-        if args.split_sentences:
-            raise SyntaxDataError("--pretokenized lines are single sentences", hint="drop --split-sentences")
-        if args.tokenizer != "auto":
-            raise SyntaxDataError("--pretokenized text needs no --tokenizer", hint="drop one of the two")
+        why = "--pretokenized lines are single sentences of tokens"
+        refuse(args, lambda parser: add_tokenizer(parser, (), ""), ("split_sentences", "tokenizer"), why)
         values["tokenizer"] = "whitespace"
     return ParserOptions(**values)
 
@@ -157,7 +133,6 @@ def main(args: argparse.Namespace) -> int:
 
     from fairseq_syntax.corpus.parsing.conllu_file import pass_on
     from fairseq_syntax.corpus.parsing.jobs import Job, Plan, carry_out, merge
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import check_apart
 
@@ -165,26 +140,19 @@ def main(args: argparse.Namespace) -> int:
     lang = "LANG" if args.parser == "conllu" else args.lang
     then = then_segment(args.output, lang)
     if args.parser == "conllu":
-        others = {"distributions": False, "pretokenized": False, **OF_JOBS, "gpus_per_worker": None}
-        if unused := given_options(
-            args, ("model_dir", "device", "batch_size", *OF_RAW_TEXT, *OF_DISTRIBUTIONS), others
-        ):
-            raise SyntaxDataError("an existing parse is passed on as it is", hint=f"drop {unused}")
+        refuse(args, add_arguments, (*OF_NO_PARSE, *OF_JOBS), "an existing parse is passed on as it is")
         check_apart(args.output, args.input, args.text)
         lines = pass_on(args.input, args.output, text=args.text, overwrite=args.overwrite)
         finished(args.output, f"{lines} lines", then)
         return 0
-    if args.merge and args.ray is not None:
-        raise SyntaxDataError("a merge has no workers", hint="drop --ray")
-    if args.text is not None:
-        raise SyntaxDataError("--text goes with --parser conllu; the text to parse is --input")
-    if args.shard and args.merge:
-        raise SyntaxDataError("--merge takes all shards together", hint="drop --shard")
-    if not args.distributions and (unused := given_options(args, OF_DISTRIBUTIONS)):
-        raise SyntaxDataError(f"{unused} without --distributions: nothing would be written of it", hint="give both")
+    refuse(args, add_arguments, ["text"], "is for --parser conllu; the text to parse is --input")
+    if args.merge:
+        refuse(args, add_arguments, ("ray", "shard"), "--merge takes all shards together, without workers")
+    if not args.distributions:
+        refuse(args, add_arguments, OF_DISTRIBUTIONS, "is for --distributions", "give both")
     options = parser_options(args)
-    if args.overwrite and args.shard:
-        raise SyntaxDataError("shards must not remove each other's parts", hint="remove them yourself")
+    if args.shard:
+        refuse(args, add_arguments, ["overwrite"], "shards must not remove each other's parts", "remove them yourself")
     work = args.part_lines, args.workers or 1, args.threads, args.shard
     job = Job(args.input, args.output, options, *work, overwrite=args.overwrite)
     if args.merge:
@@ -193,8 +161,8 @@ def main(args: argparse.Namespace) -> int:
         finished(args.output, f"{len(plan.parts)} parts", then)
         return 0
     gpus = 1.0 if options.device.startswith("cuda") else 0.0
-    if args.ray is not None and args.gpus_per_worker and not gpus:
-        raise SyntaxDataError("--gpus-per-worker, but the parser is to run on the CPU", hint="give --device cuda")
+    if not gpus:
+        refuse(args, add_arguments, ["gpus_per_worker"], "the parser is to run on the CPU", "give --device cuda")
     print(f"loading the parser {options.parser} …", file=sys.stderr, flush=True)  # which may take long
     with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
         plan = Plan.of(job)

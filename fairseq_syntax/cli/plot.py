@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from fairseq_syntax.cli.command import Command, add_command
-from fairseq_syntax.cli.options import SEVERAL, add_translations, chosen_tokenizer, positive
+from fairseq_syntax.cli.options import SEVERAL, add_translations, positive, read_translations
 from fairseq_syntax.lab.scoring.names import METRICS
 
 _CURVES = "fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metrics loss bleu --output curves.svg"
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     figures = parser.add_subparsers(dest="figure", metavar="FIGURE", required=True)
     box = _figure(
         figures,
-        "box",
+        _box,
         "box plot of the systems' sentence scores",
         "fairseq-syntax plot box --ref test.de --sys plain=plain.out PASCAL=pascal.out --output box.svg",
     )
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     length = _figure(
         figures,
-        "length",
+        _length,
         "BLEU by length of the reference, or of the source",
         r"""
         fairseq-syntax plot length --ref test.de --src test.en --sys plain=plain.out PASCAL=pascal.out \
@@ -42,11 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_translations(length)
     length.add_argument("--src", metavar="FILE", help="source sentences, to count their tokens instead")
     length.add_argument("--baseline", metavar="NAME", help="draw gains over this system, and the share of sentences")
-    length.add_argument("--step", type=positive, default=10, metavar="N", help="width of an interval")
+    length.add_argument("--step", type=positive, default=10, help="width of an interval")
 
     by = _figure(
         figures,
-        "by",
+        _by,
         "a metric by a property of the source's parse",
         r"""
         fairseq-syntax plot by --ref test.de --sys plain=plain.out PASCAL=pascal.out \
@@ -57,32 +58,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     by.add_argument("--src", metavar="FILE", help="source sentences, to check the parse against")
     by.add_argument("--by", required=True, metavar="PROPERTY", help="property, as in score --by")
     by.add_argument("--metric", choices=METRICS, default="bleu", help="metric to draw")
-    by.add_argument("--resamples", type=positive, default=1000, metavar="N", help="resamples of the bootstrap")
+    by.add_argument("--resamples", type=positive, default=1000, help="resamples of the bootstrap")
 
-    curves = _figure(
-        figures,
-        "curves",
-        "training curves from fairseq's logs",
-        _CURVES,
-    )
+    curves = _figure(figures, _curves, "training curves from fairseq's logs", _CURVES)
     curves.add_argument("logs", nargs="+", metavar="[NAME=]LOG", help="json, simple or tqdm logs of fairseq-train")
     curves.add_argument("--metrics", **SEVERAL, metavar="NAME", help="one panel each (default: loss)")
-    curves.add_argument("--since", type=positive, default=1, metavar="N", help="start at update N")
+    curves.add_argument("--since", type=positive, default=1, help="start at update N")
 
     reliability = _figure(
         figures,
-        "reliability",
+        _reliability,
         "reliability diagram of a parser's probabilities",
         "fairseq-syntax plot reliability stanza=report.json --output reliability.svg",
     )
     reliability.add_argument("files", nargs="+", metavar="[NAME=]FILE", help="output of fairseq-syntax calibrate")
 
-    for figure in (box, length, by, curves, reliability):
-        figure.add_argument("--output", required=True, metavar="FILE", help="FILE.png, FILE.svg or FILE.pdf")
 
-
-def _figure(figures: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
-    return add_command(figures, name, Command("evaluate", summary, example))
+def _figure(figures: Any, draw: Callable[[Any], Any], summary: str, example: str) -> argparse.ArgumentParser:
+    """The parser of a figure, which is called as the function that draws it."""
+    figure = add_command(figures, draw.__name__.strip("_"), Command("evaluate", summary, example))
+    figure.set_defaults(draw=draw)
+    figure.add_argument("--output", required=True, metavar="FILE", help="FILE.png, FILE.svg or FILE.pdf")
+    return figure
 
 
 def main(args: argparse.Namespace) -> int:
@@ -92,8 +89,7 @@ def main(args: argparse.Namespace) -> int:
 
     check_output(args.output, *getattr(args, "ref", ()), getattr(args, "src", None), getattr(args, "conllu", None))
     plot.check_ending(args.output)
-    draw = {"box": _box, "length": _length, "by": _by, "curves": _curves, "reliability": _reliability}[args.figure]
-    plot.save(draw(args), args.output)
+    plot.save(args.draw(args), args.output)
     finished(args.output, "the figure")
     return 0
 
@@ -104,7 +100,7 @@ def _box(args):
     from fairseq_syntax.lab.figures.plot import box_plot
     from fairseq_syntax.lab.scoring.metrics import Scorer
 
-    systems, references, _ = _read(args)
+    systems, (references,) = _read(args)
     scorer = Scorer(args.metric, references, args.tokenize)
     scores = {s.name: np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in systems}
     return box_plot(scores, scorer.name)
@@ -114,7 +110,7 @@ def _length(args):
     from fairseq_syntax.lab.figures.plot import bleu_by_length, gain_by_length
     from fairseq_syntax.lab.scoring.report import Options, by_length
 
-    systems, references, sources = _read(args)
+    systems, (references, sources) = _read(args, args.src)
     table = by_length(systems, references, Options(tokenize=args.tokenize, by_length=args.step), sources)
     return bleu_by_length(table) if args.baseline is None else gain_by_length(table, args.baseline)
 
@@ -126,7 +122,7 @@ def _by(args):
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses
 
     wanted = [Property.of(args.by)]
-    systems, references, sources = _read(args)
+    systems, (references, sources) = _read(args, args.src)
     options = Options([args.metric], args.tokenize, resamples=args.resamples, trials=0, by=wanted)
     parses = read_parses(args.conllu, len(systems[0].runs[0]), sources)
     report = evaluate(systems, references, options, parses=parses)
@@ -137,7 +133,7 @@ def _curves(args):
     from fairseq_syntax.lab.figures.plot import training_curves
     from fairseq_syntax.lab.scoring.logs import read_curves
 
-    runs = {name: read_curves(path) for name, path in _of_names(args, args.logs)}
+    runs = {name: read_curves(path) for name, path in _of_names(args, args.logs).items()}
     return training_curves(runs, args.metrics or ["loss"], args.since)
 
 
@@ -148,7 +144,7 @@ def _reliability(args):
     from fairseq_syntax.lab.figures.plot import reliability_diagram
 
     curves = {}
-    for name, path in _of_names(args, args.files):
+    for name, path in _of_names(args, args.files).items():
         try:
             with open(path, encoding="utf-8") as file:
                 bins_of = json.load(file)["curves"]
@@ -165,28 +161,19 @@ def _reliability(args):
     return reliability_diagram(curves)
 
 
-def _read(args):
-    from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
-    from fairseq_syntax.lab.scoring.report import check_names, read_system
+def _read(args, *others):
     from fairseq_syntax.runtime.files import check_output
 
-    systems = [read_system(text) for text in args.sys]
-    references = [read_text(path) for path in args.ref]
-    args.tokenize = chosen_tokenizer(args, references[0])
-    sources = read_text(args.src) if getattr(args, "src", None) else None
-    named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
-    named += [(args.src, len(sources))] if sources is not None else []
-    check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
-    check_names([system.name for system in systems])
+    systems, texts = read_translations(args, *others)
     check_output(args.output, *(run.path for system in systems for run in system.runs))
-    return systems, references, sources
+    return systems, texts
 
 
-def _of_names(args: argparse.Namespace, texts: list[str]) -> list[tuple[str, str]]:
+def _of_names(args: argparse.Namespace, texts: list[str]) -> dict[str, str]:
     """Files by their names, of which no two may be alike."""
     from fairseq_syntax.runtime.files import check_output
-    from fairseq_syntax.runtime.named_files import systems_by_name
+    from fairseq_syntax.runtime.named_files import file_by_name
 
-    named = [(name, path) for name, (path,) in systems_by_name(texts, single=True).items()]
-    check_output(args.output, *(path for _, path in named))
+    named = file_by_name(texts)
+    check_output(args.output, *named.values())
     return named

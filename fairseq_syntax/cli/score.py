@@ -9,10 +9,10 @@ from fairseq_syntax.cli.options import (
     SEVERAL,
     add_report,
     add_translations,
-    chosen_tokenizer,
     natural,
     positive,
     print_report,
+    read_translations,
 )
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
 
@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--baseline", metavar="NAME", help="baseline system (default: the first)")
     parser.add_argument("--also-against", **SEVERAL, default=[], metavar="NAME", help="additional baselines")
-    parser.add_argument(
-        "--by-length", type=positive, metavar="N", help="also report BLEU by length, in steps of N tokens"
-    )
+    parser.add_argument("--by-length", type=positive, help="also report BLEU by length, in steps of N tokens")
     parser.add_argument("--conllu", metavar="PARSE", help="the source's parse, for --by")
     parser.add_argument(
         "--by",
@@ -70,12 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resamples",
         type=natural,
         default=1000,
-        metavar="N",
         help="resamples of the bootstrap over sentences and seeds; 0: no test",
     )
-    parser.add_argument(
-        "--trials", type=natural, default=10000, metavar="N", help="trials of the randomization test; 0: no test"
-    )
+    parser.add_argument("--trials", type=natural, default=10000, help="trials of the randomization test; 0: no test")
     parser.add_argument("--beer", metavar="COMMAND", help="the BEER program, if you have it")
     add_report(parser)
 
@@ -84,17 +79,22 @@ def main(args: argparse.Namespace) -> int:
     import logging
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
     from fairseq_syntax.lab.scoring.properties import Property
-    from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, read_system, tables
+    from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, tables
     from fairseq_syntax.lab.scoring.shares import shares
     from fairseq_syntax.runtime.files import check_output
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    references = [read_text(path) for path in args.ref]
+    if bool(args.by or args.controls_by) != bool(args.conllu):
+        raise SyntaxDataError("goes with --by or --controls-by", option="--conllu", hint="give both")
+    if args.controls and not args.baseline:
+        raise SyntaxDataError("gains are over a baseline", option="--controls", hint="--baseline NAME")
+    check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines)
+    systems, (references, sources, groups, lines) = read_translations(args, args.src, args.groups, args.lines)
+    check_output(args.json, *(run.path for system in systems for run in system.runs))
     options = Options(
         metrics=args.metrics or USUAL,
-        tokenize=chosen_tokenizer(args, references[0]),
+        tokenize=args.tokenize,
         lowercase=args.lowercase,
         resamples=args.resamples,
         trials=args.trials,
@@ -102,25 +102,10 @@ def main(args: argparse.Namespace) -> int:
         beer=args.beer,
         by=[Property.of(text) for text in args.by or ()],
     )
-    if bool(args.by or args.controls_by) != bool(args.conllu):
-        raise SyntaxDataError("--by and --conllu belong together", hint="give both")
-    if args.controls and not args.baseline:
-        raise SyntaxDataError("gains are over a baseline", hint="--baseline NAME")
-    check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines)
-    sources = read_text(args.src) if args.src else None
-    groups = read_text(args.groups) if args.groups else None
-    systems = [read_system(text) for text in args.sys]
-    # here with the files' names, which the library does not know
-    named = [(path, len(lines)) for path, lines in zip(args.ref, references)]
-    named += [(args.src, len(sources))] if sources is not None else []
-    named += [(args.groups, len(groups))] if groups is not None else []
-    check_parallel(named + [(run.path, len(run)) for system in systems for run in system.runs])
-    check_output(args.json, *(run.path for system in systems for run in system.runs))
     parses = read_parses(args.conllu, len(systems[0].runs[0]), sources) if args.conllu else None
-    if args.lines:
-        chosen = [number for number, line in enumerate(read_text(args.lines)) if line]
-        check_parallel([(args.lines, len(read_text(args.lines))), *named])
-        references = [[lines[i] for i in chosen] for lines in references]
+    if lines is not None:
+        chosen = [number for number, line in enumerate(lines) if line]
+        references = [[reference[i] for i in chosen] for reference in references]
         sources = [sources[i] for i in chosen] if sources else None
         groups = [groups[i] for i in chosen] if groups else None
         parses = [parses[i] for i in chosen] if parses else None

@@ -1,15 +1,15 @@
-"""``fairseq-syntax segment``: words to pieces."""
+"""``fairseq-syntax segment``: subword segmentation of parses and text."""
 
 from __future__ import annotations
 
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, given, natural, positive, probability
+from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, natural, positive, probability, refuse
 from fairseq_syntax.runtime.ray_workers import chosen_workers
 
-OF_SENTENCEPIECE: dict[str, object] = {"model_type": "unigram", "character_coverage": 1.0}
-OF_TRAINING = {"train_on": None, "vocab_size": 8000, **OF_SENTENCEPIECE, "train_lines": 0, "seed": 1}
+OF_SENTENCEPIECE = ("model_type", "character_coverage")
+OF_TRAINING = ("train_on", "vocab_size", *OF_SENTENCEPIECE, "train_lines", "seed")
 
 COMMAND = Command(
     group="data",
@@ -45,11 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--train-on", **SEVERAL, metavar="FILE", help="training texts (default: the first --input)")
     parser.add_argument(
-        "--vocab-size",
-        type=positive,
-        default=8000,
-        metavar="N",
-        help="vocabulary size; smaller if the text has fewer pieces",
+        "--vocab-size", type=positive, default=8000, help="vocabulary size; smaller if the text has fewer pieces"
     )
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram", help="sentencepiece only")
     parser.add_argument(
@@ -59,10 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of characters covered, sentencepiece only; for Chinese or Japanese below 1, such as 0.9995",
     )
-    parser.add_argument(
-        "--train-lines", type=positive, default=0, metavar="N", help="train on N random lines (default: all)"
-    )
-    parser.add_argument("--seed", type=natural, default=1, metavar="N", help="random seed")
+    parser.add_argument("--train-lines", type=positive, default=0, help="train on N random lines (default: all)")
+    parser.add_argument("--seed", type=natural, default=1, help="random seed")
     add_workers(parser)
     parser.add_argument("--overwrite", action="store_true", help="train and segment again, even if outputs exist")
 
@@ -74,39 +68,33 @@ def main(args: argparse.Namespace) -> int:
 
     from fairseq_syntax.corpus.conllu import is_conllu
     from fairseq_syntax.corpus.segmentation_files import output_paths, prepare_model, segment_file
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.files import check_outputs, make_folder
 
-    if args.model and (unused := given(args, OF_TRAINING)):
-        raise SyntaxDataError(f"{unused} with --model: nothing is trained", hint="drop it")
-    if args.train == "subword_nmt" and (unused := given(args, OF_SENTENCEPIECE)):
-        raise SyntaxDataError(f"{unused} with --train subword_nmt", hint="drop it: it is of sentencepiece")
-    if args.train == "words" and (unused := given(args, OF_TRAINING)):
-        raise SyntaxDataError(f"{unused} with --train words: nothing is trained", hint="drop it")
-    if not args.train_lines and (unused := given(args, {"seed": 1})):
-        raise SyntaxDataError(f"{unused} without --train-lines: nothing is drawn", hint="drop it")
+    if args.model or args.train == "words":
+        refuse(args, add_arguments, OF_TRAINING, "nothing is trained with --model or --train words")
+    if args.train == "subword_nmt":
+        refuse(args, add_arguments, OF_SENTENCEPIECE, "is of sentencepiece, not of --train subword_nmt")
+    if not args.train_lines:
+        refuse(args, add_arguments, ["seed"], "nothing is drawn without --train-lines")
     outdir = Path(args.output)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
     check_outputs(chain.from_iterable(outputs), args.input)
     make_folder(outdir)
 
-    training = None
-    if args.train:
-        training = {
-            "kind": args.train,
-            "files": args.train_on or args.input[:1],
-            "vocab_size": args.vocab_size,
-            "model_type": args.model_type,
-            "character_coverage": args.character_coverage,
-            "max_lines": args.train_lines,
-            "seed": args.seed,
-        }
+    texts = (args.train_on or args.input[:1]) if args.train else []
+    training = args.train and {
+        "kind": args.train,
+        "files": texts,
+        "vocab_size": args.vocab_size,
+        "model_type": args.model_type,
+        "character_coverage": args.character_coverage,
+        "max_lines": args.train_lines,
+        "seed": args.seed,
+    }
+    if args.train and args.train != "words":
+        print(f"training a {args.train} model of {args.vocab_size} pieces on {', '.join(texts)} …", file=sys.stderr)
     prefix = outdir / f"segmentation.{args.lang}"
-    if training:
-        files = ", ".join(map(str, training["files"]))
-        if args.train != "words":
-            print(f"training a {args.train} model of {args.vocab_size} pieces on {files} …", file=sys.stderr)
-    of_parse = any(map(is_conllu, [*args.input, *(training["files"] if training else [])]))
+    of_parse = any(map(is_conllu, [*args.input, *texts]))
     remade = [paths[0] for paths in outputs]
     segmenter = prepare_model(prefix, args.model, training, args.overwrite, of_parse=of_parse, remade=remade)
     pieces = "" if segmenter.pieces is None else f"{segmenter.pieces} pieces, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import add_data, add_device, add_models, add_source_parser, positive, seconds
+from fairseq_syntax.cli.options import add_data, add_device, add_models, add_source_parser, positive, refuse, seconds
 from fairseq_syntax.runtime.bounds import whole
 
 COMMAND = Command(
@@ -22,7 +22,7 @@ COMMAND = Command(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_models(parser, "the first is the default")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=whole(0, 65535), default=8000, metavar="N", help="port; 0 for any free port")
+    parser.add_argument("--port", type=whole(0, 65535), default=8000, help="port; 0 for any free port")
     parser.add_argument(
         "--allowed-host",
         action="append",
@@ -54,11 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
-        "--queue",
-        type=positive,
-        default=1024,
-        metavar="N",
-        help="maximum number of waiting translations; more are answered 503",
+        "--queue", type=positive, default=1024, help="maximum number of waiting translations; more are answered 503"
     )
     limits.add_argument(
         "--timeout", type=seconds, default=30.0, metavar="S", help="seconds until a request is answered 504"
@@ -71,23 +67,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds until exit after SIGTERM, nine tenths of them for pending answers",
     )
     limits.add_argument(
-        "--max-bytes",
-        type=positive,
-        default=1 << 20,
-        metavar="N",
-        help="maximum size of a request; larger ones are answered 413",
+        "--max-bytes", type=positive, default=1 << 20, help="maximum size of a request; larger ones are answered 413"
     )
-    limits.add_argument("--batch-size", type=positive, default=32, metavar="N", help="sentences per batch")
+    limits.add_argument("--batch-size", type=positive, default=32, help="sentences per batch")
 
 
 def main(args: argparse.Namespace) -> None:
     """Serve until told to stop."""
-    import logging
 
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.named_files import model_name, systems_by_name
 
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
         from fairseq_syntax.use.serving.app import create_app
         from fairseq_syntax.use.serving.guard import allowed_hosts
@@ -100,8 +90,8 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.use.serving.models import examples_of, load_models, load_source
     from fairseq_syntax.use.serving.service import Service
 
-    if args.parse_timeout is not None and args.missing_parse == "error":
-        raise SyntaxDataError("--parse-timeout is for --missing-parse neutral")
+    if args.missing_parse == "error":
+        refuse(args, add_arguments, ["parse_timeout"], "is for --missing-parse neutral")
     hosts = allowed_hosts(args.host, args.allowed_host)
     models = load_models(
         systems_by_name(args.model, model_name),

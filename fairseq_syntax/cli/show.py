@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_beam, add_models, natural
+from fairseq_syntax.cli.options import SEVERAL, add_beam, add_models, natural, refuse
 
 COMMAND = Command(
     group="evaluate",
@@ -53,31 +53,24 @@ def number_or_range(text: str) -> list[int]:
 
 
 def main(args: argparse.Namespace) -> int:
-    import logging
-
     from fairseq_syntax.corpus.conllu import read_conllu
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.figures.plot import FORMATS, save
     from fairseq_syntax.lab.figures.sentences import collect
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, check_output
-    from fairseq_syntax.runtime.named_files import model_name, systems_by_name
+    from fairseq_syntax.runtime.named_files import file_by_name, model_name
 
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
     page_wanted = args.output.lower().endswith((".html", ".htm"))
     if not page_wanted and not args.output.lower().endswith(FORMATS):
         raise SyntaxDataError("cannot be written in this form", path=args.output, hint=".html, .png, .svg or .pdf")
-    of_pictures = [f"--{name}" for name in ("layers", "heads", "kind", "tree") if getattr(args, name) is not None]
-    if page_wanted and of_pictures:
-        hint = "a page shows all of them"
-        raise SyntaxDataError(f"a page does not take {', '.join(of_pictures)}", path=args.output, hint=hint)
-    numbers = [n for part in args.sentences for n in part] if args.sentences else list(range(1, 11))
+    if page_wanted:
+        refuse(args, add_arguments, ("layers", "heads", "kind", "tree"), "is for pictures: a page shows all of them")
+    numbers = [n for part in args.sentences for n in part] if args.sentences else None
     if not page_wanted:
-        numbers = numbers[:1]
-    elif not args.sentences:
-        numbers = _at_most(args.data, args.split, numbers)
-    models = {name: path for name, (path,) in systems_by_name(args.model, model_name, single=True).items()}
-    files = {name: path for name, (path,) in systems_by_name(args.sys, single=True, others=models).items()}
+        numbers = numbers[:1] if numbers else [1]
+    models = file_by_name(args.model, model_name)
+    files = file_by_name(args.sys, others=models)
     check_output(args.output, args.gold, *models.values(), *files.values())
     gold = list(read_conllu(args.gold)) if args.gold else None
     exhibits, src, tgt = collect(
@@ -92,24 +85,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from fairseq_syntax.lab.figures.heatmap import heat_maps
 
-    options = {
-        "kind": args.kind or "encoder",
-        "layers": args.layers,
-        "heads": args.heads,
-        "tree": args.tree,
-        "src": src,
-    }
-    save(heat_maps(exhibits[0], next(iter(models)), **options), args.output)
+    options = {"kind": args.kind or "encoder", "layers": args.layers, "heads": args.heads, "tree": args.tree}
+    save(heat_maps(exhibits[0], next(iter(models)), **options, src=src), args.output)
     finished(args.output, f"sentence {exhibits[0].number}")
     return 0
-
-
-def _at_most(data: str, split: str, numbers: list[int]) -> list[int]:
-    """The default sentences, of which a small split has fewer."""
-    from glob import glob
-
-    from fairseq.data import data_utils
-
-    for path in glob(f"{data}/{split}.*.idx"):
-        return numbers[: len(data_utils.load_indexed_dataset(path.removesuffix(".idx"), None))]
-    return numbers

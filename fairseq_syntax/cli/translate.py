@@ -13,6 +13,7 @@ from fairseq_syntax.cli.options import (
     add_search,
     add_translator,
     is_stream,
+    opened,
     read_sentences,
     translator_options,
 )
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
-    """The lines that a person types, each asked for on stderr."""
+    """Interactive input, with a prompt on stderr."""
     while True:
         print(prompt, end="", file=sys.stderr, flush=True)
         try:
@@ -64,19 +65,17 @@ def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
 
 def main(args: argparse.Namespace) -> int:
     """Translate; 1 if there are lines that could not be."""
-    import logging
     from contextlib import nullcontext
     from itertools import islice
 
     from fairseq_syntax.corpus.conllu_parts import count_lines
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
-    from fairseq_syntax.runtime.files import atomic_open, check_output
+    from fairseq_syntax.runtime.files import check_output
     from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.use.base import cut_short
     from fairseq_syntax.use.translator import Translator
 
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
     check_output(args.output, args.input)
     check_output(args.alignments, args.input, args.output)
     translator = Translator.load(
@@ -97,29 +96,24 @@ def main(args: argparse.Namespace) -> int:
     count = bad = 0
     cut = CountedWarnings(lambda text: print(f"fairseq-syntax translate: warning: {text}", file=sys.stderr))
 
-    def write(path: str | None):
-        return nullcontext(sys.stdout if path == "-" else None) if path in ("-", None) else atomic_open(path)
-
     with (
-        write(args.output) as file,
-        write(args.alignments) as links,
+        opened(args.output) as file,
+        opened(args.alignments) if args.alignments else nullcontext() as links,
         progress(total=total, of="translating", quiet=bool(prompt)) as bar,
     ):
         # A few batches at a time: sorting by length within them keeps padding low, and output flows on a pipe.
         while chunk := list(islice(lines, 1 if prompt else args.batch_size * 4)):
             best_first = translator.translations(chunk, alignments=links is not None, first_line=count)
-            for number, best in enumerate(best_first, count + 1):
+            for number, (best, *_) in enumerate(best_first, count + 1):
                 where = f"{'<stdin>' if args.input == '-' else args.input}:{number}"
-                if best[0].error is not None:
+                if best.error is not None:
                     bad += 1
-                    print(f"fairseq-syntax translate: error: {where}: {best[0].error}", file=sys.stderr)
-                if best[0].cut:
-                    short = cut_short(best[0]).replace("max_len_b", "--max-len-b")
-                    cut.add(f"{where}: may be cut: {short}")
-                file.write(best[0].text + "\n")
-                if links is not None:
-                    linked = best[0].alignment  # an empty line has none
-                    links.write((written(linked, args.alignments) if linked is not None else "") + "\n")
+                    print(f"fairseq-syntax translate: error: {where}: {best.error}", file=sys.stderr)
+                if best.cut:
+                    cut.add(f"{where}: may be cut: {cut_short(best).replace('max_len_b', '--max-len-b')}")
+                file.write(best.text + "\n")
+                if links is not None and best.alignment is not None:
+                    links.write(written(best.alignment, args.alignments) + "\n")
             file.flush()
             count += len(chunk)
             bar.update(len(chunk))

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import (
     add_data,
     add_device,
     add_model,
-    given,
     is_stream,
+    opened,
     positive,
     probability,
     read_sentences,
+    refuse,
 )
 from fairseq_syntax.cli.parse import add_tokenizer, parser_options
-
-if TYPE_CHECKING:
-    from fairseq_syntax.corpus.conllu import ParsedLine
 
 COMMAND = Command(
     group="use",
@@ -69,32 +67,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from contextlib import nullcontext
+    from itertools import islice
 
     from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
     from fairseq_syntax.corpus.title import title
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import finished, progress
-    from fairseq_syntax.runtime.files import atomic_open, check_output
+    from fairseq_syntax.runtime.files import check_output
     from fairseq_syntax.use.parent_head import ParentHeadParser, load_model
 
     check_output(args.output, args.input)
     if is_conllu(args.input):
-        of_raw_text = {"lang": None, "tokenizer": "auto", "pretokenized": False, "split_sentences": False}
-        if unused := given(args, of_raw_text):
-            raise SyntaxDataError(f"{unused} with CoNLL-U, whose tokens are taken", path=args.input, hint="drop it")
-    if not args.distributions and (unused := given(args, {"min_prob": 0.01})):
-        raise SyntaxDataError(f"{unused} without --distributions: nothing would be written of it", hint="give both")
+        of_raw_text = ("lang", "tokenizer", "pretokenized", "split_sentences")
+        refuse(args, add_arguments, of_raw_text, f"the tokens of {args.input} are taken")
+    if not args.distributions:
+        refuse(args, add_arguments, ["min_prob"], "is for --distributions", "give both")
     model, task = load_model(args.model, args.data, args.device)
     lang = args.lang or task.cfg.source_lang
     options = parser_options(args, lang=lang, device="cpu", max_words=sys.maxsize)
     parser = ParentHeadParser(options, model, task, args.system, args.find_sentences)
-    sentences, n_lines = counted(args.input)
+    sentences: Iterable[Any] = read_sentences(args.input)
+    if is_stream(args.input):  # which can be read once only
+        sentences = list(sentences)
+    n_lines = sum(1 for _ in (sentences if is_stream(args.input) else read_sentences(args.input)))
     words = lines = 0
-    opened = nullcontext(sys.stdout) if args.output == "-" else atomic_open(args.output)
-    with opened as output:
+    with opened(args.output) as output:
         output.write(title(n_lines))
-        for chunk in chunks(progress(sentences, total=n_lines, of="parsing")):
+        source = iter(progress(sentences, total=n_lines, of="parsing"))
+        while chunk := list(islice(source, 2000)):
             parsed = parser.predict(chunk) if is_conllu(args.input) else parser.parse(chunk, first_line=lines)
             for line in parsed:
                 write_conllu(output, line)
@@ -103,23 +102,3 @@ def main(args: argparse.Namespace) -> int:
     then = f"fairseq-syntax eval-tree GOLD.conllu {args.output}"
     finished(args.output, f"{lines} lines, {words} words", then, file=sys.stderr)
     return 0
-
-
-def counted(path: str) -> tuple[Iterable[str | ParsedLine], int]:
-    """The sentences of a file and their number, which the title of their trees says.
-
-    Of stdin, or a FIFO, all are read first: it can be read only once.
-    """
-    if is_stream(path):
-        lines = list(read_sentences(path))
-        return lines, len(lines)
-    return read_sentences(path), sum(1 for _ in read_sentences(path))
-
-
-def chunks(lines: Iterable[Any], size: int = 2000) -> Iterator[list[Any]]:
-    """The lines, so many at a time."""
-    from itertools import islice
-
-    source = iter(lines)
-    while chunk := list(islice(source, size)):
-        yield chunk

@@ -1,4 +1,4 @@
-"""``fairseq-syntax user-dir``: where the plugin lies, from a checkout and installed."""
+"""``fairseq-syntax user-dir``: the path of the plugin."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Weights
-from fairseq_syntax.inference.recorded_attention import recorded
+from fairseq_syntax.inference.recorded_attention import KINDS, recorded
 from fairseq_syntax.inference.spelling import places_of_pieces
 from fairseq_syntax.runtime.files import file_sha256, write_json
 from fairseq_syntax.runtime.manifest import sealed, unsealed
@@ -158,19 +158,19 @@ def read_head(path: Path, model: Any) -> AlignmentHead:
 
 
 @torch.no_grad()
-def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Tensor]:
-    """A model's attention over the source in making given translations.
+def attention_weights(
+    model: Any, net_input: dict[str, Any], targets: Sequence[Tensor], kinds: Sequence[str] = KINDS
+) -> dict[str, list[Tensor]]:
+    """A model's attention in making given translations.
 
     Args:
         net_input: fairseq's, with ``src_tokens`` [B, S] and whatever else the encoder takes
         targets: B translations, int64, each ending in ``</s>``
+        kinds: of :data:`.recorded_attention.KINDS`
 
     Returns:
-        by layer [B, H, T, S] float32 (an LSTM: one layer, one head); rows are steps from 0, columns those of
-        ``src_tokens``. Rows after a translation's end mean nothing.
-
-    Raises:
-        SyntaxDataError: the model does not attend to the source
+        by kind, where the model has it, and by layer [B, H, rows, columns] float32 (an LSTM: one layer, one head); rows
+        and columns are the columns of ``src_tokens`` or the steps from 0. Rows after a translation's end mean nothing.
     """
     tokens = net_input["src_tokens"]
     pad = model.decoder.dictionary.pad()
@@ -181,17 +181,27 @@ def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Te
         row[1 : len(target)] = target[:-1]
     accepted = inspect.signature(model.forward).parameters  # a plain model in an ensemble knows no src_syntax
     inputs = {name: value for name, value in net_input.items() if name in accepted}
-    with recorded(model, kinds=("cross",)) as weights:
+    with recorded(model, kinds) as weights:
         out = model(**{**inputs, "prev_output_tokens": previous})
-    if weights["cross"]:
-        return weights["cross"]
-    if isinstance(out[1], Tensor) and out[1].dim() == 3:
+    if not weights["cross"] and isinstance(out[1], Tensor) and out[1].dim() == 3:
         # An LSTM, which has moved the padding to the right.
         left = tokens.ne(pad).int().argmax(dim=1)
         column = torch.arange(tokens.size(1), device=tokens.device)[None] - left[:, None]
         index = column.clamp(min=0)[:, None].expand(-1, width, -1)
-        return [out[1].float().gather(2, index)[:, None]]
-    raise SyntaxDataError("the model does not attend to the source, so there is nothing to align by")
+        weights["cross"] = [out[1].float().gather(2, index)[:, None]]
+    return {kind: layers for kind, layers in weights.items() if layers}
+
+
+def source_attention(model: Any, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Tensor]:
+    """The attention over the source, ``cross`` of :func:`attention_weights`: by layer [B, H, T, S].
+
+    Raises:
+        SyntaxDataError: the model does not attend to the source
+    """
+    weights = attention_weights(model, net_input, targets, ("cross",))
+    if not weights:
+        raise SyntaxDataError("the model does not attend to the source, so there is nothing to align by")
+    return weights["cross"]
 
 
 class Aligner:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
 
-__all__ = ["files_of", "model_name", "named_files", "systems_by_name"]
+__all__ = ["file_by_name", "files_of", "model_name", "named_files", "systems_by_name"]
 
 
 def files_of(text: str) -> list[str]:
@@ -45,28 +45,38 @@ def named_files(text: str, name_of: Callable[[str], str] = str) -> tuple[str, li
 def systems_by_name(
     texts: Iterable[str],
     name_of: Callable[[str], str] = str,
-    *,
-    single: bool = False,
     others: Collection[str] = (),
 ) -> dict[str, list[str]]:
     """The files of each system, by its name.
 
     Args:
         texts, name_of: as in :func:`named_files`
-        single: whether a system is one file
         others: names that other systems have
 
     Raises:
-        SyntaxDataError: two systems have one name, or one that must be a single file has several
+        SyntaxDataError: two systems have one name
     """
     systems: dict[str, list[str]] = {}
     for name, files in (named_files(text, name_of) for text in texts):
         if name in systems or name in others:
             raise SyntaxDataError(f"two systems are called {name}", hint="name them: NAME=FILE")
-        if single and len(files) > 1:
-            raise SyntaxDataError(f"{name}: one file is expected, not {len(files)}")
         systems[name] = files
     return systems
+
+
+def file_by_name(
+    texts: Iterable[str], name_of: Callable[[str], str] = str, others: Collection[str] = ()
+) -> dict[str, str]:
+    """As :func:`systems_by_name`, where a system is one file.
+
+    Raises:
+        SyntaxDataError: two systems have one name, or one has several files
+    """
+    systems = systems_by_name(texts, name_of, others)
+    for name, files in systems.items():
+        if len(files) > 1:
+            raise SyntaxDataError(f"{name}: one file is expected, not {len(files)}")
+    return {name: file for name, (file,) in systems.items()}
 
 
 def model_name(path: str) -> str:

@@ -1,7 +1,7 @@
-"""Choosing the head that aligns best, on sentence pairs with links or without any.
+"""Selection of the attention head that aligns words best, supervised by gold links or unsupervised.
 
-All heads of all layers are tried. With given links the score is F1; without, it is how much a linked source word tells
-about the target word (:func:`mutual_information`).
+All heads of all layers are scored: by F1 against gold links, or by the mutual information of the linked words
+(:func:`mutual_information`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from fairseq_syntax.inference.alignment_head import AlignmentHead
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence pair in words, with the links of some heads. (All heads' weights of all pairs would fill the memory.)
+    """A sentence pair with the word links of some heads. (Keeping all attention weights would fill the memory.)
 
     Attributes:
         source, target: of each side
@@ -33,17 +34,17 @@ class Pair:
 
     @classmethod
     def of(cls, source: PieceText, target: PieceText, weights: Mapping[AlignmentHead, Weights]) -> Pair:
-        """The pair that is linked by attention.
+        """Links from attention weights.
 
         Args:
             weights: by head, each [target pieces, source pieces]
         """
         sides = source.membership(), target.membership()
-        return cls(source, target, {head: word_links(word_weights(own, *sides)) for head, own in weights.items()})
+        return cls(source, target, {head: word_links(word_weights(w, *sides)) for head, w in weights.items()})
 
 
 def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
-    """All heads and the mean of each layer, in either reading.
+    """All heads and the mean of each layer, with either value of ``shift``.
 
     Args:
         layers: of :func:`source_attention`
@@ -59,11 +60,11 @@ def candidates(layers: Sequence[Tensor], of_lstm: bool) -> list[AlignmentHead]:
 
 
 def mutual_information(pairs: Sequence[tuple[Sequence[str], Sequence[str], Sequence[tuple[int, int]]]]) -> float:
-    """How much the source word that a target word is linked to tells about it, in bits per target word.
+    """Mutual information of linked words, in bits per target word.
 
     ``mean log2 p(t | s) / p(t)``, the probabilities counted on one half of the pairs and taken on the other, both ways
-    round; ``p(t | s) = (count(s, t) + p(t)) / (count(s) + 1)``. Good links say much, whatever the language; links to
-    anything at hand (the full stop, the same position) say little.
+    round; ``p(t | s) = (count(s, t) + p(t)) / (count(s) + 1)``. Good links are informative in any
+    language; degenerate links (always to the full stop, or to the same position) are not.
 
     Args:
         pairs: source words, target words, links
@@ -82,26 +83,25 @@ def mutual_information(pairs: Sequence[tuple[Sequence[str], Sequence[str], Seque
         for source, target, links in pairs[1 - fold :: 2]:
             count += len(target)
             for s, t in links:
-                alone = (targets[target[t]] + 1) / (total + kinds)
-                given = (together[source[s], target[t]] + alone) / (sources[source[s]] + 1)
-                bits += math.log2(given / alone)
+                p_t = (targets[target[t]] + 1) / (total + kinds)
+                p_t_s = (together[source[s], target[t]] + p_t) / (sources[source[s]] + 1)
+                bits += math.log2(p_t_s / p_t)
     return bits / max(count, 1)
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A candidate with its score: bits per word, or F1 where links are given."""
+class Ranked(NamedTuple):
+    """A candidate head with its score: bits per word, or F1 if there are gold links."""
 
     head: AlignmentHead
     score: float
 
 
 def choose(pairs: Sequence[Pair], gold: Sequence[Gold] | None = None) -> list[Ranked]:
-    """All candidates, the best first; equals in the order of layers and heads.
+    """Rank all candidates, best first; ties in the order of layers and heads.
 
     Args:
         pairs: with the links of the same candidates each
-        gold: given links of each pair: the score is F1; None: :func:`mutual_information`
+        gold: the gold links of each pair, to score by F1; None: score by :func:`mutual_information`
     """
     if not pairs:
         raise SyntaxDataError("no sentence pairs to choose a head by")
@@ -115,6 +115,6 @@ def choose(pairs: Sequence[Pair], gold: Sequence[Gold] | None = None) -> list[Ra
         if gold is not None:
             score = agreement(links, gold).f1
         else:
-            score = mutual_information([(source, target, own) for (source, target), own in zip(words, links)])
+            score = mutual_information([(source, target, of_pair) for (source, target), of_pair in zip(words, links)])
         ranked.append(Ranked(head, score))
     return sorted(ranked, key=lambda r: -r.score)

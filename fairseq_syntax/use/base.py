@@ -1,4 +1,4 @@
-"""What every translator does, whatever runs its model: the contract, and what is said of sentences and options."""
+"""The interface of all translators, and checks of sentences and options that they share."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import logging
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
-from fairseq.dataclass.configs import GenerationConfig
+import torch
+from fairseq import utils
 
 from fairseq_syntax.corpus.conllu import ParsedLine
-from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import decoder
+from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.alignment_choice import Ranked
 
 __all__ = ["BaseTranslator", "Translation"]
@@ -116,7 +117,7 @@ class BaseTranslator(ABC):
                 logger.warning("the translation of sentence %d may be cut: %s", number, cut_short(translation))
         return best[0] if one else best
 
-    @abstractmethod
+    @torch.no_grad()
     def translations(
         self,
         sentences: Sequence[Sentence],
@@ -143,6 +144,32 @@ class BaseTranslator(ABC):
         Raises:
             SyntaxDataError: as in :meth:`translate`
         """
+        parsed, translations, filled = self._untranslated(sentences, alignments)
+        if not filled:
+            return translations
+        tokens, lengths = self._encode([parsed[i] for i in filled], [first_line + i for i in filled])
+        most = self.max_positions()[0] - 1  # without </s>
+        fitting = [k for k, length in enumerate(lengths) if length <= most]
+        if len(fitting) < len(filled):
+            for k in set(range(len(filled))) - set(fitting):
+                translations[filled[k]][0].error = too_long(lengths[k], most)
+            self._input.keep(fitting)
+            tokens, filled = [tokens[k] for k in fitting], [filled[k] for k in fitting]
+        places = {number: place for place, number in enumerate(filled)}
+        ended = on_step and (lambda: [places[number] for number in on_step() if number in places])
+        for place, best in self._search(tokens, alignments, ended):
+            translations[filled[place]] = best
+        return translations
+
+    @abstractmethod
+    def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
+        """Encode lines for the model; also their lengths in pieces, without ``</s>``."""
+
+    @abstractmethod
+    def _search(
+        self, tokens: list[Any], alignments: bool, on_step: OnStep | None
+    ) -> Iterator[tuple[int, list[Translation]]]:
+        """Translate what :meth:`_encode` returned: yields positions in ``tokens`` with translations, best first."""
 
     @abstractmethod
     def with_search(self, **generation: Any) -> BaseTranslator:
@@ -156,7 +183,6 @@ class BaseTranslator(ABC):
             generation: options of the search, as fairseq-generate's
         """
 
-    @abstractmethod
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """The alignment of given translations: text, or pieces where the data have no segmentation.
 
@@ -168,8 +194,8 @@ class BaseTranslator(ABC):
         Raises:
             SyntaxDataError: as in :meth:`translate`; a side is too long for the model; or it is CTranslate2's
         """
+        raise no_forced_decoding()
 
-    @abstractmethod
     def rank_heads(
         self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
     ) -> list[Ranked]:
@@ -182,10 +208,11 @@ class BaseTranslator(ABC):
         Raises:
             SyntaxDataError: as in :meth:`align`
         """
+        raise no_forced_decoding()
 
     @abstractmethod
     def _about(self) -> list[str]:
-        """What :meth:`__repr__` says between the languages and the beam: the model and its size."""
+        """Model and size, for :meth:`__repr__`."""
 
     @property
     @abstractmethod
@@ -205,16 +232,12 @@ class BaseTranslator(ABC):
         """What the model reads of a sentence's parse, of ``"tree"`` and ``"arcs"``."""
         return self._input.needs
 
-    def input(self, parser: Parser | None = None) -> InteractiveInput:
-        """A way in for sentences, as this translator has it.
-
-        Args:
-            parser: of raw text (default: this translator's)
-        """
-        return InteractiveInput(self.task, parser or self._input.given_parser, self._input.source_tag)
+    def input(self) -> InteractiveInput:
+        """A new input pipeline with this translator's task, parser and source tag."""
+        return InteractiveInput(self.task, self._input.given_parser, self._input.source_tag)
 
     def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
-        """The parses of raw sentences, by this translator's parser; a parse that is given is its own.
+        """Parse raw sentences with this translator's parser; parses are passed through.
 
         .. code-block:: python
 
@@ -223,6 +246,19 @@ class BaseTranslator(ABC):
             translator.translate(parse)
         """
         return self._input.parse(sentences)
+
+    def max_positions(self) -> tuple[int, int]:
+        """The maximum lengths of source and target in pieces, with ``</s>``."""
+        most: tuple[int, int] = utils.resolve_max_positions(
+            self.task.max_positions(), *(model.max_positions() for model in self.models)
+        )
+        return most
+
+    def encode_target(self, text: str) -> tuple[list[str], torch.Tensor]:
+        """Pieces and tokens ([T], int64, with ``</s>``) of a given translation."""
+        segmenter = self.task.target_segmenter
+        pieces = segmenter.encode_text(text) if segmenter else text.split()
+        return pieces, self.task.target_dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long()
 
     def _untranslated(
         self, sentences: Sequence[Sentence], alignments: bool
@@ -249,31 +285,8 @@ class BaseTranslator(ABC):
             translations.append([nothing])
         return parsed, translations, filled
 
-    def _fitting(
-        self,
-        tokens: list[Any],
-        lengths: Sequence[int],
-        most: int,
-        filled: list[int],
-        translations: list[list[Translation]],
-    ) -> tuple[list[Any], list[int]]:
-        """Of the sentences that were encoded last those that the model takes; the others learn why not.
-
-        Args:
-            tokens: of each
-            lengths: pieces of each, without ``</s>``
-            most: pieces that the model takes
-            filled: the sentences' numbers in ``translations``
-        """
-        fitting = [k for k, length in enumerate(lengths) if length <= most]
-        if len(fitting) < len(filled):
-            for k in set(range(len(filled))) - set(fitting):
-                translations[filled[k]][0].error = too_long(lengths[k], most)
-            self._input.keep(fitting)
-        return [tokens[k] for k in fitting], [filled[k] for k in fitting]
-
     def _parses(self) -> list[ParsedLine | None]:
-        """Of the sentences that were encoded last; None: without one."""
+        """The parses of the sentences encoded last; None: there is none."""
         return [parse if parse is None or parse.parsed else None for parse in self._input.parses()]
 
     @property
@@ -284,8 +297,8 @@ class BaseTranslator(ABC):
         return Translation(self._decode(pieces), pieces, score)
 
 
-def check_search(generation: Mapping[str, Any], options: Collection[str], of: str, batch_size: int) -> None:
-    """Refuse options that a search does not have, values of another type, and sizes below 1.
+def search_options(generation: Mapping[str, Any], options: Collection[str], of: str, batch_size: int) -> dict[str, Any]:
+    """Check the options of a search, and fill in ``beam`` and ``nbest``.
 
     Args:
         generation: values by the names of fairseq's ``GenerationConfig``
@@ -293,24 +306,48 @@ def check_search(generation: Mapping[str, Any], options: Collection[str], of: st
         of: whose search it is
 
     Raises:
-        SyntaxDataError: an option is none of ``options``, or its value does not fit
+        SyntaxDataError: an option is none of ``options``, or a size is below 1
     """
-    types: dict[str, Any] = {field.name: field.type for field in fields(GenerationConfig)}
     for name, value in {**generation, "batch_size": batch_size}.items():
         if name not in {*options, "batch_size"}:
-            raise SyntaxDataError(f"{of}'s search has no option {name}", hint=f"it has {', '.join(sorted(options))}")
-        wanted = types.get(name, int)
-        if not (type(value) is wanted or (wanted is float and type(value) is int)):
-            raise SyntaxDataError(f"{name} is {value!r}: a value of type {wanted.__name__} is wanted")
+            hint = f"it has {', '.join(sorted(options))}"
+            raise SyntaxDataError(f"{of}'s search has no such option", option=name, hint=hint)
         if name in ("beam", "nbest", "batch_size") and value < 1:
-            raise SyntaxDataError(f"{name} is {value}: at least 1 is wanted")
+            raise SyntaxDataError("must be at least 1", option=name)
+    nbest = generation.get("nbest", 1)
+    return {**generation, "nbest": nbest, "beam": max(generation.get("beam", BEAM), nbest)}
 
 
 def cut_short(translation: Translation) -> str:
-    """What is said of a translation that is cut."""
+    """The warning about a translation that reached the length limit."""
     return f"it has {len(translation.pieces)} pieces, the most that max_len_b or the model allows"
 
 
 def too_long(pieces: int, most: int, side: str = "sentence") -> str:
-    """The error of a sentence, or its translation, of so many pieces, ``</s>`` not counted."""
+    """The error message for a sentence or translation that is too long; lengths without ``</s>``."""
     return f"the {side} has {pieces} pieces, and the model takes {most}: split it"
+
+
+def check_lengths(sources: Iterable[int], targets: Iterable[int], most: Sequence[int], lines: Iterable[int]) -> None:
+    """Check sentence pairs against the model's length limits.
+
+    Args:
+        sources, targets: pieces of each, with ``</s>``
+        most: pieces of a source and of a target that the model takes, with ``</s>``
+        lines: the number of each, counted from 0
+
+    Raises:
+        SyntaxDataError: one is too long
+    """
+    for line, *lengths in zip(lines, sources, targets):
+        for length, limit, side in zip(lengths, most, ("sentence", "translation")):
+            if length > limit:
+                raise SyntaxDataError(f"line {line + 1}: {too_long(length - 1, limit - 1, side)}", line=line + 1)
+
+
+def no_forced_decoding() -> SyntaxDataError:
+    """The error for forced decoding with CTranslate2."""
+    return SyntaxDataError(
+        "CTranslate2 shows the attention and the scores of its own translations alone",
+        hint="use the checkpoint, or its export for fairseq",
+    )

@@ -1,11 +1,11 @@
-"""Translating with a CTranslate2 model that ``fairseq-syntax export`` wrote."""
+"""Translation with CTranslate2 models written by ``fairseq-syntax export``."""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,12 @@ from fairseq_syntax.corpus.parsing.base import Parser
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, align, spell
+from fairseq_syntax.inference.alignment import PieceText, align, spell
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.runtime.devices import check_device
-from fairseq_syntax.use import BEAM
-from fairseq_syntax.use.alignment_choice import Ranked
-from fairseq_syntax.use.base import BaseTranslator, Translation, check_search
+from fairseq_syntax.use.base import BaseTranslator, Translation, search_options
 from fairseq_syntax.use.exported import Exported, factored, setup_task
 
 # Options of fairseq's search by their names in CTranslate2's.
@@ -40,15 +38,8 @@ _SEARCH = {
 LIMIT_STEP = 32  # sentences of up to so many different limits go together, with the largest
 
 
-def search_options(generation: dict[str, Any]) -> dict[str, Any]:
-    """CTranslate2's options for a search like fairseq's with these, but for the length limit, which is a sentence's."""
-    limits = ("max_len_a", "max_len_b")
-    options = {_SEARCH[name]: value for name, value in generation.items() if name not in limits}
-    return {"max_input_length": 0, **options}  # no cutting of the input
-
-
 def length_limit(generation: dict[str, Any], source_length: int, most: int) -> int:
-    """The most pieces of a translation: fairseq's limit, rounded up where it depends on the source.
+    """The maximum length of a translation: fairseq's limit, rounded up if it depends on the source.
 
     CTranslate2 has one limit for all sentences of a call.
 
@@ -63,7 +54,7 @@ def length_limit(generation: dict[str, Any], source_length: int, most: int) -> i
 
 
 def default_device(ctranslate2: Any) -> str:
-    """The GPU where both CTranslate2 and PyTorch, with whose libraries it computes there, can use one."""
+    """The GPU if both CTranslate2 and PyTorch, whose libraries it uses there, find one."""
     import torch
 
     return "cuda" if ctranslate2.get_cuda_device_count() and torch.cuda.is_available() else "cpu"
@@ -118,10 +109,11 @@ class CTranslate2Translator(BaseTranslator):
         )
 
     def _set_search(self, generation: dict[str, Any]) -> None:
-        check_search(generation, _SEARCH, "CTranslate2", self.batch_size)
-        self.nbest = generation.setdefault("nbest", 1)
-        generation["beam"] = max(generation.get("beam", BEAM), self.nbest)
-        self._generation, self._search = generation, search_options(generation)
+        self._generation = search_options(generation, _SEARCH, "CTranslate2", self.batch_size)
+        self.nbest = self._generation["nbest"]
+        # the limit of the length is a sentence's own
+        options = {_SEARCH[name]: value for name, value in self._generation.items() if "max_len" not in name}
+        self._options = {"max_input_length": 0, **options}  # no cutting of the input
 
     @property
     def beam(self) -> int:
@@ -138,47 +130,31 @@ class CTranslate2Translator(BaseTranslator):
         other._set_search(generation)
         return other
 
-    def translations(
-        self,
-        sentences: Sequence[Sentence],
-        *,
-        alignments: bool = False,
-        first_line: int = 0,
-        on_step: OnStep | None = None,
-    ) -> list[list[Translation]]:
-        """As in the base; CTranslate2 shows no steps, so that ``on_step`` is called before each batch."""
-        sentences, translations, filled = self._untranslated(sentences, alignments)
-        if not filled:
-            return translations
-        tokens = self._tokens([sentences[i] for i in filled], [first_line + i for i in filled])
-        sources, targets = self.task.max_positions()  # with </s>
-        tokens, filled = self._fitting(tokens, list(map(len, tokens)), sources - 1, filled, translations)
-        texts, parses = self._input.texts() if alignments else [], self._parses()
+    def _search(
+        self, tokens: list[Any], alignments: bool, on_step: OnStep | None
+    ) -> Iterator[tuple[int, list[Translation]]]:
+        texts, parses, targets = self._input.texts() if alignments else [], self._parses(), self.max_positions()[1]
         limits = [length_limit(self._generation, len(pieces) + 1, targets - 1) for pieces in tokens]
         order = sorted(range(len(tokens)), key=lambda k: (limits[k], len(tokens[k])))
         for limit, group in groupby(order, key=limits.__getitem__):
-            rest = list(group)
-            while rest:
-                batch, rest = rest[: self.batch_size], rest[self.batch_size :]
-                unwanted = set(on_step()) if on_step is not None else set()
-                batch = [k for k in batch if filled[k] not in unwanted]
+            while batch := list(islice(group, self.batch_size)):
+                unwanted = set(on_step()) if on_step is not None else set()  # CTranslate2 shows no steps
+                batch = [k for k in batch if k not in unwanted]
                 results = self._model.translate_batch(
                     [tokens[k] for k in batch],
                     max_decoding_length=limit,
                     return_scores=True,
                     return_attention=alignments,
                     return_end_token=alignments,
-                    **self._search,
+                    **self._options,
                 )
                 for k, result in zip(batch, results):
-                    source = texts[k] if alignments else None
-                    translations[filled[k]] = self._of_result(result, limit, source, parses[k])
-        return translations
+                    yield k, self._of_result(result, limit, texts[k] if alignments else None, parses[k])
 
     def _of_result(
         self, result: Any, limit: int, source: PieceText | None, parse: ParsedLine | None
     ) -> list[Translation]:
-        """CTranslate2's hypotheses for a sentence; aligned, where its words are given."""
+        """The translations in a result of CTranslate2; aligned if the source's words are given."""
         hypotheses = []
         for rank, (pieces, score) in enumerate(zip(result.hypotheses, result.scores)):
             ended = source is not None and pieces[-1:] == [self.task.target_dictionary.eos_word]
@@ -194,24 +170,14 @@ class CTranslate2Translator(BaseTranslator):
             hypotheses.append(translation)
         return hypotheses
 
-    def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
-        """Not possible: as in the base."""
-        raise _no_forced_decoding()
-
-    def rank_heads(
-        self, sentences: Sequence[Sentence], translations: Sequence[str], gold: Sequence[Gold] | None = None
-    ) -> list[Ranked]:
-        """Not possible: as in the base."""
-        raise _no_forced_decoding()
-
-    def _tokens(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[list[str]]:
-        """What CTranslate2 reads for each line: pieces, their factors behind them."""
+    def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
+        """As in the base: lists of pieces with source factors."""
         columns = self.exported.factors
         if not columns:
-            encoded, _ = self._input.encode(lines, numbers)
-            return [self._symbols(ids.tolist()[:-1]) for ids in encoded]
+            encoded, lengths = self._input.encode(lines, numbers)
+            return [self._symbols(ids.tolist()[:-1]) for ids in encoded], [length - 1 for length in lengths]
         inventory = LabelInventory(self.task.source_labels, frozen=True)
-        found = []
+        sentences = []
         for line, pieces in self._input.parsed_pieces(lines, numbers):
             ids = [self.task.source_dictionary.index(piece) for piece in pieces]
             stored = to_stored(line, inventory)
@@ -219,17 +185,10 @@ class CTranslate2Translator(BaseTranslator):
             for column in columns:
                 names, words = self.task.source_labels[column], getattr(stored, column)
                 factors.append([names[label] for label, n in zip(words, stored.pieces) for _ in range(n)])
-            found.append(factored(self._symbols(ids), factors))
-        return found
+            sentences.append(factored(self._symbols(ids), factors))
+        return sentences, list(map(len, sentences))
 
     def _symbols(self, ids: Sequence[int]) -> list[str]:
-        """The pieces of the dictionary; whatever is not a piece of text is unknown, as it is to fairseq."""
+        """The symbols of token ids; special symbols become the unknown symbol, as in fairseq."""
         dictionary = self.task.source_dictionary
         return [dictionary[i] if i >= dictionary.nspecial else dictionary.unk_word for i in ids]
-
-
-def _no_forced_decoding() -> SyntaxDataError:
-    return SyntaxDataError(
-        "CTranslate2 gives the attention of its own translations alone",
-        hint="align given translations with the checkpoint, or with its export for fairseq",
-    )

@@ -1,4 +1,4 @@
-"""A trained model for those who translate with it: a folder for stock fairseq, CTranslate2 or transformers."""
+"""Export of trained models to stock fairseq, CTranslate2 and transformers."""
 
 from __future__ import annotations
 
@@ -6,40 +6,33 @@ import copy
 import io
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import utils
+from torch import Tensor
 
-from fairseq_syntax.corpus.segmentation import load_segmenter
-from fairseq_syntax.corpus.store.flat import FlatSyntax
-from fairseq_syntax.data.binarize import copy_segmentation
+from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter
 from fairseq_syntax.data.directory import segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import AlignmentHead, load_head, save_head
 from fairseq_syntax.runtime.files import as_data_error, locked, make_folder, remove_folder
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
+from fairseq_syntax.use import to_transformers
 from fairseq_syntax.use.exported import CHECKPOINT, FACTOR_MARK, Exported, factored
 from fairseq_syntax.use.loading import load_models
-from fairseq_syntax.use.plain import (
-    DISTIL,
-    acts_at_inference,
-    check_equal,
-    checkpoint,
-    plain_model,
-    plain_options,
-)
+from fairseq_syntax.use.plain import DISTIL, acts_at_inference, check_equal, checkpoint, plain_model, plain_options
 
 TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
 
 
 @dataclass
 class Loaded:
-    """A checkpoint in evaluation mode, the options of its model, its task, and the head that its words align by."""
+    """A model in evaluation mode, its options, task and alignment head."""
 
     model: Any
     options: dict[str, Any]
@@ -59,9 +52,8 @@ def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = Non
     from omegaconf import OmegaConf
 
     (model,), cfg, task = load_models([path], data, device="cpu")
-    options = cfg.model
-    found = OmegaConf.to_container(options) if OmegaConf.is_config(options) else vars(options)
-    return Loaded(model, dict(found), task, load_head(path, model))  # type: ignore[arg-type]
+    options: Any = OmegaConf.to_container(cfg.model) if OmegaConf.is_config(cfg.model) else vars(cfg.model)
+    return Loaded(model, dict(options), task, load_head(path, model))
 
 
 def export(
@@ -91,14 +83,17 @@ def export(
     if output == Path.cwd():
         raise SyntaxDataError("is the folder where this command runs", path=output, hint="name a folder below it")
     if quantization is not None and kind != "ctranslate2":
-        raise SyntaxDataError("--quantization is for --to ctranslate2")
+        raise SyntaxDataError("is for --to ctranslate2", option="--quantization")
     if kind == "transformers" and source_tag:
-        raise SyntaxDataError("--source-tag is for --to fairseq and --to ctranslate2: Marian's tokenizer puts none")
+        raise SyntaxDataError("is not for --to transformers: Marian's tokenizer puts none", option="--source-tag")
     task = loaded.task
     if source_tag and source_tag not in task.source_dictionary.indices:
-        raise SyntaxDataError(
-            f"the source dictionary has no {source_tag}", hint="as in fairseq-syntax multitask --tags"
-        )
+        message, hint = f"the source dictionary has no {source_tag}", "as in fairseq-syntax multitask --tags"
+        raise SyntaxDataError(message, option="--source-tag", hint=hint)
+    languages = task.cfg.source_lang, task.cfg.target_lang
+    segmenters: list[Segmenter | None] = [task.source_segmenter, task.target_segmenter]
+    if segmentation is not None:
+        segmenters = [load_segmenter(segmentation_path(segmentation, lang)) for lang in languages]
     make_folder(output.parent)
     folder = output.with_name(f".{output.name}.part")
     with locked(output.with_name(f"{output.name}.export")):
@@ -109,14 +104,17 @@ def export(
         try:
             with as_data_error(output):
                 folder.mkdir()
-                if kind == "transformers":  # which takes part in it
-                    _set_segmentation(task, segmentation)
-                factors = WRITERS[kind](loaded, folder, quantization)
+                factors: list[str] = []
+                if kind == "ctranslate2":
+                    factors = write_ctranslate2(loaded, folder, quantization)
+                elif kind == "fairseq":
+                    write_fairseq(loaded, folder)
+                else:
+                    to_transformers.write(*_plain(loaded), task, segmenters, folder)
                 longest = utils.resolve_max_positions(task.max_positions(), loaded.model.max_positions())
                 exported = Exported(
                     kind,
-                    task.cfg.source_lang,
-                    task.cfg.target_lang,
+                    *languages,
                     factors,
                     source_tag,
                     quantization,
@@ -124,11 +122,11 @@ def export(
                     int(longest[0]),
                     int(longest[1]),
                 )
-                segmented = True
                 if kind != "transformers":  # which has its own names for these
-                    segmented = _copy_data(task, folder, segmentation, bool(factors))
+                    _copy_data(task, folder, segmenters, bool(factors))
                     exported.save(folder)
-                (folder / "README.md").write_text(_readme(exported, segmented), encoding="utf-8")
+                text = "pieces" if segmenters[0] is None else "text"
+                (folder / "README.md").write_text(_readme(exported, text), encoding="utf-8")
                 folder.rename(output)
         except BaseException:
             remove_folder(folder)
@@ -137,20 +135,19 @@ def export(
 
 
 def _plain(loaded: Loaded) -> tuple[Any, dict[str, Any]]:
-    """The model as one of fairseq's own, compared with it, and its options."""
+    """The model as one of fairseq's own, verified against the original, and its options."""
     model, options = plain_model(loaded.model, loaded.options, loaded.task)
-    check_equal(loaded.model, lambda batch: model(**batch)[0], loaded.task, "the plain model")
+    check_equal(loaded.model, lambda batch, _: model(**batch)[0], loaded.task, "the plain model")
     return model, options
 
 
-def write_fairseq(loaded: Loaded, folder: Path, quantization: str | None = None) -> list[str]:
-    """Write ``model.pt`` for stock fairseq. It has no factors, so the list is empty."""
+def write_fairseq(loaded: Loaded, folder: Path) -> None:
+    """Write ``model.pt`` for stock fairseq."""
     model, options = _plain(loaded)
     saved = io.BytesIO()  # to a full disk, torch.save has an error of its own
     torch.save(checkpoint(model, options, loaded.task), saved)
     (folder / CHECKPOINT).write_bytes(saved.getbuffer())
     save_head(loaded.head, folder / CHECKPOINT)
-    return []
 
 
 # ------------------------------------------------------------------------------------ CTranslate2
@@ -192,23 +189,22 @@ def write_ctranslate2(loaded: Loaded, folder: Path, quantization: str | None = N
 
 
 def _label_embedding(model: Any) -> LabelEmbedding | None:
-    """The label embeddings of a model whose encoder is plain but for them."""
+    """The label embeddings of a model, if they are the only system that acts at inference."""
     systems = list(getattr(model.encoder, "systems", {}).values())
-    found = [s for s in systems if isinstance(s, LabelEmbedding)]
-    if not found:
+    embedding = next((system for system in systems if isinstance(system, LabelEmbedding)), None)
+    if embedding is None:
         return None
-    others = [s.name for s in systems if s not in found and acts_at_inference(s, model.encoder)]
+    others = [s.name for s in systems if s is not embedding and acts_at_inference(s, model.encoder)]
     if others:
-        hint = DISTIL
-        raise SyntaxDataError(f"{' and '.join(others)} has no counterpart in CTranslate2", hint=hint)
+        raise SyntaxDataError(f"{' and '.join(others)} has no counterpart in CTranslate2", hint=DISTIL)
     if type(model.decoder).__module__.split(".")[0] != "fairseq":
         raise SyntaxDataError(f"{type(model.decoder).__name__} has no counterpart in CTranslate2", hint=DISTIL)
-    return found[0]
+    return embedding
 
 
 @torch.no_grad()
 def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embedding: LabelEmbedding | None) -> Any:
-    """The model in CTranslate2's terms."""
+    """The model as a CTranslate2 specification."""
     from ctranslate2.converters import fairseq as converter
     from ctranslate2.specs import transformer_spec
 
@@ -273,87 +269,40 @@ def move_to_front(attention: Any, head: int) -> None:
     attention.out_proj.weight.copy_(attention.out_proj.weight[:, rows].clone())
 
 
-@torch.no_grad()
 def _check_scores(loaded: Loaded, folder: Path, columns: list[str]) -> None:
-    """Make sure that CTranslate2 gives random tokens the same probabilities, with weights in float32."""
+    """Compare CTranslate2's log-probabilities in float32 with the model's."""
     import ctranslate2
 
     task = loaded.task
     source, target = task.source_dictionary, task.target_dictionary
-    generator = torch.Generator().manual_seed(1)
     translator = ctranslate2.Translator(os.fspath(folder), device="cpu", intra_threads=1)
-    for length in (1, 7):
-        src = torch.randint(4, max(5, len(source)), (length,), generator=generator)
-        tgt = torch.randint(4, max(5, len(target)), (length,), generator=generator)
-        labels = {c: torch.randint(0, len(task.source_labels[c]), (length,), generator=generator) for c in columns}
-        names = [[task.source_labels[c][i] for i in ids.tolist()] for c, ids in labels.items()]
-        pieces = factored([source[i] for i in src.tolist()], names)
-        (found,) = translator.score_batch([pieces], [[target[i] for i in tgt.tolist()]])
-        gold = torch.cat([tgt, torch.tensor([target.eos()])])
-        inputs: dict[str, Any] = {
-            "src_tokens": torch.cat([src, torch.tensor([source.eos()])])[None],
-            "src_lengths": torch.tensor([length + 1]),
-            "prev_output_tokens": torch.cat([gold[-1:], gold[:-1]])[None],
-        }
-        if columns:
-            zeros = torch.zeros(length, dtype=torch.long)
-            lengths = torch.tensor([length])
-            inputs["src_syntax"] = FlatSyntax(
-                n_pieces=lengths,
-                n_words=lengths,
-                pieces=torch.ones_like(zeros),
-                head=zeros,
-                deprel=labels.get("deprel", zeros),
-                upos=labels.get("upos", zeros),
-                xpos=labels.get("xpos", zeros),
-                n_tree_arcs=None,
-            )
-        logits = loaded.model(**inputs)[0][0].float()
-        expected = logits.log_softmax(-1)[torch.arange(length + 1), gold]
-        difference = (torch.tensor(found.log_probs) - expected).abs().max().item()
-        if not difference < 1e-3:
-            raise SyntaxDataError(
-                f"CTranslate2 computes something else: log-probabilities differ by {difference:.2g}", hint=DISTIL
-            )
 
+    def scores_of(batch: dict[str, Any], targets: Tensor) -> Tensor:
+        lengths = (batch["src_lengths"] - 1).tolist()
+        labels = [(task.source_labels[c], getattr(batch["src_syntax"], c).split(lengths)) for c in columns]
+        sources = []
+        for number, (row, length) in enumerate(zip(batch["src_tokens"], lengths)):
+            factors = [[names[i] for i in of_rows[number].tolist()] for names, of_rows in labels]
+            sources.append(factored([source[i] for i in row[-1 - length : -1].tolist()], factors))
+        results = translator.score_batch(sources, [[target[i] for i in row[:-1].tolist()] for row in targets])
+        return torch.tensor([result.log_probs for result in results])
 
-def write_transformers(loaded: Loaded, folder: Path, quantization: str | None = None) -> list[str]:
-    """Write an FSMT model and its tokenizer, as :mod:`.to_transformers` says. It has no factors."""
-    from fairseq_syntax.use import to_transformers
-
-    model, options = _plain(loaded)
-    to_transformers.write(model, options, loaded.task, folder)
-    return []
-
-
-WRITERS = {"fairseq": write_fairseq, "ctranslate2": write_ctranslate2, "transformers": write_transformers}
+    check_equal(loaded.model, scores_of, task, "CTranslate2", columns)
 
 
 # ------------------------------------------------------------------------------------ what lies beside the model
 
 
-def _copy_data(task: Any, folder: Path, segmentation: str | os.PathLike[str] | None, labels: bool) -> bool:
-    """Copy the dictionaries, the labels where wanted, and the segmentation; whether the source has one."""
+def _copy_data(task: Any, folder: Path, segmenters: Sequence[Segmenter | None], labels: bool) -> None:
+    """Copy the dictionaries, the labels where wanted, and the segmentations."""
     languages = (task.cfg.source_lang, task.cfg.target_lang)
-    beside = os.fspath(segmentation or task.data_dir)
-    for lang in languages:
+    for lang, segmenter in zip(languages, segmenters):
         _copy(os.path.join(task.data_dir, f"dict.{lang}.txt"), folder / f"dict.{lang}.txt")
-        path = segmentation_path(beside, lang)
-        if segmentation is not None and not os.path.exists(path):
-            raise SyntaxDataError("there is no such segmentation", path=path, hint="--segmentation is a folder with it")
-        copy_segmentation(beside, os.fspath(folder), lang)
+        if segmenter is not None:
+            segmenter.save(os.path.join(folder, f"segmentation.{lang}"))
     if labels:
         task.parse_origins.check(task.directory.parsed_with("source"), task.data_dir)
         _copy(labels_path(task.data_dir, languages[0]), labels_path(folder, languages[0]))
-    return Path(segmentation_path(folder, languages[0])).exists()
-
-
-def _set_segmentation(task: Any, folder: str | os.PathLike[str] | None) -> None:
-    """Let the task cut text by the segmentation of a folder, where one is named."""
-    if folder is not None:
-        task.source_segmenter, task.target_segmenter = (
-            load_segmenter(segmentation_path(folder, lang)) for lang in (task.cfg.source_lang, task.cfg.target_lang)
-        )
 
 
 def _copy(source: str, target: str | os.PathLike[str]) -> None:
@@ -364,11 +313,10 @@ def _copy(source: str, target: str | os.PathLike[str]) -> None:
     Path(target).write_bytes(content)
 
 
-def _readme(exported: Exported, segmented: bool) -> str:
-    """Four lines: what it is, and how to translate with it."""
+def _readme(exported: Exported, text: str) -> str:
+    """What the folder is, and how to translate with it; ``text``: what is translated, text or pieces."""
     source, target = exported.source_lang, exported.target_lang
     tag = f", `{exported.source_tag}` before and after it" if exported.source_tag else ""
-    text = "text" if segmented else "pieces"
     lines = [f"A translation model, {source} to {target}, of fairseq-syntax, for {exported.kind}."]
     if exported.kind == "transformers":
         lines += [

@@ -1,4 +1,4 @@
-"""A folder that ``fairseq-syntax export`` wrote: what is in it, and translating with it.
+"""Folders written by ``fairseq-syntax export``.
 
 ``export.json`` says what it is; beside it lie the model, the dictionaries, the segmentation of each language where the
 data had one and, for source factors, the label inventory.
@@ -30,7 +30,7 @@ FACTOR_MARK = "￨"  # between a piece and its factors, as CTranslate2 takes the
 
 @dataclass(frozen=True)
 class Exported:
-    """What a folder holds.
+    """The description of an exported folder.
 
     Attributes:
         kind: of :data:`KINDS`
@@ -58,29 +58,20 @@ class Exported:
     format: int = FORMAT_VERSION
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``export.json``, with what the folder's other files are."""
+        """Write ``export.json``, with the checksums of the folder's other files."""
         files = {path.name: entry_of(path) for path in sorted(Path(folder).iterdir()) if path.name not in _UNREAD}
         write_json(Path(folder) / DESCRIPTION, sealed({**asdict(self), "files": files}))
 
-    def check(self, folder: str | os.PathLike[str]) -> None:
-        """Make sure that each file is the one that was exported.
-
-        Raises:
-            SyntaxDataError: one is missing, or has changed since
-        """
-        for name, entry in self.files.items():
-            check_entry(Path(folder) / name, entry, "copy or export the model again")
-
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Exported:
-        """Read ``export.json``, and compare the files beside it.
+        """Read ``export.json``, and verify the other files.
 
         Raises:
             SyntaxDataError: there is none, or it is not one that this version reads; or a file is missing or damaged
         """
         path = Path(folder) / DESCRIPTION
         try:
-            found = cls(**unsealed(json.loads(path.read_text(encoding="utf-8")), path))
+            exported = cls(**unsealed(json.loads(path.read_text(encoding="utf-8")), path))
         except FileNotFoundError as error:
             hint = "give a checkpoint, or a folder that fairseq-syntax export wrote"
             raise SyntaxDataError(f"not an exported model: it has no {DESCRIPTION}", path=folder, hint=hint) from error
@@ -88,19 +79,18 @@ class Exported:
             raise
         except (OSError, ValueError, TypeError) as error:
             raise SyntaxDataError(f"not a description of an exported model: {error}", path=path) from error
-        if found.format != FORMAT_VERSION or found.kind not in KINDS:
-            raise SyntaxDataError(
-                f"an export of kind {found.kind!r}, format {found.format!r}; this version reads format "
-                f"{FORMAT_VERSION} of {', '.join(KINDS)}",
-                path=path,
-                hint="export the model again with this version",
+        if exported.format != FORMAT_VERSION or exported.kind not in KINDS:
+            message = (
+                f"an export of kind {exported.kind!r}, format {exported.format!r}, which this version does not read"
             )
-        found.check(folder)
-        return found
+            raise SyntaxDataError(message, path=path, hint="export the model again with this version")
+        for name, entry in exported.files.items():
+            check_entry(Path(folder) / name, entry, "copy or export the model again")
+        return exported
 
 
 def setup_task(folder: str | os.PathLike[str], exported: Exported, **options: Any) -> Any:
-    """The task of this package over the folder's dictionaries and segmentation.
+    """This package's task with the folder's dictionaries and segmentation.
 
     Args:
         options: more of the task's, such as ``syntax_parser``
@@ -110,7 +100,6 @@ def setup_task(folder: str | os.PathLike[str], exported: Exported, **options: An
     from fairseq_syntax import register
 
     register()
-
     cfg = Namespace(
         task="syntax_translation",
         data=os.fspath(folder),

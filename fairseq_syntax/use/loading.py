@@ -1,4 +1,4 @@
-"""Trained models from their files: the one way in."""
+"""Loading of trained models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Loaded(NamedTuple):
 
 
 def no_checkpoint(path: str) -> SyntaxDataError:
-    """The error for a checkpoint that is not there, with those that are beside it."""
+    """The error for a missing checkpoint; its hint lists those in the same folder."""
     folder = Path(path).parent
     there = sorted(p.name for p in folder.glob("*.pt")) if folder.is_dir() else []
     beside = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")
@@ -92,21 +92,19 @@ def _own_task(state: Any, options: Mapping[str, Any], path: str) -> Any:
         raise SyntaxDataError(
             f"is of fairseq's task {name}", path=path, hint="models of syntax_translation and of translation are loaded"
         )
-    known = {field.name for field in fields(tasks.TASK_DATACLASS_REGISTRY["syntax_translation"])}
-    values = {key: cfg[key] for key in cfg if key in known}
-    return tasks.setup_task(
-        Namespace(**{**values, **{k: v for k, v in options.items() if k in known}, "task": "syntax_translation"})
-    )
+    names = {field.name for field in fields(tasks.TASK_DATACLASS_REGISTRY["syntax_translation"])}
+    values = {key: value for key, value in {**cfg, **options}.items() if key in names}
+    return tasks.setup_task(Namespace(**{**values, "task": "syntax_translation"}))
 
 
 def _explained(paths: Sequence[str], error: Exception) -> Exception:
-    """What is wrong, as a SyntaxDataError; the error itself where it is a defect."""
+    """Explain an error of loading as a SyntaxDataError; any other error is returned unchanged."""
     for path in paths:
         try:
             state = checkpoint_utils.load_checkpoint_to_cpu(path)
-        except Exception as found:
-            first = str(found).strip().partition("\n")[0].partition(". ")[0]
-            return SyntaxDataError(f"not a checkpoint of fairseq: {type(found).__name__}: {first}"[:300], path=path)
+        except Exception as of_file:
+            first = str(of_file).strip().partition("\n")[0].partition(". ")[0]
+            return SyntaxDataError(f"not a checkpoint of fairseq: {type(of_file).__name__}: {first}"[:300], path=path)
         if not isinstance(state, dict) or "model" not in state:
             return SyntaxDataError("not a checkpoint of fairseq: there is no model in it", path=path)
     if isinstance(error, FileNotFoundError):

@@ -51,7 +51,7 @@ class ParentHeadParser(Parser):
         self._segment = InteractiveInput(task).segment
 
     def parse(self, lines: Sequence[str] | Sequence[Sequence[str]], *, first_line: int = 0) -> list[ParsedLine]:
-        """As every parser's; the whole line goes through the encoder at once, as it does in translation."""
+        """As in the base; a whole line is encoded at once, as in translation."""
         return self.predict(super().parse(lines, first_line=first_line))
 
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
@@ -62,21 +62,20 @@ class ParentHeadParser(Parser):
         ]
 
     def predict(self, lines: Iterable[ParsedLine]) -> list[ParsedLine]:
-        """The same tokens and tags with the heads that the model predicts; the heads given are not looked at.
+        """Replace the heads of parsed lines by those that the model predicts; tokens and tags stay.
 
         A word that shares its token with others, and is not the first there, attaches to the first.
         """
         segmented = [self._segment(line) for line in lines]
-        lines, pieces = [line for line, _ in segmented], [own for _, own in segmented]
-        for line, own in zip(lines, pieces):
-            if len(own) > self.max_pieces:
-                raise SyntaxDataError(
-                    f"line {line.line_number + 1} has {len(own)} pieces, and the model takes {self.max_pieces}"
-                )
-        predicted: list[ParsedLine] = [ParsedLine(line_number=line.line_number) for line in lines]
-        for batch in self._batches([len(own) for own in pieces]):
-            for i, scores in zip(batch, self._scores([(lines[i], pieces[i]) for i in batch])):
-                predicted[i] = self._with_heads(lines[i], scores)
+        for line, pieces in segmented:
+            if len(pieces) > self.max_pieces:
+                number = line.line_number + 1
+                message = f"line {number} has {len(pieces)} pieces, and the model takes {self.max_pieces}"
+                raise SyntaxDataError(message, line=number)
+        predicted: list[ParsedLine] = [ParsedLine(line_number=line.line_number) for line, _ in segmented]
+        for batch in self._batches([len(pieces) for _, pieces in segmented]):
+            for i, scores in zip(batch, self._scores([segmented[i] for i in batch])):
+                predicted[i] = self._with_heads(segmented[i][0], scores)
         return predicted
 
     def _batches(self, sizes: list[int]) -> list[list[int]]:
@@ -92,7 +91,7 @@ class ParentHeadParser(Parser):
     @torch.inference_mode()
     def _scores(self, batch: list[tuple[ParsedLine, list[str]]]) -> list[np.ndarray]:
         """Scores between the first pieces of each line's tokens, `[tokens, tokens]` each."""
-        rows = [self.dictionary.encode_line(" ".join(own), add_if_not_exist=False).long() for _, own in batch]
+        rows = [self.dictionary.encode_line(" ".join(pieces), add_if_not_exist=False).long() for _, pieces in batch]
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.dictionary.pad())
         tokens = tokens.to(next(self.model.parameters()).device)
         step = self.model.encoder(tokens, observe=True)["step"]
@@ -141,6 +140,18 @@ class ParentHeadParser(Parser):
         return [(int(h), float(row[h])) for h in likely[np.argsort(-row[likely], kind="stable")]]
 
 
+def predicted_heads(weights: np.ndarray, counts: Sequence[int], sentences: Sequence[tuple[int, int]]) -> list[int]:
+    """The tree that a parent head predicts: 0-based heads of the words, a root its own.
+
+    Args:
+        weights: [T, T] attention of the head, ``</s>`` last
+        counts: pieces of each word
+        sentences: word spans
+    """
+    first = np.cumsum([0, *counts[:-1]])
+    return decode_line(np.log(np.maximum(weights[np.ix_(first, first)], 1e-30)), list(sentences)).heads
+
+
 def _label(root: bool) -> str:
     return "root" if root else "dep"
 
@@ -152,10 +163,10 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
         SyntaxDataError: the model has none, or not in that system, or cannot encode a sentence without its parse
     """
     systems = dict(getattr(model.encoder, "systems", {}))
-    found = {name: place for name, system in systems.items() if (place := system.parent_head())}
-    if system is not None and system not in found:
-        raise SyntaxDataError(f"the model's encoder has no {system} with a parent head")
-    if not found:
+    places = {name: place for name, system in systems.items() if (place := system.parent_head())}
+    if system is not None and system not in places:
+        raise SyntaxDataError(f"the model's encoder has no {system} with a parent head", option="--system")
+    if not places:
         raise SyntaxDataError(
             "the model has no head that predicts parents",
             hint="train one with --encoder-syntax supervised_heads or lisa",
@@ -165,7 +176,7 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
             "the model reads a parse, so what its parent head says is not a prediction from text",
             hint="use a model whose encoder systems need no parse",
         )
-    return found[system] if system is not None else next(iter(found.values()))
+    return places[system] if system is not None else next(iter(places.values()))
 
 
 def load_model(path: str, data: str | None = None, device: str | None = None) -> tuple[Any, Any]:

@@ -1,10 +1,10 @@
-"""A trained model as one of fairseq's own, which needs this package no more."""
+"""Conversion of trained models to fairseq's own model classes, which do not need this package."""
 
 from __future__ import annotations
 
 import argparse
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -15,6 +15,7 @@ from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from fairseq_syntax.corpus.store.flat import FlatSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
 from fairseq_syntax.model.task import SyntaxTask
@@ -29,16 +30,16 @@ DISTIL = "--distil says how to train a plain model on this one's translations"
 
 
 def why_not_plain(model: Any) -> str | None:
-    """Why fairseq alone could not compute what the model computes at inference; None where it can."""
+    """Why stock fairseq cannot run the model at inference; None if it can."""
     needs: frozenset[str] = getattr(model, "inference_needs", frozenset())
     if needs:
         systems = [s.name for s in getattr(model.encoder, "systems", {}).values() if s.inference_needs]
         what = "the parser's distribution" if "arcs" in needs else "the parse"
         return f"{' and '.join(systems) or model_name(model)} reads {what} of each sentence that it translates"
     if isinstance(model, SyntaxTransformerModel):
-        own = [s.name for s in model.encoder.systems.values() if acts_at_inference(s, model.encoder)]
-        if own:
-            return f"{' and '.join(own)} needs no parse, but its encoder computes what no plain Transformer does"
+        acting = [s.name for s in model.encoder.systems.values() if acts_at_inference(s, model.encoder)]
+        if acting:
+            return f"{' and '.join(acting)} needs no parse, but its encoder computes what no plain Transformer does"
         if type(model.decoder).__module__.split(".")[0] != "fairseq":
             return f"{type(model.decoder).__name__} needs no parse, but it computes what no plain Transformer does"
         return None
@@ -48,13 +49,13 @@ def why_not_plain(model: Any) -> str | None:
 
 
 def model_name(model: Any) -> str:
-    """As the model is registered, such as ``dlaa_lstm``."""
+    """The name under which the model is registered, such as ``dlaa_lstm``."""
     names = [name for name, kind in MODEL_REGISTRY.items() if kind is type(model)]
     return names[0] if names else type(model).__name__
 
 
 def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
-    """Whether a system changes what the encoder computes; else it has a part in training alone, by its losses."""
+    """Whether a system changes the encoder's output; otherwise it acts in training only, by its losses."""
     claims = [system.claims(layer, encoder.layers[layer].self_attn.num_heads) for layer in system.layers()]
     touches = any(c.scales or c.replaces for c in claims)
     changed = (getattr(type(system), hook) is not getattr(EncoderSystem, hook) for hook in ("embed", "positions"))
@@ -62,7 +63,7 @@ def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) 
 
 
 def plain_model(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> tuple[Any, dict[str, Any]]:
-    """The model as one of fairseq's own, and that one's options.
+    """Convert a model to one of fairseq's own; also its options.
 
     Args:
         model: fairseq's own, or a Transformer whose systems act in training alone
@@ -85,7 +86,7 @@ def plain_model(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> tup
 
 
 def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a model's options those that fairseq's model of that name has, as plain values.
+    """The options that fairseq's model of that name has, as plain values.
 
     Args:
         name: a key of fairseq's registry of models
@@ -93,10 +94,10 @@ def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     MODEL_REGISTRY[name].add_args(parser)
-    known = {action.dest for action in parser._actions} - _OF_TRAINING
+    names = {action.dest for action in parser._actions} - _OF_TRAINING
     if not issubclass(MODEL_REGISTRY[name], TransformerModelBase):
-        known |= _OF_OTHERS
-    return {"_name": name, "arch": name, **{k: _value(v) for k, v in options.items() if k in known}}
+        names |= _OF_OTHERS
+    return {"_name": name, "arch": name, **{k: _value(v) for k, v in options.items() if k in names}}
 
 
 def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict[str, Any]:
@@ -140,12 +141,20 @@ def checkpoint(model: Any, options: Mapping[str, Any], task: SyntaxTask) -> dict
 
 
 @torch.no_grad()
-def check_equal(model: Any, logits_of: Callable[[dict[str, Tensor]], Tensor], task: SyntaxTask, other: str) -> None:
-    """Make sure that another model says the same as a model of fairseq's, on random tokens and padded batches.
+def check_equal(
+    model: Any,
+    scores_of: Callable[[dict[str, Any], Tensor], Tensor],
+    task: SyntaxTask,
+    other: str,
+    columns: Sequence[str] = (),
+) -> None:
+    """Compare the log-probabilities of two models on random tokens in a padded batch.
 
     Args:
-        logits_of: the other's logits [B, T, V] of a batch ``src_tokens``, ``src_lengths``, ``prev_output_tokens``
+        scores_of: the other's logits [B, T, V] of a batch ``src_tokens``, ``src_lengths``, ``prev_output_tokens`` and
+            its targets [B, T]; or its log-probabilities [B, T] of the targets
         other: what the other is
+        columns: labels of the parse that the model reads; then the batch has ``src_syntax``, in which a piece is a word
 
     Raises:
         SyntaxDataError: log-probabilities differ
@@ -154,17 +163,39 @@ def check_equal(model: Any, logits_of: Callable[[dict[str, Tensor]], Tensor], ta
     generator = torch.Generator().manual_seed(1)
     sizes = len(task.source_dictionary), len(task.target_dictionary)
     source, target = (torch.randint(4, max(5, size), (3, 9), generator=generator) for size in sizes)
-    source[:, -1] = target[:, 0] = eos
+    source[:, -1] = target[:, -1] = eos
     source[1, :2] = source[2, :4] = pad  # the shortest comes last, which an LSTM of fairseq's asks for
-    batch = {"src_tokens": source, "src_lengths": source.ne(pad).sum(dim=1), "prev_output_tokens": target}
-    ours, theirs = (logits.float().log_softmax(-1) for logits in (model(**batch)[0], logits_of(batch)))
+    lengths = source.ne(pad).sum(dim=1)
+    batch: dict[str, Any] = {"src_tokens": source, "src_lengths": lengths}
+    batch["prev_output_tokens"] = target.roll(1, dims=1)
+    if columns:
+        zeros = torch.zeros(int((lengths - 1).sum()), dtype=torch.long)
+        labels = dict.fromkeys(("deprel", "upos", "xpos"), zeros)
+        for column in columns:
+            labels[column] = torch.randint(0, len(task.source_labels[column]), zeros.shape, generator=generator)
+        batch["src_syntax"] = FlatSyntax(
+            n_pieces=lengths - 1,
+            n_words=lengths - 1,
+            pieces=torch.ones_like(zeros),
+            head=zeros,
+            deprel=labels["deprel"],
+            upos=labels["upos"],
+            xpos=labels["xpos"],
+            n_tree_arcs=None,
+        )
+    ours, theirs = model(**batch)[0].float().log_softmax(-1), scores_of(batch, target).float()
+    if theirs.dim() == 3:
+        theirs = theirs.log_softmax(-1)
+    else:
+        ours = ours.gather(2, target[..., None])[..., 0]
     difference = (ours - theirs).abs().max().item()
     if not difference < 1e-3:
-        raise SyntaxDataError(f"{other} computes something else: log-probabilities differ by {difference:.2g}")
+        message = f"{other} computes something else: log-probabilities differ by {difference:.2g}"
+        raise SyntaxDataError(message, hint=DISTIL)
 
 
 def _value(value: Any) -> Any:
-    """A value of an option without types of this installation."""
+    """An option's value as a plain Python value."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, (str, int, float, bool)):

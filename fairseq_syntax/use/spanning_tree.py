@@ -1,4 +1,4 @@
-"""From the attention of a parent head to a dependency tree (Wang et al. 2019, section 4.5).
+"""Dependency trees from the attention of a parent head (Wang et al. 2019, section 4.5).
 
 The head gives every word a distribution over parents, a root being its own.  The most probable parents need not form
 a tree; the best tree is then found by the algorithm of Chu, Liu and Edmonds, in Stanza's implementation.

@@ -1,70 +1,82 @@
-"""A trained model for Hugging Face's transformers: FSMT, whose layers are fairseq's, with Marian's tokenizer.
+"""Export to Hugging Face's transformers: FSMT or Blenderbot, with Marian's tokenizer.
 
 FSMT is fairseq's Transformer with layer normalisation after each sublayer, sinusoidal positions and a vocabulary for
-each side. Marian's tokenizer is a sentencepiece model for each side with a vocabulary of one's own.
+each side. With normalisation before each sublayer (``--encoder-normalize-before``, ``--decoder-normalize-before``) it
+is Blenderbot: its positions are learned, and here hold those of fairseq; it has one size for both vocabularies, and a
+bias of the logits, which keeps out what is no piece of the target. (M2M100 has sinusoidal positions and no such bias.)
+Marian's tokenizer is a sentencepiece model for each side with a vocabulary of one's own.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq import utils
+from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from fairseq_syntax.corpus.segmentation import TEXT, SentencePieceSegmenter
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import write_json
 from fairseq_syntax.use.plain import DISTIL, check_equal
 
 HINT = f"--to fairseq or --to ctranslate2; or {DISTIL}"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_new", "tanh": "tanh", "linear": "linear"}
-# Options of fairseq's Transformer that change what it computes, and that FSMT has no counterpart of.
+SIDES = ("encoder", "decoder")
+# Options of fairseq's Transformer that change what it computes, and that have no counterpart.
 NO_COUNTERPART = (
-    *("encoder_normalize_before", "decoder_normalize_before", "encoder_learned_pos", "decoder_learned_pos"),
-    *("no_token_positional_embeddings", "layernorm_embedding", "adaptive_input", "adaptive_softmax_cutoff"),
+    *("layernorm_embedding", "adaptive_input", "adaptive_softmax_cutoff"),
     *("cross_self_attention", "no_cross_attention", "char_inputs", "quant_noise_pq", "base_layers"),
 )
+OF_POSITIONS = ("encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings")  # FSMT has its own
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse a model that FSMT does not compute exactly, by the name of its option.
+    """Check that transformers can compute the model exactly.
 
     Args:
         options: of :func:`.plain.plain_options`
 
     Raises:
-        SyntaxDataError: transformers' FSMT has no counterpart of an option
+        SyntaxDataError: transformers has no counterpart of an option
     """
     if "encoder_attention_heads" not in options:
         raise SyntaxDataError(f"transformers has no counterpart of {options['_name']}", hint=HINT)
-    wrong = [name for name in NO_COUNTERPART if options.get(name)]
+    before, decoder_before = (bool(options.get(f"{side}_normalize_before")) for side in SIDES)
+    further = ("no_decoder_final_norm",) if before else OF_POSITIONS
+    wrong = [name for name in (*NO_COUNTERPART, *further) if options.get(name)]
+    if before != decoder_before:
+        wrong.append(f"{SIDES[decoder_before]}_normalize_before")
     dims = [options.get(name) for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_output_dim")]
     if len({dim for dim in dims if dim is not None}) > 1:
         wrong.append("decoder_embed_dim")
     if options.get("activation_fn", "relu") not in ACTIVATIONS:
         wrong.append("activation_fn")
     if wrong:
-        option = "--" + wrong[0].replace("_", "-")
-        raise SyntaxDataError(f"transformers' FSMT has no counterpart of {option} {options[wrong[0]]}", hint=HINT)
+        message = f"transformers has no counterpart of {options[wrong[0]]}"
+        raise SyntaxDataError(message, option="--" + wrong[0].replace("_", "-"), hint=HINT)
 
 
-def check_segmentation(task: Any) -> None:
-    """Refuse a segmentation that Marian's tokenizer does not make exactly.
+def check_segmentation(segmenters: Sequence[Any], languages: Sequence[str]) -> None:
+    """Check that Marian's tokenizer can reproduce the segmentation exactly.
 
     Raises:
         SyntaxDataError: a side has no sentencepiece model, or its words were those of a parse
     """
-    sides = ((task.cfg.source_lang, task.source_segmenter), (task.cfg.target_lang, task.target_segmenter))
-    for lang, segmenter in sides:
+    for lang, segmenter in zip(languages, segmenters):
         kind = "none" if segmenter is None else segmenter.kind
         if not isinstance(segmenter, SentencePieceSegmenter):
             raise SyntaxDataError(
                 f"the segmentation of {lang} is {kind}; transformers' tokenizer of two vocabularies is sentencepiece's",
                 hint="--to fairseq or --to ctranslate2",
             )
-    if task.source_segmenter.cut_from != TEXT:
+    if segmenters[0].cut_from != TEXT:
         raise SyntaxDataError(
             "the source's words are those of a parse, with punctuation apart; transformers' tokenizer cuts text",
             hint="segment the text in place of the parse (segment --text) and train with that, or --to ctranslate2",
@@ -72,21 +84,28 @@ def check_segmentation(task: Any) -> None:
 
 
 @torch.no_grad()
-def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> None:
+def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequence[Any], folder: Path) -> None:
     """Write a folder that ``AutoModelForSeq2SeqLM`` and ``AutoTokenizer`` load.
 
     Args:
         plain: fairseq's Transformer, in evaluation mode
         options: its options
-        task: with dictionaries and segmentation
+        task: with the dictionaries
+        segmenters: of source and target
 
     Raises:
         SyntaxDataError: transformers is not installed, or cannot compute the model or cut the text exactly
     """
     check_options(options)
-    check_segmentation(task)
+    check_segmentation(segmenters, (task.cfg.source_lang, task.cfg.target_lang))
+    spec = find_spec("torchaudio")
     try:
-        from transformers import FSMTConfig, FSMTForConditionalGeneration, GenerationConfig
+        import torchaudio  # noqa: F401
+    except (ImportError, OSError):
+        if spec is not None:  # made for another PyTorch: transformers, which reads no sound here, gets an empty one
+            sys.modules["torchaudio"] = module_from_spec(spec)
+    try:
+        from transformers import GenerationConfig
         from transformers.utils import logging
     except ImportError as error:
         hint = "pip install 'fairseq-syntax[transformers]'"
@@ -94,39 +113,34 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
     logging.disable_progress_bar()
     source, target = task.source_dictionary, task.target_dictionary
     special = {"pad_token_id": target.pad(), "bos_token_id": target.bos(), "eos_token_id": target.eos()}
-    config = FSMTConfig(
-        langs=[task.cfg.source_lang, task.cfg.target_lang],
-        src_vocab_size=len(source),
-        tgt_vocab_size=len(target),
-        d_model=options["encoder_embed_dim"],
-        activation_function=ACTIVATIONS[options.get("activation_fn", "relu")],
-        scale_embedding=not options.get("no_scale_embedding"),
-        max_position_embeddings=max(plain.max_positions()),
-        tie_word_embeddings=False,  # each is written, as they are shared or not
-        decoder_start_token_id=target.eos(),
+    sizes = {
+        "d_model": options["encoder_embed_dim"],
+        "activation_function": ACTIVATIONS[options.get("activation_fn", "relu")],
+        "scale_embedding": not options.get("no_scale_embedding"),
+        "max_position_embeddings": max(plain.max_positions()),
+        "decoder_start_token_id": target.eos(),
         **special,
-        **{f"{side}_{name}": options[f"{side}_{name}"] for side in ("encoder", "decoder") for name in ("layers",)},
-        **{f"{side}_ffn_dim": options[f"{side}_ffn_embed_dim"] for side in ("encoder", "decoder")},
-        **{f"{side}_attention_heads": options[f"{side}_attention_heads"] for side in ("encoder", "decoder")},
-    )
-    model = FSMTForConditionalGeneration(config).eval()
-    weights = {
-        f"model.{name}": tensor.clone()
-        for name, tensor in plain.state_dict().items()
-        if not name.endswith((".version", "_float_tensor"))
     }
+    for side in SIDES:
+        sizes[f"{side}_layers"] = options[f"{side}_layers"]
+        sizes[f"{side}_ffn_dim"] = options[f"{side}_ffn_embed_dim"]
+        sizes[f"{side}_attention_heads"] = options[f"{side}_attention_heads"]
+    fill = _blenderbot if options.get("encoder_normalize_before") else _fsmt
+    model, weights = fill(plain, options, task, sizes)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     wrong = [*unexpected, *(name for name in missing if "embed_positions" not in name)]
     if wrong:
-        raise SyntaxDataError(f"FSMT has no place for {wrong[0]}, or no value", hint=HINT)
+        raise SyntaxDataError(f"transformers has no place for {wrong[0]}, or no value", hint=HINT)
+    model.eval()
 
-    def logits_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        tokens = batch["src_tokens"]
-        mask = tokens.ne(source.pad()).long()
-        previous = batch["prev_output_tokens"]
-        return model(input_ids=tokens, attention_mask=mask, decoder_input_ids=previous, use_cache=False).logits
+    def logits_of(batch: dict[str, Tensor], _: Tensor) -> Tensor:
+        tokens = utils.convert_padding_direction(batch["src_tokens"], source.pad(), left_to_right=True)
+        inputs = {"input_ids": tokens, "attention_mask": tokens.ne(source.pad()).long()}
+        output = model(**inputs, decoder_input_ids=batch["prev_output_tokens"], use_cache=False)
+        logits: Tensor = output.logits[..., : len(target)]
+        return logits
 
-    check_equal(plain, logits_of, task, "FSMT")
+    check_equal(plain, logits_of, task, type(model).__name__)
     model.generation_config = GenerationConfig(
         num_beams=4,
         early_stopping=True,  # as fairseq's search, which ends with as many translations as its beam is wide
@@ -135,14 +149,15 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         suppress_tokens=[target.pad()],
         decoder_start_token_id=target.eos(),
         forced_eos_token_id=target.eos(),
+        encoder_no_repeat_ngram_size=0,
         **special,
     )
     model.save_pretrained(os.fspath(folder))
     for name, dictionary in (("vocab.json", source), ("target_vocab.json", target)):
-        _write_json(folder / name, {symbol: i for i, symbol in enumerate(dictionary.symbols)})
-    (folder / "source.spm").write_bytes(task.source_segmenter.model)
-    (folder / "target.spm").write_bytes(task.target_segmenter.model)
-    _check_pieces(task.source_segmenter, folder / "source.spm")
+        write_json(folder / name, {symbol: i for i, symbol in enumerate(dictionary.symbols)})
+    for side, segmenter in zip(("source", "target"), segmenters):
+        (folder / f"{side}.spm").write_bytes(segmenter.model)
+    _check_pieces(segmenters[0], folder / "source.spm")
     tokenizer = {
         "tokenizer_class": "MarianTokenizer",
         "separate_vocabs": True,
@@ -151,11 +166,72 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, folder: Path) -> No
         "model_max_length": int(plain.max_positions()[0]),
         "clean_up_tokenization_spaces": False,
     }
-    _write_json(folder / "tokenizer_config.json", tokenizer)
+    write_json(folder / "tokenizer_config.json", tokenizer)
+
+
+def _fsmt(plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str, Any]) -> tuple[Any, dict[str, Tensor]]:
+    """FSMT of these sizes, and the weights by its names."""
+    from transformers import FSMTConfig, FSMTForConditionalGeneration
+
+    config = FSMTConfig(
+        langs=[task.cfg.source_lang, task.cfg.target_lang],
+        src_vocab_size=len(task.source_dictionary),
+        tgt_vocab_size=len(task.target_dictionary),
+        tie_word_embeddings=False,  # each is written, as they are shared or not
+        **sizes,
+    )
+    return FSMTForConditionalGeneration(config), _weights(plain)
+
+
+def _blenderbot(
+    plain: Any, options: Mapping[str, Any], task: Any, sizes: Mapping[str, Any]
+) -> tuple[Any, dict[str, Tensor]]:
+    """Blenderbot of these sizes, and the weights by its names."""
+    from transformers import BlenderbotConfig, BlenderbotForConditionalGeneration
+
+    n_target, first = len(task.target_dictionary), task.target_dictionary.pad() + 1  # fairseq's first position
+    vocab_size, n_positions = max(len(task.source_dictionary), n_target), sizes["max_position_embeddings"]
+    tied = bool(options.get("share_all_embeddings"))
+    config = BlenderbotConfig(
+        vocab_size=vocab_size,
+        tie_word_embeddings=tied,
+        encoder_no_repeat_ngram_size=0,
+        forced_eos_token_id=None,
+        **sizes,
+    )
+    model = BlenderbotForConditionalGeneration(config)
+    weights = _weights(plain)
+    weights["lm_head.weight"] = weights.pop("model.decoder.output_projection.weight")
+    for side in SIDES:
+        module = getattr(plain, side).embed_positions
+        table = torch.zeros(first, config.d_model)
+        if isinstance(module, nn.Embedding):
+            table = module.weight
+        elif module is not None:
+            table = module.get_embedding(first + n_positions, config.d_model, first - 1)
+        table = table[first : first + n_positions]
+        weights[f"model.{side}.embed_positions.weight"] = pad(table, (0, 0, 0, n_positions - len(table)))
+    for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = pad(weights[name], (0, 0, 0, vocab_size - len(weights[name])))
+    # a place that nothing reads, where the sides have embeddings of their own
+    shared = weights["lm_head.weight"]
+    weights["model.shared.weight"] = shared if tied else torch.zeros_like(shared)
+    weights["final_logits_bias"] = torch.zeros(1, vocab_size)
+    weights["final_logits_bias"][:, n_target:] = -torch.inf
+    return model, weights
+
+
+def _weights(plain: Any) -> dict[str, Tensor]:
+    """The weights of fairseq's Transformer, under the names that transformers has kept."""
+    return {
+        f"model.{name}": tensor.clone()
+        for name, tensor in plain.state_dict().items()
+        if not name.endswith((".version", "_float_tensor", "embed_positions.weight"))
+    }
 
 
 def _check_pieces(segmenter: SentencePieceSegmenter, path: Path, lines: int = 200) -> None:
-    """Make sure that sentencepiece cuts whole lines as the segmenter cuts their words, on lines of its own pieces."""
+    """Check on random lines that sentencepiece segments a line as the segmenter segments its words."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=os.fspath(path))
@@ -169,7 +245,3 @@ def _check_pieces(segmenter: SentencePieceSegmenter, path: Path, lines: int = 20
                 path=path.name,
                 hint="train it without options for white space; or --to ctranslate2",
             )
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A trained model from Python, with its dictionaries, segmentation and parser.
+"""Translation with PyTorch models, from raw text or parses.
 
 .. code-block:: python
 
@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, cast
 
+import numpy as np
 import torch
 from fairseq import utils
 
@@ -24,6 +26,7 @@ from fairseq_syntax.inference.alignment import Gold, PieceText, WordAlignment, a
 from fairseq_syntax.inference.alignment_head import (
     Aligner,
     AlignmentHead,
+    attention_weights,
     cut,
     default_head,
     load_head,
@@ -34,9 +37,10 @@ from fairseq_syntax.inference.search_control import OnStep, SearchControl
 from fairseq_syntax.inference.sentences import Sentence, is_empty
 from fairseq_syntax.inference.spelling import pieces_of, places_of_pieces
 from fairseq_syntax.runtime.console import progress
-from fairseq_syntax.use import BEAM
 from fairseq_syntax.use.alignment_choice import Pair, Ranked, candidates, choose
-from fairseq_syntax.use.base import BaseTranslator, Translation, check_search, too_long
+from fairseq_syntax.use.base import BaseTranslator, Translation, check_lengths, search_options
+from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
+from fairseq_syntax.use.exported import CHECKPOINT, Exported, setup_task
 from fairseq_syntax.use.loading import load_models, no_checkpoint
 from fairseq_syntax.use.plain import model_name
 
@@ -84,13 +88,11 @@ class Translator(BaseTranslator):
         for model in self.models:
             model.eval()  # whose result is None for a model that has been prepared for inference already
         self.task = task
-        check_search(generation, SEARCH_OPTIONS, "fairseq", batch_size)
+        options = Namespace(**search_options(generation, SEARCH_OPTIONS, "fairseq", batch_size))
         self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
         self.batch_size = batch_size
-        self.nbest = generation.setdefault("nbest", 1)
-        generation["beam"] = max(generation.get("beam", BEAM), self.nbest)
+        self.nbest = options.nbest
         self._input = InteractiveInput(task, parser, source_tag)
-        options = Namespace(**generation)
         for model in self.models:
             # As fairseq-generate does: an LSTM, for one, then builds no map of its attention at every step.
             cast(Any, model).prepare_for_inference_(Namespace(generation=options))
@@ -133,7 +135,7 @@ class Translator(BaseTranslator):
         Raises:
             SyntaxDataError: no such checkpoint or data; CTranslate2's search lacks an option
         """
-        paths = [_checkpoint(os.fspath(p)) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
+        paths = [checkpoint_of(p) for p in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         for p in paths:
             if not os.path.exists(p):
                 raise no_checkpoint(p)
@@ -142,48 +144,26 @@ class Translator(BaseTranslator):
             "syntax_parser_lang": parser_lang,
             "syntax_parser_dir": os.fspath(parser_dir) if parser_dir else "",
         }
+        task = None
         if any(map(os.path.isdir, paths)):
-            overrides["missing_parse"] = missing_parse
-            return cls._load_exported(paths, data, parser, device, overrides, options)
-        models, _, task = load_models(paths, data, device=device, **overrides)
+            if len(paths) > 1 or data is not None:
+                message = "an exported model has its data with it, and takes no part in an ensemble"
+                raise SyntaxDataError(message, path=paths[0])
+            (folder,) = paths
+            exported = Exported.load(folder)
+            if exported.kind == "ctranslate2":
+                options.pop("alignment_heads", None)  # it has the one that it was exported with
+                overrides["missing_parse"] = missing_parse
+                return CTranslate2Translator(
+                    folder, exported, parser=parser, device=device, options=overrides, **options
+                )
+            task, paths = setup_task(folder, exported, **overrides), [os.path.join(folder, CHECKPOINT)]
+            options["source_tag"] = exported.source_tag
+        models, _, task = load_models(paths, data, task=task, device=device, **overrides)
         task.cfg.missing_parse = missing_parse  # not by an override: a checkpoint may be older than the option
         if "alignment_heads" not in options:  # a damaged file is no hindrance to who chooses another head
             options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]
         return cls(models, task, parser=parser, **options)
-
-    @classmethod
-    def _load_exported(
-        cls,
-        paths: list[str],
-        data: str | os.PathLike[str] | None,
-        parser: Parser | None,
-        device: str | None,
-        task_options: dict[str, Any],
-        options: dict[str, Any],
-    ) -> BaseTranslator:
-        from fairseq_syntax.use.exported import CHECKPOINT, Exported, setup_task
-
-        if len(paths) > 1 or data is not None:
-            raise SyntaxDataError(
-                "an exported model has its data with it, and takes no part in an ensemble", path=paths[0]
-            )
-        (folder,) = paths
-        exported = Exported.load(folder)
-        if exported.kind == "ctranslate2":
-            from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
-
-            options.pop("alignment_heads", None)  # it has the one that it was exported with
-            return CTranslate2Translator(
-                folder, exported, parser=parser, device=device, options=task_options, **options
-            )
-        task = setup_task(folder, exported, **task_options)
-        checkpoint = os.path.join(folder, CHECKPOINT)
-        if not os.path.exists(checkpoint):
-            raise SyntaxDataError("the exported folder has lost its model", path=checkpoint)
-        models, _, _ = load_models([checkpoint], task=task, device=device)
-        if "alignment_heads" not in options:
-            options["alignment_heads"] = [load_head(checkpoint, m) for m in models]
-        return cls(models, task, parser=parser, source_tag=exported.source_tag, **options)
 
     @property
     def beam(self) -> int:
@@ -213,44 +193,55 @@ class Translator(BaseTranslator):
             **generation,
         )
 
-    @torch.no_grad()
-    def translations(
-        self,
-        sentences: Sequence[Sentence],
-        *,
-        alignments: bool = False,
-        first_line: int = 0,
-        on_step: OnStep | None = None,
-    ) -> list[list[Translation]]:
-        """As in the base."""
-        sentences, translations, filled = self._untranslated(sentences, alignments)
-        if not filled:
-            return translations
-        tokens, lengths = self._input.encode([sentences[i] for i in filled], [first_line + i for i in filled])
-        pieces = [length - 1 for length in lengths]  # without </s>
-        tokens, filled = self._fitting(tokens, pieces, int(self._max_positions()[0]) - 1, filled, translations)
+    def _encode(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> tuple[list[Any], list[int]]:
+        tokens, lengths = self._input.encode(lines, numbers)
+        return tokens, [length - 1 for length in lengths]
+
+    def _search(
+        self, tokens: list[Any], alignments: bool, on_step: OnStep | None
+    ) -> Iterator[tuple[int, list[Translation]]]:
         sources, parses = self._input.texts(), self._parses()
         for batch in self._batches(tokens):
             numbers = batch["id"].tolist()
-            most = {number: self._most_pieces(tokens[number].numel()) for number in numbers}
-            if min(most.values()) < self._generator.min_len:
-                raise SyntaxDataError(
-                    f"min_len is {self._generator.min_len}, but max_len_a, max_len_b and the model allow "
-                    f"{min(most.values())} pieces"
-                )
-            with self._control.search(most, on_step and _numbered(on_step, filled, numbers)):
+            limits = {number: self._most_pieces(tokens[number].numel()) for number in numbers}
+            if min(limits.values()) < self._generator.min_len:
+                message = f"{self._generator.min_len} is more than max_len_a, max_len_b and the model allow"
+                raise SyntaxDataError(message, option="min_len")
+            with self._control.search(limits, on_step):
                 hypotheses = [h[: self.nbest] for h in self.task.inference_step(self._generator, self.models, batch)]
-            for number, best in zip(numbers, hypotheses):
-                translations[filled[number]] = [self._translation(h, most[number], parses[number]) for h in best]
+            weights: Any = repeat(())
             if alignments:
                 weights = self._aligner.of_hypotheses(
-                    batch["net_input"], [[h["tokens"] for h in b] for b in hypotheses]
+                    batch["net_input"], [[h["tokens"] for h in best] for best in hypotheses]
                 )
-                for number, of_best in zip(numbers, weights):
-                    for translation, of_one in zip(translations[filled[number]], of_best):
-                        target = spell(translation.pieces, self._decode)
-                        translation.alignment = align(of_one, sources[number], target)
-        return translations
+            for number, best, of_best in zip(numbers, hypotheses, weights):
+                translations = [self._translation(h, limits[number], parses[number]) for h in best]
+                for translation, of_one in zip(translations, of_best):
+                    target = spell(translation.pieces, self._decode)
+                    translation.alignment = align(of_one, sources[number], target)
+                yield number, translations
+
+    @torch.no_grad()
+    def read(
+        self, dataset: Any, sentence: int, on_step: OnStep | None = None
+    ) -> tuple[Translation, dict[str, list[np.ndarray]]]:
+        """The best translation of a sentence (0-based) of a dataset of fairseq's, and the attention in making it.
+
+        Args:
+            on_step: as in :meth:`translations`
+
+        Returns:
+            the translation, whose pieces end with ``</s>``; and by kind (``encoder``, ``cross``, ``decoder``) the first
+            model's weights, one float32 array [H, rows, columns] per layer, source columns with ``</s>``
+        """
+        (batch,) = self.batched(dataset, [[sentence]])
+        length = batch["net_input"]["src_lengths"].item()
+        with self._control.search({}, on_step):
+            best = self.task.inference_step(self._generator, self.models, batch)[0][0]
+        translation = self._translation(best, self._most_pieces(length), None)
+        translation.pieces = [self.task.target_dictionary[i] for i in best["tokens"].tolist()]
+        weights = attention_weights(self.models[0], batch["net_input"], [best["tokens"].long()])
+        return translation, {kind: [w[0].cpu().numpy() for w in layers] for kind, layers in weights.items()}
 
     def align(self, sentences: Sequence[Sentence], translations: Sequence[str]) -> list[WordAlignment]:
         """As in the base."""
@@ -270,66 +261,55 @@ class Translator(BaseTranslator):
 
     @torch.no_grad()
     def _aligned(self, sentences: Sequence[Sentence], translations: Sequence[str], *, all_heads: bool) -> list[Pair]:
-        """Given translations with the links of all heads of the first model, or of the head in use."""
-        heads = () if all_heads else self._aligner.heads[:1]
+        """Sentence pairs with the links of all heads of the first model, or of the selected head."""
+        heads = [] if all_heads else list(self._aligner.heads[:1])
         if len(sentences) != len(translations):
             raise SyntaxDataError(f"{len(sentences)} sentences, but {len(translations)} translations")
         filled = [i for i, sentence in enumerate(sentences) if not is_empty(sentence) and translations[i].strip()]
         pairs = [_pair_of_nothing(*both, heads) for both in zip(sentences, translations)]
         if not filled:
             return pairs
-        segmenter, dictionary = self.task.target_segmenter, self.task.target_dictionary
-        pieces = [segmenter.encode_text(translations[i]) if segmenter else translations[i].split() for i in filled]
-        tokens = [dictionary.encode_line(" ".join(p), add_if_not_exist=False).long() for p in pieces]
-        sources, batches = self._checked_batches([sentences[i] for i in filled], tokens, filled)
-        model = self.models[0]
+        pieces, targets = zip(*(self.encode_target(translations[i]) for i in filled))
+        tokens, lengths = self._input.encode([sentences[i] for i in filled], filled)
+        check_lengths(lengths, map(len, targets), self.max_positions(), filled)
+        sources, model, dictionary = self._input.texts(), self.models[0], self.task.target_dictionary
         bar = progress(total=len(filled), of="aligning", unit="sentences")
-        for batch in batches:
-            numbers = batch["id"].tolist()
-            targets = [tokens[n].to(batch["net_input"]["src_tokens"].device) for n in numbers]
+        for batch in self._batches(tokens):
+            numbers, src_tokens = batch["id"].tolist(), batch["net_input"]["src_tokens"]
+            of_batch = [targets[number].to(src_tokens.device) for number in numbers]
             if all_heads:
-                layers = source_attention(model, batch["net_input"], targets)
-                chosen = candidates(layers, default_head(model).layer is None)
-                own_tokens = batch["net_input"]["src_tokens"]
-                by_head = [list(cut(h.pick(layers), own_tokens, targets, h.shift, dictionary)) for h in chosen]
-                found = [dict(zip(chosen, own)) for own in zip(*by_head)]
+                layers = source_attention(model, batch["net_input"], of_batch)
+                heads = candidates(layers, default_head(model).layer is None)
+                by_head = [list(cut(h.pick(layers), src_tokens, of_batch, h.shift, dictionary)) for h in heads]
             else:
-                found = [{heads[0]: own} for own in self._aligner.weights(batch["net_input"], targets)]
-            for number, weights in zip(numbers, found):
-                own_pieces = [pieces[number][place] for place in places_of_pieces(tokens[number], dictionary)]
-                pairs[filled[number]] = Pair.of(sources[number], spell(own_pieces, self._decode), weights)
+                by_head = [self._aligner.weights(batch["net_input"], of_batch)]
+            for number, weights in zip(numbers, zip(*by_head)):
+                spelt = [pieces[number][place] for place in places_of_pieces(targets[number], dictionary)]
+                pair = Pair.of(sources[number], spell(spelt, self._decode), dict(zip(heads, weights)))
+                pairs[filled[number]] = pair
             bar.update(len(numbers))
         bar.close()
         return pairs
 
-    def _checked_batches(
-        self, lines: Sequence[Sentence], targets: Sequence[torch.Tensor], numbers: Sequence[int]
-    ) -> tuple[list[PieceText], Iterator[dict[str, Any]]]:
-        """The words of lines that are not empty, and batches of them.
-
-        Raises:
-            SyntaxDataError: a line, or its target, is too long; it is named by its number
-        """
-        tokens, lengths = self._input.encode(lines, numbers)
-        for number, *both in zip(numbers, lengths, map(len, targets)):
-            for side, length, most in zip(("sentence", "translation"), both, self._max_positions()):
-                if length > most:
-                    raise SyntaxDataError(f"line {number + 1}: {too_long(length - 1, most - 1, side)}")
-        return self._input.texts(), self._batches(tokens)
-
     def _batches(self, tokens: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
-        """Batches, on the models' device, of lines that were encoded last."""
+        """Batches of the lines encoded last, on the models' device."""
         if not tokens:
             return
         dataset = self._input.dataset(tokens, [t.numel() for t in tokens])
+        yield from self.batched(
+            dataset, dataset.batch_by_size(dataset.ordered_indices(), max_sentences=self.batch_size)
+        )
+
+    def batched(self, dataset: Any, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Batches of a dataset's sentences on the models' device."""
         device = next(self.models[0].parameters()).device
         # not by fairseq's iterator, whose loader pins memory, with a warning where there is no GPU
-        for numbers in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=self.batch_size):
+        for numbers in batches:
             batch = dataset.collater([dataset[number] for number in numbers])
             yield utils.move_to_cuda(batch, device) if device.type == "cuda" else batch
 
     def _most_pieces(self, source_length: int) -> int:
-        """Of the translation of so many source pieces, ``</s>`` among those and not among its own."""
+        """The maximum length of a translation, without ``</s>``; the source length includes it."""
         search: Any = self._generator
         most = source_length if search.match_source_len else int(search.max_len_a * source_length + search.max_len_b)
         return int(min(most, search.max_len - 1))
@@ -341,26 +321,15 @@ class Translator(BaseTranslator):
         translation.parse = parse
         return translation
 
-    def _max_positions(self) -> Any:
-        return utils.resolve_max_positions(
-            self.task.max_positions(), *(cast(Any, m).max_positions() for m in self.models)
-        )
 
-
-def _numbered(on_step: OnStep, filled: Sequence[int], numbers: Iterable[int]) -> OnStep:
-    """``on_step`` with the numbers of one batch: ``numbers`` are places in ``filled``, the sentences' own numbers."""
-    places = {filled[number]: number for number in numbers}
-    return lambda: [places[number] for number in on_step() if number in places]
-
-
-def _checkpoint(path: str) -> str:
-    """The best checkpoint of a training's folder; any other path as it is."""
+def checkpoint_of(path: str | os.PathLike[str]) -> str:
+    """``checkpoint_best.pt`` of a training folder; any other path unchanged."""
     best = os.path.join(path, "checkpoint_best.pt")
-    return best if os.path.isfile(best) else path
+    return best if os.path.isfile(best) else os.fspath(path)
 
 
 def _pair_of_nothing(sentence: Sentence, translation: str, heads: Iterable[AlignmentHead]) -> Pair:
-    """A sentence and its translation, one of them empty, of which no word can be aligned."""
+    """A sentence pair without links, for an empty sentence or translation."""
     text = text_of(sentence) if isinstance(sentence, ParsedLine) else sentence.strip()
-    source, target = (PieceText(own, words_of(own), []) for own in (text, translation.strip()))
+    source, target = (PieceText(side, words_of(side), []) for side in (text, translation.strip()))
     return Pair(source, target, {head: [] for head in heads})

@@ -468,10 +468,10 @@ def test_a_parse_of_another_name_is_not_taken_for_text(tmp_path, corpus, head, o
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        (["--model", "m", "--vocab-size", "9", "--train-on", "x"], ["--train-on", "--vocab-size", "--model"]),
+        (["--model", "m", "--vocab-size", "9", "--train-on", "x"], ["--train-on", "--model"]),
         (["--model", "m", "--model-type", "bpe"], ["--model-type", "--model"]),
         (["--model", "m", "--character-coverage", "0.5"], ["--character-coverage", "--model"]),
-        (["--model", "m", "--train-lines", "5", "--seed", "2"], ["--train-lines", "--seed", "--model"]),
+        (["--model", "m", "--train-lines", "5", "--seed", "2"], ["--train-lines", "--model"]),
         (["--train", "subword_nmt", "--model-type", "bpe"], ["--model-type", "--train", "subword_nmt"]),
         (["--train", "words", "--vocab-size", "90"], ["--vocab-size", "--train", "words"]),
         (["--train", "subword_nmt", "--character-coverage", "0.5"], ["--character-coverage", "--train", "subword_nmt"]),

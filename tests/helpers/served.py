@@ -46,9 +46,9 @@ class Running:
 
 
 @contextmanager
-def running(service: Service, *, request_seconds: float = 15.0, **limits: Any) -> Iterator[Running]:
+def running(service: Service, **limits: Any) -> Iterator[Running]:
     """Serve in a thread; afterwards it stops as it does at SIGTERM."""
-    server, listening = prepared(create_app(service, **limits), "127.0.0.1", 0, request_seconds=request_seconds)
+    server, listening = prepared(create_app(service, **limits), "127.0.0.1", 0)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     end = time.time() + 30

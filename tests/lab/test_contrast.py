@@ -360,10 +360,9 @@ def test_scores_from_elsewhere(tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert command(["contrast", "--set", path]) == 1
     assert "nothing to compare" in capsys.readouterr().err
-    models = ["--conllu", "x", "--parser", "x", "--data", "x", "--max-tokens", "7", "--score", "mean"]
-    for more, names in ((models, "--data, --conllu, --parser, --score, --max-tokens"), (["--lang", "de"], "--lang")):
-        assert command([*argv, *more]) == 1
-        assert names in capsys.readouterr().err
+    for option in ("--conllu", "--parser", "--data", "--lang"):
+        assert command([*argv, option, "x"]) == 1
+        assert option in capsys.readouterr().err
     assert command(["contrast", "a.pt", "--set", path, "--lower-is-better"]) == 1
     assert "--lower-is-better" in capsys.readouterr().err
 

@@ -144,7 +144,7 @@ def test_a_word_of_a_hundred_thousand_characters(trained):
     [
         *({name: 1} for name in ("beams", "lm_path", "prefix_size", "retain_dropout", "replace_unk")),
         *({name: 0} for name in ("nbest", "batch_size")),
-        *({"beam": -1}, {"beam": 2.5}, {"max_len_b": "9"}),
+        {"beam": -1},
     ],
 )
 def test_options_that_no_search_has(trained, options):

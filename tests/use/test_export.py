@@ -157,7 +157,7 @@ def test_quantized_weights_are_close(supervised, text, tmp_path):
     make(supervised, "ctranslate2", folder, quantization="int8")
     translator = Translator.load(plain)
     best = [t[0].pieces for t in translator.translations(text[1:])]
-    sources = translator._tokens(text[1:], range(len(text) - 1))
+    sources, _ = translator._encode(text[1:], range(len(text) - 1))
     scores = [
         torch.tensor([p for r in ctranslate2.Translator(str(f)).score_batch(sources, best) for p in r.log_probs])
         for f in (plain, folder)
@@ -456,7 +456,7 @@ def test_a_folder_that_cannot_be_made_and_what_is_damaged_beside_the_model(corpu
     monkeypatch.setattr(loaded.task.directory, "path", str(data))
     (data / "segmentation.en.json").write_text("{}")
     with data_error(path="segmentation.en.json"):
-        export.export(loaded, kind, tmp_path / "link")
+        export.export(loaded, kind, tmp_path / "link", segmentation=data)
     (data / "dict.en.txt").unlink()
     with data_error(path="dict.en.txt"):
         export.export(loaded, kind, tmp_path / "link")

@@ -128,7 +128,7 @@ def test_the_parse_counts(toy, translator):
 
 def test_a_sentence_that_is_too_long_is_named(toy, translator):
     lines, _ = lines_and_targets(toy)
-    with data_error("target 2"):
+    with data_error(line=2):
         scores(ForcedDecoder(translator), lines[:2], [["a"], ["a " * 3000]])
 
 

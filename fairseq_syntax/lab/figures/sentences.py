@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.use import BEAM
-from fairseq_syntax.use.attention import load_reader
 from fairseq_syntax.use.pages.exhibit import Exhibit, Output, Tree, arc_probabilities, show_model
+from fairseq_syntax.use.translator import Translator
 
 __all__ = ["collect"]
 
@@ -28,7 +29,7 @@ __all__ = ["collect"]
 def collect(
     data: str,
     split: str,
-    numbers: Sequence[int],
+    numbers: Sequence[int] | None,
     checkpoints: Mapping[str, str],
     *,
     files: Mapping[str, str] | None = None,
@@ -40,7 +41,7 @@ def collect(
 
     Args:
         data: the binarized data directory
-        numbers: sentences, counted from 1
+        numbers: sentences, counted from 1; None: the first ten
         checkpoints: by the system's name, at least one
         files: translations of the whole split by further systems, as :func:`.outputs.read_translations` reads them
         gold: the split's gold parse, a line each
@@ -54,14 +55,17 @@ def collect(
     """
     if not checkpoints:
         raise SyntaxDataError("there is no model to show", hint="[NAME=]MODEL")
-    readers = {name: load_reader(path, data, beam) for name, path in checkpoints.items()}
+    translators: dict[str, Any] = {}
     datasets = {}
-    for name, reader in readers.items():
-        reader.task.load_dataset(split)
-        datasets[name] = reader.task.dataset(split)
-    task, dataset = next(iter(readers.values())).task, next(iter(datasets.values()))
+    for name, path in checkpoints.items():
+        translators[name] = translator = Translator.load(path, data, device="cpu", beam=beam)
+        translator.task.load_dataset(split)
+        datasets[name] = translator.task.dataset(split)
+    task, dataset = next(iter(translators.values())).task, next(iter(datasets.values()))
     src, tgt = task.cfg.source_lang, task.cfg.target_lang
     total = len(dataset)
+    if numbers is None:
+        numbers = range(1, min(total, 10) + 1)
     for number in numbers:
         if not 1 <= number <= total:
             raise SyntaxDataError(f"no sentence {number}: {split} has {total}", path=data)
@@ -79,8 +83,8 @@ def collect(
         exhibit = _source(task, dataset, number, store)
         if gold is not None:
             exhibit.trees["gold"] = _gold(gold[number - 1], exhibit)
-        for name, reader in readers.items():
-            show_model(exhibit, name, reader, datasets[name], number - 1)
+        for name, translator in translators.items():
+            show_model(exhibit, name, translator, datasets[name], number - 1)
         for name, lines in runs.items():
             exhibit.outputs[name] = Output(lines[number - 1])
         _score(exhibit, tokenize)

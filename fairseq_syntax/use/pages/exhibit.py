@@ -1,4 +1,4 @@
-"""What there is to see of a sentence: its parse, its translations and the models' attention, for :mod:`.page`."""
+"""The data of a page about a sentence: parse, translations and attention."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.report import word_of
 from fairseq_syntax.data.stored_sentence import to_stored
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
-from fairseq_syntax.use.attention import Reader, predicted_heads
+from fairseq_syntax.use.parent_head import parent_head, predicted_heads
+from fairseq_syntax.use.translator import Translator
 
 __all__ = ["Exhibit", "Output", "Tree"]
 
 
 @dataclass
 class Tree:
-    """Heads (0-based, a root its own) and labels of the words; ``p`` the probability of each arc, where it is known."""
+    """Heads (0-based, a root its own) and labels of the words; ``p``: the probability of each arc, if known."""
 
     heads: list[int]
     labels: list[str]
@@ -43,7 +45,7 @@ class Output:
 
 @dataclass
 class Exhibit:
-    """One sentence, with all that there is to see of it.
+    """A sentence with its parses, translations and attention.
 
     ``number`` counts from 1; ``counts`` is the number of pieces of each word; ``pieces`` the source's, with ``</s>``;
     ``arcs`` the parser's distribution: (dependent, head, label, p), head = dependent for the root; ``spans`` the word
@@ -64,7 +66,7 @@ class Exhibit:
 
 
 def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
-    """A sentence that is not of a data set: its parse, over its pieces with ``</s>``; None: it has no parse.
+    """An exhibit of a sentence that is not in a dataset, from its parse (if any) and its pieces with ``</s>``.
 
     The line's tokens must know how many pieces they have. A line that is not ``parsed`` has words and no tree.
     """
@@ -85,7 +87,7 @@ def exhibit_of_parse(line: ParsedLine | None, pieces: list[str]) -> Exhibit:
 
 
 def arc_probabilities(heads: list[int], arcs: list[tuple[int, int, str, float]]) -> list[float | None]:
-    """Each word's probability of its head, over all labels; None where there are no distributions."""
+    """The probability of each word's head, summed over labels; None without distributions."""
     mass: dict[tuple[int, int], float] = {}
     for dependent, head, _, p in arcs:
         mass[dependent, head] = mass.get((dependent, head), 0.0) + p
@@ -93,16 +95,17 @@ def arc_probabilities(heads: list[int], arcs: list[tuple[int, int, str, float]])
 
 
 def show_model(
-    exhibit: Exhibit, name: str, reader: Reader, dataset: Any, number: int, on_step: OnStep | None = None
+    exhibit: Exhibit, name: str, translator: Translator, dataset: Any, number: int, on_step: OnStep | None = None
 ) -> None:
-    """Add a model's translation of a sentence (0-based) of a dataset, its attention, and the tree it believes in."""
-    reading = reader.read(dataset, number, on_step)
-    exhibit.outputs[name] = Output(
-        reading["text"], {"log-probability": reading["score"]}, reading["pieces"], reading["attention"]
-    )
-    if reading["parents"] is not None and exhibit.words:
-        layer, head = reading["parents"]
-        weights = reading["attention"]["encoder"][layer][head]
+    """Add a model's translation of a sentence (0-based) of a dataset, its attention, and its predicted tree."""
+    best, attention = translator.read(dataset, number, on_step)
+    exhibit.outputs[name] = Output(best.text, {"log-probability": best.score}, best.pieces, attention)
+    try:
+        place = parent_head(translator.models[0])
+    except SyntaxDataError:
+        return
+    if exhibit.words:
+        weights = attention["encoder"][place[0]][place[1]]
         heads = predicted_heads(weights, exhibit.counts, exhibit.spans or [(0, len(exhibit.words))])
         first = np.cumsum([0, *exhibit.counts[:-1]])
         p: list[float | None] = [float(weights[first[i], first[h]]) for i, h in enumerate(heads)]

@@ -1,4 +1,4 @@
-"""Fonts for pictures of text in any script: matplotlib goes through a list until one has the letter."""
+"""Fonts for text in any script: matplotlib takes each letter from the first font that has it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HINT = "install Noto fonts (Debian: fonts-noto-core fonts-noto-cjk)"
 
 @contextmanager
 def any_script(language: str | None = None):
-    """Within it, matplotlib draws text in the installed ones of :data:`FAMILIES`, and says which letters none has.
+    """A context in which matplotlib draws text with the installed fonts of :data:`FAMILIES`.
 
     Args:
         language: of the text: for ``ja`` the Japanese forms of the characters go before the Chinese

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of exhibits: nothing is fetched, so that the file can be sent and kept."""
+"""Self-contained HTML pages of exhibits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HERE = Path(__file__).parent
 
 
 def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
-    """The page.
+    """Render a page.
 
     Args:
         exhibits: at least one
@@ -35,7 +35,7 @@ def page(exhibits: Sequence[Exhibit], src: str, tgt: str, title: str) -> str:
 
 
 def self_contained(template: Path, *, title: str, data: Any) -> str:
-    """A template with the shared drawing code, and with a title and data where it has marks for them."""
+    """Fill a template with the shared drawing code, a title and data."""
     # "</script>" in a sentence must not end the script; in JSON, < may be written as an escape
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     whole = template.read_text(encoding="utf-8")
@@ -51,19 +51,13 @@ def self_contained(template: Path, *, title: str, data: Any) -> str:
 
 
 def exhibit_data(exhibit: Exhibit) -> dict[str, Any]:
-    """An exhibit as the drawing code takes it, ready for JSON."""
+    """An exhibit as JSON values, in the form of the drawing code."""
     return {
-        "number": exhibit.number,
-        "source": exhibit.source,
-        "reference": exhibit.reference,
-        "words": exhibit.words,
-        "tags": exhibit.tags,
-        "counts": exhibit.counts,
-        "pieces": exhibit.pieces,
+        **vars(exhibit),
         "arcs": [(i, h, label, round(p, 4)) for i, h, label, p in exhibit.arcs],
         "trees": {
-            name: {"heads": t.heads, "labels": t.labels, "p": [None if p is None else round(p, 4) for p in t.p]}
-            for name, t in exhibit.trees.items()
+            name: {**vars(tree), "p": [None if p is None else round(p, 4) for p in tree.p]}
+            for name, tree in exhibit.trees.items()
         },
         "outputs": {name: _output(output) for name, output in exhibit.outputs.items()},
     }
@@ -73,7 +67,7 @@ def _output(output: Output) -> dict:
     attention = {kind: [_layer(w) for w in layers] for kind, layers in output.attention.items()}
     # JSON has no infinity: the score of what a model holds for impossible is not shown.
     scores = {name: round(score, 4) for name, score in output.scores.items() if math.isfinite(score)}
-    return {"text": output.text, "scores": scores, "pieces": output.pieces, "attention": attention}
+    return {**vars(output), "scores": scores, "attention": attention}
 
 
 def _layer(weights: np.ndarray) -> dict:

@@ -1,24 +1,22 @@
-"""The web application: the routes, what they answer, and how it stops."""
+"""The web application: routes, error handlers, middleware, shutdown."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Request, Response
+from fastapi import APIRouter, Body, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from fairseq_syntax import __version__
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.use.serving.guard import Guard
-from fairseq_syntax.use.serving.libretranslate import LibreTranslate, in_time, languages_of
+from fairseq_syntax.use.serving.guard import Guard, in_time
+from fairseq_syntax.use.serving.libretranslate import languages_of, route_of
 from fairseq_syntax.use.serving.messages import (
     ANSWER_EXAMPLE,
     REQUEST_EXAMPLES,
@@ -28,11 +26,10 @@ from fairseq_syntax.use.serving.messages import (
     Reason,
     TranslateAnswer,
     TranslateRequest,
+    explained,
 )
 from fairseq_syntax.use.serving.playground import api_page, playground
-from fairseq_syntax.use.serving.service import FullError, Service
-
-logger = logging.getLogger(__name__)
+from fairseq_syntax.use.serving.service import Service
 
 DESCRIPTION = (
     "Translation by models that know syntax. Every error is answered with a JSON object whose `detail` is the reason."
@@ -41,7 +38,6 @@ REASONS: dict[int | str, dict[str, Any]] = {
     status: {"model": Reason, "description": text}
     for status, text in {
         400: "The body cannot be read",
-        408: "The request took too long to arrive",
         413: "The request is too large",
         422: "The request cannot be understood, or a sentence cannot be parsed or translated",
         503: "Too much is waiting; try again later",
@@ -55,17 +51,15 @@ def create_app(
     *,
     timeout: float = 30.0,
     max_bytes: int = 1 << 20,
-    upload_seconds: float = 10.0,
     hosts: Sequence[str] | None = None,
     examples: Sequence[str] = (),
 ) -> FastAPI:
-    """The application.
+    """Create the application.
 
     Args:
         service: does the work; it is closed when the application stops
         timeout: seconds for the answer to a request
         max_bytes: of a request
-        upload_seconds: for a request to arrive
         hosts: that it answers as (:func:`~fairseq_syntax.use.serving.guard.allowed_hosts`); None: any
         examples: sentences to choose from on the page
     """
@@ -84,9 +78,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    page = playground(models_of(service), examples)
+    page, policy = playground(models_of(service), examples)
+    router = APIRouter(route_class=route_of(service, timeout))
 
-    @app.post(
+    @router.post(
         "/translate",
         response_model=TranslateAnswer,
         responses={200: {"content": {"application/json": {"example": ANSWER_EXAMPLE}}}, **REASONS},
@@ -100,12 +95,8 @@ def create_app(
 
         A body with `q`, `source` and `target`, or a form with these, is answered as LibreTranslate does.
         """
-        try:
-            work = service.translate(body, deadline=time.monotonic() + timeout)
-            answer = await in_time(work, request.receive, timeout)
-        except asyncio.TimeoutError:
-            raise HTTPException(504, f"no translation within {timeout:g} seconds") from None
-        return Response(status_code=499) if answer is None else answer  # nobody reads it
+        work = service.translate(body, deadline=time.monotonic() + timeout)
+        return await in_time(work, request, timeout)
 
     @app.get("/languages", summary="The languages, as LibreTranslate answers them")
     async def languages() -> list[dict[str, Any]]:
@@ -130,12 +121,12 @@ def create_app(
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> HTMLResponse:
-        policy = "default-src 'none'; style-src 'unsafe-inline'"
-        return HTMLResponse(api_page(app.openapi()), headers={"content-security-policy": policy})
+        own_style = "default-src 'none'; style-src 'unsafe-inline'"
+        return HTMLResponse(api_page(app.openapi()), headers={"content-security-policy": own_style})
 
     @app.get("/", response_class=HTMLResponse, summary="A page to try the models on")
     async def index() -> HTMLResponse:
-        return HTMLResponse(page.html, headers={"content-security-policy": page.policy, "cache-control": "no-cache"})
+        return HTMLResponse(page, headers={"content-security-policy": policy, "cache-control": "no-cache"})
 
     @app.exception_handler(SyntaxDataError)
     async def bad_data(_: Request, error: SyntaxDataError) -> JSONResponse:
@@ -143,28 +134,21 @@ def create_app(
 
     @app.exception_handler(RequestValidationError)
     async def bad_request(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _reason(422, _explained(error.errors()))
+        return _reason(422, explained(error.errors()))
 
-    @app.exception_handler(FullError)
-    async def full(_: Request, error: FullError) -> JSONResponse:
-        return _reason(503, str(error), {"retry-after": "1"})
+    @app.exception_handler(Exception)
+    async def defect(*_: Any) -> JSONResponse:
+        return _reason(500, "a defect of the server; its log says more")
 
-    paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
-    app.add_middleware(LibreTranslate, service=service, timeout=timeout)
-    if hosts is not None:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.add_middleware(
-        Guard,
-        max_bytes=max_bytes,
-        seconds=upload_seconds,
-        answered=service.metrics.answered,
-        paths=paths,
-    )
+    app.include_router(router)
+    paths = frozenset(app.openapi()["paths"])
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    app.add_middleware(Guard, max_bytes=max_bytes, answered=service.metrics.answered, paths=paths)
     return app
 
 
 def models_of(service: Service) -> Models:
-    """What there is to say of the loaded models."""
+    """Descriptions of the loaded models."""
     models = service.models.values()
     return Models(
         models=[
@@ -183,16 +167,6 @@ def models_of(service: Service) -> Models:
     )
 
 
-def _reason(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def _reason(status: int, text: str) -> JSONResponse:
     # lone surrogates of a request cannot be sent back
-    return JSONResponse({"detail": text.encode("utf-8", "replace").decode()}, status, headers=headers)
-
-
-def _explained(errors: Any) -> str:
-    """Validation errors in one line: where, and what is wrong."""
-    found: dict[str, None] = {}
-    for error in errors:
-        place = ".".join(map(str, error["loc"][2:]))  # after "body" and the form of the request
-        message = error["msg"].removeprefix("Value error, ")  # of pydantic, before a message of ours
-        found[f"{place}: {message}" if place else message] = None
-    return "; ".join(list(found)[:6])[:2000]
+    return JSONResponse({"detail": text.encode("utf-8", "replace").decode()}, status)

@@ -1,4 +1,4 @@
-"""Batches of the work of many requests, in a thread beside the event loop: fair queueing, deadlines, preemption.
+"""Dynamic batching in a worker thread, with fair queueing, deadlines and preemption.
 
 Who waits is served by start-time fair queueing (Goyal, Vin and Cheng, 1996): an item's turn comes after as much work as
 its own request has asked for before it, so that a large request delays its own later items and not those of others.
@@ -23,11 +23,11 @@ PATIENCE = 0.2  # seconds that a batch has before it is interrupted: most are ov
 
 
 class Cancelled(Exception):
-    """Nobody waits any more for any item of the batch that is worked on."""
+    """All items of the current batch have been cancelled."""
 
 
 class _Answer(Future[Result]):
-    """A future that also remembers, once its item is worked on, that nobody waits for it any more."""
+    """A future that records cancellation also while its item is being processed."""
 
     unwanted = False
 
@@ -50,7 +50,7 @@ class _Entry(Generic[Item, Result]):
 
 
 class Stage(Generic[Item, Result]):
-    """One thread that works on batches of what waits.
+    """A worker thread that processes waiting items in batches.
 
     It never waits for more to come: while a batch is worked on, the next one gathers.
 
@@ -116,7 +116,7 @@ class Stage(Generic[Item, Result]):
             entry: _Entry[Item, Result] = _Entry(item, key, weight, turn, deadline)
             if request is not None:
                 if len(self._turns) > 1024:  # what is over by now has the clock's turn anyway
-                    self._turns = {own: at for own, at in self._turns.items() if at > self._clock}
+                    self._turns = {name: at for name, at in self._turns.items() if at > self._clock}
                 self._turns[request] = turn + weight
             self._waiting[entry] = None
             self._changed.notify()
@@ -124,7 +124,7 @@ class Stage(Generic[Item, Result]):
         return entry.future
 
     def waiting(self) -> int:
-        """Items that nobody works on yet."""
+        """The number of items in the queue."""
         return len(self._waiting)
 
     def close(self, seconds: float | None = None) -> bool:
@@ -160,7 +160,7 @@ class Stage(Generic[Item, Result]):
             self._begin(chosen)
 
     def _choose(self, waiting: list[_Entry[Item, Result]], most: float) -> list[_Entry[Item, Result]]:
-        """Take the entry whose turn it is, and those of its key that fit into one batch with it."""
+        """Take the next entry from the queue, with others of its key that fit into one batch."""
         queue = sorted(waiting, key=lambda entry: entry.turn)
         first = queue[0]
         chosen, heaviest = [first], first.weight
@@ -179,7 +179,7 @@ class Stage(Generic[Item, Result]):
         return chosen
 
     def _begin(self, chosen: list[_Entry[Item, Result]], *, nested: bool = False) -> None:
-        """Work on a batch, but for what nobody waits for."""
+        """Process a batch without its cancelled entries."""
         batch = [entry for entry in chosen if entry.future.set_running_or_notify_cancel()]
         for entry in batch:
             if entry.unwanted() or self._stopped:
@@ -214,7 +214,7 @@ class Stage(Generic[Item, Result]):
                 entry.future.set_result(result)
 
     def _interrupt(self, most: float) -> bool:
-        """Work on what waits and is light, the one whose turn it is first; whether there was any."""
+        """Process a batch of light entries, if there are any; whether there were."""
         if not self._waiting:  # looked at without the lock in every step
             return False
         with self._changed:
@@ -227,7 +227,7 @@ class Stage(Generic[Item, Result]):
 
 
 class _Steps(Generic[Item, Result]):
-    """Called in every step of a batch: what is unwanted by now, and a chance for light work.
+    """The step callback of a batch: reports cancelled items, and lets light batches preempt.
 
     A batch gives away at most half of its time.
     """

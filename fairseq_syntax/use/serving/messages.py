@@ -1,8 +1,12 @@
-"""What is sent and answered, as the OpenAPI description shows it."""
+"""Schemas of requests and responses, for validation and OpenAPI."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import (
@@ -16,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu
+from fairseq_syntax.corpus.conllu import ParsedLine, format_conllu, read_conllu, text_of
 from fairseq_syntax.use import BEAM
 
 MAX_SENTENCES = 64
@@ -43,7 +47,7 @@ Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) 
 
 
 class Options(BaseModel):
-    """What may be asked for, whatever the sentences come as."""
+    """Options of a request, whatever form its sentences have."""
 
     # strict: "5" is no number and 0 no truth value, as the description has it
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -60,13 +64,15 @@ class Options(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _one_sentence_with_attention(self) -> Options:
-        if self.attention and (len(self.sentences()) > 1 or (isinstance(self.model, list) and len(self.model) > 1)):
+    def _check(self) -> Options:
+        several = len(self.sentences) > 1 or (isinstance(self.model, list) and len(self.model) > 1)
+        if self.attention and several:
             raise ValueError("attention is answered for one sentence and one model at a time")
         return self
 
-    def sentences(self) -> list[Any]:
-        """The sentences, each as it was sent."""
+    @cached_property
+    def sentences(self) -> Sequence[str | list[str] | ParsedLine]:
+        """The sentences, of which there is at least one, and each has words."""
         raise NotImplementedError
 
 
@@ -77,9 +83,12 @@ class FromText(Options):
         description="a sentence, or several"
     )
 
-    def sentences(self) -> list[str]:
-        given = [self.text] if isinstance(self.text, str) else self.text
-        return [" ".join(text.split()) for text in given]
+    @cached_property
+    def sentences(self) -> Sequence[str]:
+        texts = [" ".join(text.split()) for text in ([self.text] if isinstance(self.text, str) else self.text)]
+        if "" in texts:
+            raise ValueError(f"sentence {texts.index('')} (counted from 0) has no words")
+        return texts
 
 
 class FromTokens(Options):
@@ -89,7 +98,8 @@ class FromTokens(Options):
         description="the tokens of a sentence, or of several"
     )
 
-    def sentences(self) -> list[list[str]]:
+    @cached_property
+    def sentences(self) -> Sequence[list[str]]:
         return [self.tokens] if isinstance(self.tokens[0], str) else self.tokens  # type: ignore[list-item,return-value]
 
 
@@ -101,21 +111,33 @@ class FromConllu(Options):
         "parser's probabilities, for models that read them"
     )
 
-    def sentences(self) -> list[str]:
-        return [self.conllu]
+    @cached_property
+    def sentences(self) -> Sequence[ParsedLine]:
+        # without empty lines, of which a comment of twenty characters makes a million
+        lines = list(islice(read_conllu(io.StringIO(self.conllu), empty=False), MAX_SENTENCES + 1))
+        if not 1 <= len(lines) <= MAX_SENTENCES:
+            raise ValueError(f"more than {MAX_SENTENCES} sentences" if lines else "the CoNLL-U has no sentence")
+        for number, line in enumerate(lines):
+            for what, size, most in (
+                ("words", len(line.words), MAX_TOKENS),
+                ("characters", len(text_of(line)), MAX_CHARACTERS),
+                ("characters in a word", max(map(len, line.words), default=0), MAX_CHARACTERS),
+            ):
+                if size > most:
+                    raise ValueError(f"sentence {number} (counted from 0) has {size} {what}, more than {most}")
+        return lines
 
 
 FORMS = ("text", "tokens", "conllu")
 
 
 def _form(body: Any) -> str:
-    """Which of the three a body is meant to be, so that its errors are told of that one only."""
-    given = body if isinstance(body, dict) else {}
-    return next((form for form in FORMS if form in given), "text")
+    """The form of a body, so that only errors of that form are reported."""
+    return next((form for form in FORMS if isinstance(body, dict) and form in body), "text")
 
 
 def _of_a_size(body: Any) -> Any:
-    """A body that cannot have too many errors: its members are counted before any of them is looked at.
+    """Bound the number of members before they are validated.
 
     pydantic looks at every member first, and makes an error of each: half a second for a body of 1 MiB.
     """
@@ -126,7 +148,7 @@ def _of_a_size(body: Any) -> Any:
             most = MAX_TOKENS if name == "tokens" else MAX_SENTENCES
             if not isinstance(value, list):
                 continue
-            for members in (value, *(own for own in value[:most] if isinstance(own, list))):
+            for members in (value, *(member for member in value[:most] if isinstance(member, list))):
                 most = MAX_TOKENS if members is not value else most
                 if len(members) > most:
                     raise ValueError(f"{name[:40]}: at most {most} items, not {len(members)}")
@@ -202,12 +224,12 @@ class Parse(BaseModel):
 
 def _characters(line: ParsedLine) -> list[tuple[int, int]]:
     """Each word's characters in :func:`.parsed_line.text_of` the line: those of its surface token."""
-    found, start = [], 0
+    spans, start = [], 0
     for token in line.tokens:
         end = start + len(token.form)
-        found += [(start, end)] * (token.last + 1 - token.first)
+        spans += [(start, end)] * (token.last + 1 - token.first)
         start = end + token.space_after
-    return found
+    return spans
 
 
 class Alignment(BaseModel):
@@ -296,13 +318,23 @@ class Models(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether requests are taken, and how many sentences wait."""
+    """The state of the server, and the number of waiting translations."""
 
     status: str
     waiting: int
 
 
 class Reason(BaseModel):
-    """Why a request was not answered."""
+    """An error."""
 
     detail: str
+
+
+def explained(errors: Sequence[Any]) -> str:
+    """Validation errors of pydantic in one line."""
+    reasons: dict[str, None] = {}  # in their order, each once
+    for error in errors:
+        place = ".".join(map(str, error["loc"][2:]))  # after "body" and the form of the request
+        message = error["msg"].removeprefix("Value error, ")  # of pydantic, before a message of ours
+        reasons[f"{place}: {message}" if place else message] = None
+    return "; ".join(list(reasons)[:6])[:2000]

@@ -1,8 +1,9 @@
-"""What a server counts, for Prometheus."""
+"""Prometheus metrics of a server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -11,35 +12,23 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Counters of one server, with a registry of their own."""
+    """Metrics of one server, in their own registry."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self._requests = Counter("fairseq_syntax_requests", "answered requests", ["path", "status"], registry=registry)
-        self._seconds = Histogram(
-            "fairseq_syntax_request_seconds", "from request to answer", ["path"], buckets=SECONDS, registry=registry
-        )
-        self._parsed = Histogram(
-            "fairseq_syntax_parse_batch", "sentences parsed together", buckets=SIZES, registry=registry
-        )
-        self._translated = Histogram(
-            "fairseq_syntax_translate_batch",
-            "sentences translated together",
-            ["model"],
-            buckets=SIZES,
-            registry=registry,
-        )
-        self._unparsed = Counter(
-            "fairseq_syntax_unparsed",
-            "sentences translated without the parse that a model reads",
-            registry=registry,
-        )
-        self._waiting = Gauge("fairseq_syntax_waiting", "translations accepted and not yet answered", registry=registry)
-        self._capacity = Gauge("fairseq_syntax_capacity", "translations that may wait", registry=registry)
+        self._registry = CollectorRegistry()
+        of_all: dict[str, Any] = {"namespace": "fairseq_syntax", "registry": self._registry}
+        of_sizes = {"buckets": SIZES, **of_all}
+        ProcessCollector(registry=self._registry)
+        self._requests = Counter("requests", "answered requests", ["path", "status"], **of_all)
+        self._seconds = Histogram("request_seconds", "until the answer", ["path"], buckets=SECONDS, **of_all)
+        self._parsed = Histogram("parse_batch", "sentences parsed together", **of_sizes)
+        self._translated = Histogram("translate_batch", "sentences translated together", ["model"], **of_sizes)
+        self._unparsed = Counter("unparsed", "sentences translated without the parse that a model reads", **of_all)
+        self._waiting = Gauge("waiting", "translations accepted and not yet answered", **of_all)
+        self._capacity = Gauge("capacity", "translations that may wait", **of_all)
 
     def watch(self, waiting: Callable[[], float], capacity: int) -> None:
-        """Show how much waits, of how much that may."""
+        """Set the gauges of waiting translations and of the capacity."""
         self._waiting.set_function(waiting)
         self._capacity.set(capacity)
 
@@ -57,11 +46,11 @@ class Metrics:
         self._unparsed.inc(sentences)
 
     def translated(self, key: tuple[str, str, int, bool], sentences: int) -> None:
-        """Count a batch that was translated; attention that was read is not counted."""
+        """Count a translated batch; requests for attention are not counted."""
         kind, model, *_ = key
         if kind == "search":
             self._translated.labels(model).observe(sentences)
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         return generate_latest(self._registry)

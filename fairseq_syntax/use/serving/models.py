@@ -1,17 +1,18 @@
-"""The models and the parser of a server: loaded once, each used by one thread only."""
+"""Models and parser of a server: loaded once, each used by one thread only."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from fairseq_syntax.corpus.conllu import ParsedLine, Token, text_of
+from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.data.tokens import load_tokens
@@ -19,7 +20,6 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.inference.sentences import Sentence
 from fairseq_syntax.inference.spelling import text_of_tokens
-from fairseq_syntax.use.attention import Reader
 from fairseq_syntax.use.base import BaseTranslator, Translation
 from fairseq_syntax.use.pages.exhibit import exhibit_of_parse, show_model
 from fairseq_syntax.use.pages.page import exhibit_data
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """A model under its name, with a search for each beam that was asked for.
+    """A named model, with a cached search for each beam size.
 
     Args:
         name: of the model in requests and answers
@@ -46,16 +46,9 @@ class ServedModel:
         self._translator, self._models = translator, translator.models
         self._searches: dict[tuple[int, bool], BaseTranslator] = {}
         self.needs = translator.needs
+        self.source_lang, self.target_lang = str(self.task.cfg.source_lang), str(self.task.cfg.target_lang)
         sides = [getattr(model, side, None) for model in self._models[:1] for side in ("encoder", "decoder")]
         self.systems = [name for side in sides for name in getattr(side, "systems", {})]
-
-    @property
-    def source_lang(self) -> str:
-        return str(self.task.cfg.source_lang)
-
-    @property
-    def target_lang(self) -> str:
-        return str(self.task.cfg.target_lang)
 
     @property
     def parsed_with(self) -> Mapping[str, Any] | None:
@@ -67,7 +60,7 @@ class ServedModel:
         return sum(p.numel() for model in self._models for p in model.parameters())
 
     def relations(self) -> list[str]:
-        """The dependency labels that it knows; none where its data have no syntax."""
+        """The model's dependency labels; empty if its data have no syntax."""
         try:
             return sorted(self.task.source_labels["deprel"][1:])
         except (SyntaxDataError, AttributeError, OSError):
@@ -90,21 +83,24 @@ class ServedModel:
         Raises:
             SyntaxDataError: a sentence lacks what the model needs of a parse
         """
-        search = self._searches.get((beam, nested))
-        if search is None:
+        search = self._search(beam, nested)
+        best_first = search.translations(sentences, alignments=alignments, on_step=on_step)
+        return [best if best[0].error is None else SyntaxDataError(best[0].error) for best in best_first]
+
+    def _search(self, beam: int, nested: bool = False) -> BaseTranslator:
+        if (beam, nested) not in self._searches:
             lengths = {"max_len_a": PIECES_A, "max_len_b": PIECES_B}
-            search = self._translator.with_search(beam=beam, nbest=beam, **lengths)
-            self._searches[beam, nested] = search
-        found = search.translations(sentences, alignments=alignments, on_step=on_step)
-        return [best if best[0].error is None else SyntaxDataError(best[0].error) for best in found]
+            self._searches[beam, nested] = self._translator.with_search(beam=beam, nbest=beam, **lengths)
+        return self._searches[beam, nested]
 
     def attention(self, sentence: Sentence, beam: int, on_step: OnStep | None = None) -> dict[str, Any]:
-        """What :func:`.page.exhibit_data` gives for the best translation of a sentence: attention with the parse.
+        """Attention and parse for the best translation of a sentence, as :func:`.page.exhibit_data`.
 
         Raises:
             SyntaxDataError: the sentence is too long for the model, or lacks what it needs of a parse
         """
-        if not self._models:
+        translator = self._search(beam)
+        if not isinstance(translator, Translator):
             raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
         source = self._translator.input()
         tokens = source.encode([sentence])
@@ -112,22 +108,23 @@ class ServedModel:
         # a tag is a piece of no word: then every piece is shown by itself
         parse = None if source.source_tag else source.parses()[0]
         exhibit = exhibit_of_parse(parse, [self.task.source_dictionary[i] for i in tokens[0][0].tolist()])
-        reader = Reader(self._models[0], self.task, beam, PIECES_B, PIECES_A)
-        show_model(exhibit, self.name, reader, dataset, 0, on_step)
+        show_model(exhibit, self.name, translator, dataset, 0, on_step)
         return exhibit_data(exhibit)
 
 
+@dataclass
 class Source:
-    """Turns what was sent into what the models read.
+    """The parser of requests, and what to do if it fails.
 
-    Args:
+    Attributes:
         parser: of raw text and tokens; None: there is none
         neutral: whether a sentence that the parser cannot take is translated without a parse
         timeout: seconds after which that is so of a sentence that is not parsed yet; None: never
     """
 
-    def __init__(self, parser: Parser | None, *, neutral: bool = False, timeout: float | None = None) -> None:
-        self.parser, self.neutral, self.timeout = parser, neutral, timeout
+    parser: Parser | None
+    neutral: bool = False
+    timeout: float | None = None
 
     def parse(self, sentences: Sequence[str | list[str]]) -> list[ParsedLine]:
         """The parses of texts and of lists of tokens.
@@ -140,12 +137,9 @@ class Source:
 
 
 def without_parse(tokens: Sequence[str]) -> ParsedLine:
-    """Tokens that no model needs a parse of: they all hang on the first."""
+    """Tokens without a parse, for models that need none."""
     n = len(tokens)
-    line = ParsedLine(words=list(tokens), heads=[0] * n, deprels=["_"] * n, parsed=False)
-    line.upos, line.xpos, line.sentences = ["_"] * n, ["_"] * n, [(0, n)]
-    line.tokens = [Token(form, True, i, i, i) for i, form in enumerate(tokens)]
-    return line
+    return replace(ParsedLine.of_words(tokens, [0, *[1] * (n - 1)], ["_"] * n), parsed=False)
 
 
 def source_text(sentence: Sentence) -> str:
@@ -161,7 +155,7 @@ def load_models(
     batch_size: int = 32,
     missing_parse: str = "error",
 ) -> list[ServedModel]:
-    """The models of these checkpoints and exported folders, by name.
+    """Load models from checkpoints and exported folders.
 
     Args:
         missing_parse: ``error``, or ``neutral``: text that comes to a model without a parse is translated without one
@@ -186,7 +180,7 @@ def load_models(
 
 
 def examples_of(model: ServedModel, count: int = 3) -> list[str]:
-    """Sentences to try a model on: short ones of its test or validation data, where these are there."""
+    """Example sentences: short ones from the model's test or validation data, if available."""
     task, langs = model.task, (model.source_lang, model.target_lang)
     for split in ("test", "valid"):
         prefix = os.path.join(task.data_dir, f"{split}.{'-'.join(langs)}.{langs[0]}")
@@ -209,7 +203,7 @@ def load_source(
     missing_parse: str = "error",
     parse_timeout: float | None = None,
 ) -> Source:
-    """What parses for these models.
+    """Load the parser for these models.
 
     The parser gives its probabilities where it has any: LDD needs them, and the page shows them.
 
@@ -226,31 +220,35 @@ def load_source(
     """
     readers = [model for model in models if model.needs]
     neutral = missing_parse == "neutral"
-    loaded: Parser | None = None
-    if parser != NO_PARSER and (readers or parser or model_dir is not None):
-        before = [own for model in readers or models if (own := model.parsed_with) is not None]
-        before.sort(key=controls, reverse=True)  # a model that knows control parses alone must not get others unseen
-        if any(other != before[0] for other in before):
-            logger.warning("the training texts of these models were parsed with different options; the first are used")
-        # a parser may have no probabilities, which is no matter where no model reads them
-        tried = (True,) if any("arcs" in model.needs for model in models) else (True, False)
-        for distributions in tried:
-            try:
-                options = options_as_before(
-                    before[0] if before else None,
-                    parser=parser,
-                    lang=lang,
-                    model_dir=model_dir,
-                    distributions=distributions,
-                    source_lang=models[0].source_lang,
-                )
-                loaded = load_parser(options)
-                break
-            except SyntaxDataError as error:
-                if distributions != tried[-1]:
-                    logger.warning("the parser is asked for no probabilities, which no model reads: %s", error)
-                elif neutral:
-                    logger.warning("there is no parser: %s", error)
-                else:
-                    raise
-    return Source(loaded, neutral=neutral, timeout=parse_timeout)
+    nothing = Source(None, neutral, parse_timeout)
+    if parser == NO_PARSER or not (readers or parser or model_dir is not None):
+        return nothing
+    before = [options for model in readers or models if (options := model.parsed_with) is not None]
+    before.sort(key=controls, reverse=True)  # a model that knows control parses alone must not get others unseen
+    if any(other != before[0] for other in before):
+        logger.warning("the training texts of these models were parsed with different options; the first are used")
+
+    def load(distributions: bool) -> Source:
+        options = options_as_before(
+            before[0] if before else None,
+            parser=parser,
+            lang=lang,
+            model_dir=model_dir,
+            distributions=distributions,
+            source_lang=models[0].source_lang,
+        )
+        return Source(load_parser(options), neutral, parse_timeout)
+
+    try:
+        try:
+            return load(distributions=True)
+        except SyntaxDataError as error:  # a parser may have no probabilities: no matter where no model reads them
+            if any("arcs" in model.needs for model in models):
+                raise
+            logger.warning("the parser is asked for no probabilities, which no model reads: %s", error)
+            return load(distributions=False)
+    except SyntaxDataError as error:
+        if not neutral:
+            raise
+        logger.warning("there is no parser: %s", error)
+        return nothing

@@ -1,4 +1,4 @@
-"""The page at ``/``: one file, with what it must know of the models in it; nothing is fetched from elsewhere."""
+"""The self-contained page at ``/``, and the API's page at ``/docs``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +17,8 @@ if TYPE_CHECKING:
     from fairseq_syntax.use.serving.messages import Models
 
 
-@dataclass(frozen=True)
-class Page:
-    """A page and the policy that lets a browser run its own script and no other."""
-
-    html: str
-    policy: str
-
-
-def playground(models: Models, examples: Sequence[str] = ()) -> Page:
-    """The page for these models.
+def playground(models: Models, examples: Sequence[str] = ()) -> tuple[str, str]:
+    """The page for these models, and a content security policy that allows its own script only.
 
     Args:
         examples: sentences to choose from
@@ -43,7 +34,7 @@ def playground(models: Models, examples: Sequence[str] = ()) -> Page:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return Page(page, policy)
+    return page, policy
 
 
 _API = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -56,7 +47,7 @@ h2 { margin-top: 2rem }
 
 
 def api_page(description: Mapping[str, Any]) -> str:
-    """An OpenAPI description to read, which fetches nothing: every path, its examples and answers."""
+    """A self-contained page for an OpenAPI description: paths, examples, responses."""
     info = description["info"]
     parts = [_API, f"<h1>{html.escape(info['title'])} {info['version']}</h1><p>{html.escape(info['description'])}</p>"]
     parts.append(

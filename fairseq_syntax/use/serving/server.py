@@ -1,4 +1,4 @@
-"""The application on a port, until it is told to stop."""
+"""The HTTP server, with graceful shutdown."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import logging
 import os
 import socket
 import threading
-from functools import partial
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.use.serving.guard import ImpatientProtocol
 
 logger = logging.getLogger(__name__)
 
+HEADERS = [  # of every answer
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+]
+
 
 class Server(uvicorn.Server):
-    """uvicorn's, which ends within the grace period whatever runs.
+    """uvicorn's server, which ends within the grace period in any case.
 
     The answers that are outstanding have nine tenths of the period. What is left then is cancelled: searches end at
     their next step. Work without steps, such as a parser's, may go on; then the process ends with it.
@@ -27,20 +31,17 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, grace: float) -> None:
         super().__init__(config)
-        self.grace = grace
-        self._hard_end: threading.Timer | None = None
+        self._hard_end = threading.Timer(grace, _end_now, [grace])
+        self._hard_end.daemon = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._hard_end is None:
-            self._hard_end = threading.Timer(self.grace, _end_now, [self.grace])
-            self._hard_end.daemon = True
+        if not self.should_exit:
             self._hard_end.start()
         super().handle_exit(sig, frame)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         super().run(sockets)
-        if self._hard_end is not None:
-            self._hard_end.cancel()
+        self._hard_end.cancel()
 
 
 def _end_now(grace: float) -> None:
@@ -48,14 +49,11 @@ def _end_now(grace: float) -> None:
     os._exit(1)
 
 
-def prepared(
-    app: FastAPI, host: str, port: int, *, request_seconds: float = 15.0, grace: float = 30.0
-) -> tuple[Server, socket.socket]:
-    """A server that is not yet running, and the socket that it is to be given, where clients can already knock.
+def prepared(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> tuple[Server, socket.socket]:
+    """A server that is not running yet, and its listening socket, where clients can connect already.
 
     Args:
         host, port: where to listen; port 0 takes any that is free
-        request_seconds: after which a connection is closed whose request has not arrived whole
         grace: seconds that it may take to stop
 
     Raises:
@@ -65,18 +63,20 @@ def prepared(
         app,
         host=host,
         port=port,
-        http=partial(ImpatientProtocol, seconds=request_seconds),  # type: ignore[arg-type]
+        http="h11",  # which bounds the size of a request's head
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
+        headers=HEADERS,
         timeout_graceful_shutdown=0.9 * grace,  # type: ignore[arg-type]  # passed to asyncio, which takes fractions
     )
     try:
         listening = config.bind_socket()
         listening.listen(config.backlog)
     except (SystemExit, OSError, OverflowError) as error:  # uvicorn says why, and exits
-        raise SyntaxDataError(f"cannot listen on {host}:{port}", hint="choose another --port") from error
+        message = f"cannot listen on {host}:{port}"
+        raise SyntaxDataError(message, option="--port", hint="choose another") from error
     return Server(config, grace), listening
 
 

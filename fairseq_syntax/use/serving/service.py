@@ -1,24 +1,20 @@
-"""From a request's sentences to their translations, by way of threads: one that parses, and one for each model."""
+"""Parsing and translation of requests, in one thread for the parser and one for each model."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
-from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
+from fastapi import HTTPException
+
+from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
 from fairseq_syntax.use.serving.batching import Stage
 from fairseq_syntax.use.serving.messages import (
-    MAX_CHARACTERS,
-    MAX_SENTENCES,
-    MAX_TOKENS,
     Alignment,
     FromConllu,
     FromText,
@@ -32,18 +28,6 @@ from fairseq_syntax.use.serving.models import ServedModel, Source, source_text, 
 from fairseq_syntax.use.translator import Translation
 
 logger = logging.getLogger(__name__)
-
-
-class FullError(Exception):
-    """More is waiting than may; later it will be less."""
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """Whose an item of a stage is, and how long it is worth working on."""
-
-    request: object
-    deadline: float
 
 
 class Service:
@@ -105,42 +89,31 @@ class Service:
             stage.close(seconds)
 
     def waiting(self) -> int:
-        """What nobody works on yet, of what was accepted."""
+        """The number of accepted items still in the queues."""
         return self._parsing.waiting() + sum(stage.waiting() for stage in self._translating.values())
 
     async def translate(
         self, request: FromText | FromTokens | FromConllu, deadline: float = float("inf")
     ) -> TranslateAnswer:
-        """Answer a request. When it is cancelled, what waits for it is dropped, and its searches end.
+        """Answer a request. Cancelling it removes its work from the queues and ends its searches.
 
         Args:
             deadline: in seconds of ``time.monotonic``; after it, as if it were cancelled
 
         Raises:
             SyntaxDataError: a sentence that cannot be parsed or translated, or an unknown model
-            FullError: too much waits
+            HTTPException: 503: too much waits
         """
         models = self._named(request.model)
-        sentences = _sentences(request)
+        sentences = request.sentences
         with self._accept(len(sentences) * len(models)):
-            turn = _Turn(object(), deadline)  # a request of pydantic's has no hash
+            turn = {"request": object(), "deadline": deadline}  # a request of pydantic's has no hash
             parsed = await _all([self._parse(sentence, models, turn) for sentence in sentences])
             beam = max(request.beam, request.nbest)
             work = [("search", model, beam, request.alignments) for model in models]
             if request.attention:
                 work.append(("attention", models[0], beam, False))
-            found = await _all(
-                [
-                    asyncio.wrap_future(
-                        self._translating[key[1]].submit(
-                            sentence, key=key, weight=beam * _length(sentence), **vars(turn)
-                        )
-                    )
-                    for key in work
-                    for sentence in parsed
-                ]
-            )
-        rows = [found[i : i + len(parsed)] for i in range(0, len(found), len(parsed))]
+            rows = await _all([self._work(key, beam, parsed, turn) for key in work])
         return TranslateAnswer(
             translations=[
                 hypothesis
@@ -154,13 +127,22 @@ class Service:
             without_parse=self._without_parse(parsed, models),
         )
 
+    async def _work(
+        self, key: tuple[str, str, int, bool], beam: int, sentences: Sequence[str | ParsedLine], turn: dict[str, Any]
+    ) -> list[Any]:
+        """Submit sentences to a model's thread."""
+        submit = self._translating[key[1]].submit
+        return await _all(
+            [asyncio.wrap_future(submit(s, key=key, weight=beam * _length(s), **turn)) for s in sentences]
+        )
+
     def _without_parse(self, parsed: Sequence[str | ParsedLine], models: list[str]) -> list[int]:
-        """The sentences that a model would have read the parse of, and had none."""
+        """Numbers of the sentences that were translated without the parse that a model reads."""
         if not any(self.models[name].needs for name in models):
             return []
-        found = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
-        self.metrics.unparsed(len(found))
-        return found
+        numbers = [number for number, sentence in enumerate(parsed) if isinstance(sentence, str)]
+        self.metrics.unparsed(len(numbers))
+        return numbers
 
     def _named(self, names: str | list[str] | None) -> list[str]:
         wanted = [self.default] if names is None else [names] if isinstance(names, str) else list(dict.fromkeys(names))
@@ -176,20 +158,23 @@ class Service:
                 f"{amount} translations at once, more than the {self.capacity} that may wait; send fewer sentences"
             )
         if self.accepted + amount > self.capacity:
-            raise FullError(f"{self.accepted} translations are waiting; try again later")
+            reason = f"{self.accepted} translations are waiting; try again later"
+            raise HTTPException(503, reason, {"retry-after": "1"})
         self.accepted += amount
         try:
             yield
         finally:
             self.accepted -= amount
 
-    async def _parse(self, sentence: str | list[str] | ParsedLine, models: list[str], turn: _Turn) -> str | ParsedLine:
-        """The parse of a sentence; where nothing parses, the sentence as the models take it."""
+    async def _parse(
+        self, sentence: str | list[str] | ParsedLine, models: list[str], turn: dict[str, Any]
+    ) -> str | ParsedLine:
+        """Parse a sentence; without a parser, return it in a form that the models take."""
         if isinstance(sentence, ParsedLine):
             return sentence
         text = sentence if isinstance(sentence, str) else " ".join(sentence)
         if self.source.parser is not None:
-            parsing = asyncio.wrap_future(self._parsing.submit(sentence, weight=_length(sentence), **vars(turn)))
+            parsing = asyncio.wrap_future(self._parsing.submit(sentence, weight=_length(sentence), **turn))
             try:
                 return await asyncio.wait_for(parsing, self.source.timeout if self.source.neutral else None)
             except Exception as error:  # whatever a parser may fail by; TimeoutError among them
@@ -206,19 +191,19 @@ class Service:
             )
         return sentence if isinstance(sentence, str) else without_parse(sentence)
 
-    def _answered(self, parsed: Sequence[str | ParsedLine], given: Sequence[Any]) -> list[Parse | None]:
-        """The parses as they are answered; None where nobody parsed."""
-        own = [
+    def _answered(self, parsed: Sequence[str | ParsedLine], sent: Sequence[Any]) -> list[Parse | None]:
+        """The parses in the form of the response; None if there is none."""
+        parses = [
             None if isinstance(line, str) or (self.source.parser is None and not isinstance(was, ParsedLine)) else line
-            for line, was in zip(parsed, given)
+            for line, was in zip(parsed, sent)
         ]
-        numbered = any(line is not None and len(line.sentences) > 1 for line in own)
-        return [None if line is None else Parse.of(line, number, numbered=numbered) for number, line in enumerate(own)]
+        numbered = any(line is not None and len(line.sentences) > 1 for line in parses)
+        return [None if p is None else Parse.of(p, number, numbered=numbered) for number, p in enumerate(parses)]
 
     def _translate(
         self, key: tuple[str, str, int, bool], sentences: list[str | ParsedLine], on_step: OnStep, nested: bool
     ) -> Sequence[Any]:
-        """In the model's thread: translations, or attention."""
+        """Translate or read attention; runs in the model's thread."""
         kind, name, beam, alignments = key
         model = self.models[name]
         if kind == "attention":
@@ -227,7 +212,7 @@ class Service:
 
 
 async def _all(coroutines: list[Any]) -> list[Any]:
-    """The results of all; where one fails or all are cancelled, the others are cancelled too."""
+    """Gather results; if one fails or the call is cancelled, the others are cancelled too."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)
@@ -242,48 +227,9 @@ def _length(sentence: str | list[str] | ParsedLine) -> int:
     return len(sentence.split()) if isinstance(sentence, str) else len(sentence)
 
 
-def _sentences(request: FromText | FromTokens | FromConllu) -> list[str | list[str]] | list[ParsedLine]:
-    """The sentences of a request.
-
-    Raises:
-        SyntaxDataError: CoNLL-U that is wrong or too much of it, or a sentence without words
-    """
-    if not isinstance(request, FromConllu):
-        given = request.sentences()
-        for number, sentence in enumerate(given):
-            if not sentence:
-                raise SyntaxDataError(f"sentence {number} (counted from 0) has no words")
-        return given  # type: ignore[return-value]
-    # without empty lines, of which a comment of twenty characters makes a million
-    lines = list(islice(read_conllu(io.StringIO(request.conllu), empty=False), MAX_SENTENCES + 1))
-    if not lines:
-        raise SyntaxDataError("the CoNLL-U has no sentence")
-    if len(lines) > MAX_SENTENCES:
-        raise SyntaxDataError(f"more than {MAX_SENTENCES} sentences")
-    for number, line in enumerate(lines):
-        for what, size, most in (
-            ("words", len(line.words), MAX_TOKENS),
-            ("characters", len(text_of(line)), MAX_CHARACTERS),
-            ("characters in a word", max(map(len, line.words), default=0), MAX_CHARACTERS),
-        ):
-            if size > most:
-                raise SyntaxDataError(f"sentence {number} (counted from 0) has {size} {what}, more than {most}")
-    if request.attention and len(lines) > 1:
-        raise SyntaxDataError("attention is answered for one sentence and one model at a time")
-    return lines
-
-
 def _hypotheses(translations: Sequence[Translation], number: int, model: str) -> Iterator[Hypothesis]:
     for rank, translation in enumerate(translations):
-        found = translation.alignment
-        alignment = None
-        if found is not None:
-            alignment = Alignment(
-                source_words=found.source_words,
-                target_words=found.target_words,
-                links=found.links,
-                pharaoh=found.pharaoh(),
-            )
+        words = translation.alignment
         yield Hypothesis(
             sentence=number,
             model=model,
@@ -292,5 +238,5 @@ def _hypotheses(translations: Sequence[Translation], number: int, model: str) ->
             score=translation.score,
             pieces=translation.pieces,
             cut=translation.cut,
-            alignment=alignment,
+            alignment=None if words is None else Alignment(**words.as_json(), pharaoh=words.pharaoh()),
         )
