@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import Any
 
 import torch
 from fairseq import options, tasks
@@ -14,7 +15,7 @@ from fairseq.data import Dictionary
 
 from bench.harness import temporary_folder
 from fairseq_syntax.corpus.store.schema import StoredSentence, store_path
-from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
+from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 
@@ -53,13 +54,16 @@ def corpus(
             path = store_path(directory, split, "en", "de", lang)
             prefix = path.removesuffix(".syntax.arrow")
             builder = indexed_dataset.make_builder(prefix + ".bin", "mmap", vocabulary)
-            with SyntaxStoreWriter(path, with_arcs=True, chunk=-(-count // chunks)) as writer:
+
+            def random_sentences(count: int = count, builder: Any = builder) -> Iterator[StoredSentence]:
                 for _ in range(count):
                     sentence = random_sentence(rng, max(1, round(rng.gauss(words, words / 4))), arcs_per_word)
                     tokens = [rng.randrange(4, len(dictionary)) for _ in range(sum(sentence.pieces))]
                     builder.add_item(torch.IntTensor([*tokens, dictionary.eos()]))
-                    writer.add(sentence)
-                writer.update_metadata({"labels": labels.labels, "mass": 0.0})
+                    yield sentence
+
+            metadata = {"labels": labels.labels, "mass": 0.0}
+            write_sentences(path, random_sentences(), metadata, with_arcs=True, chunk=-(-count // chunks))
             builder.finalize(prefix + ".idx")
     return directory
 

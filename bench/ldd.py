@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from bench.harness import compare, device, measure, record
 from bench.pascal import train_epoch
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
+from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.data.batch import PackedSyntax, SyntaxBatch, pack
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.model.attention import SyntaxSelfAttention
@@ -234,13 +235,8 @@ def sizes() -> None:
     size = {}
     for with_arcs in (False, True):
         path = os.path.join(corpus.corpus(), f"arcs-{with_arcs}.syntax.arrow")
-        with SyntaxStoreWriter(path, with_arcs=with_arcs) as writer:
-            for sentence in sentences:
-                arcs = sentence.arcs
-                sentence.arcs = arcs if with_arcs else None
-                writer.add(sentence)
-                sentence.arcs = arcs
-            writer.update_metadata({"labels": {}})
+        stored = sentences if with_arcs else [replace(sentence, arcs=None) for sentence in sentences]
+        write_sentences(path, stored, {"labels": {}}, with_arcs=with_arcs)
         size[with_arcs] = os.path.getsize(path)
     arcs = SyntaxStore(path).metadata["arcs"]
     per_arc = (size[True] - size[False]) / arcs

@@ -64,16 +64,14 @@ def store_size() -> None:
     """Bytes of a store without arcs over its tokens."""
     import random
 
-    from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
+    from fairseq_syntax.corpus.store.writer import write_sentences
 
     path = os.path.join(corpus.corpus(), "no-arcs.syntax.arrow")
     rng = random.Random(1)
-    with SyntaxStoreWriter(path, with_arcs=False) as writer:
-        for _ in range(4000):
-            sentence = corpus.random_sentence(rng, 13)
-            sentence.arcs = None
-            writer.add(sentence)
-        writer.update_metadata({"labels": {}})
+    sentences = [corpus.random_sentence(rng, 13) for _ in range(4000)]
+    for sentence in sentences:
+        sentence.arcs = None
+    write_sentences(path, sentences, {"labels": {}}, with_arcs=False)
     store = SyntaxStore(path)
     record("store/bytes_per_token", [os.path.getsize(path) / store.metadata["pieces"]], unit="bytes per source piece")
 

@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 from bench.corpus import LABELS, random_sentence  # noqa: E402
 from fairseq_syntax.corpus.store.flat import FlatSyntax  # noqa: E402
 from fairseq_syntax.corpus.store.reader import SyntaxStore  # noqa: E402
-from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter  # noqa: E402
+from fairseq_syntax.corpus.store.writer import write_sentences  # noqa: E402
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
 from fairseq_syntax.runtime.manifest import COMPARED  # noqa: E402
 
@@ -93,12 +93,11 @@ def damage_stores(count: int, seed: int, folder: Path) -> dict[str, Counter[str]
         if number % 500 == 0:  # another store now and then: with arcs or without, of one chunk or several
             with_arcs = number % 1000 == 0
             path = folder / "whole.arrow"
-            with SyntaxStoreWriter(path, with_arcs=with_arcs, chunk=rng.choice((16, 64))) as writer:
-                for _ in range(40):
-                    sentence = random_sentence(rng, rng.randint(1, 20))
-                    sentence.arcs = sentence.arcs if with_arcs else None
-                    writer.add(sentence)
-                writer.update_metadata({"labels": {"deprel": ["<unk>", *LABELS]}, "mass": 0.5})
+            sentences = [random_sentence(rng, rng.randint(1, 20)) for _ in range(40)]
+            for sentence in sentences:
+                sentence.arcs = sentence.arcs if with_arcs else None
+            metadata = {"labels": {"deprel": ["<unk>", *LABELS]}, "mass": 0.5}
+            write_sentences(path, sentences, metadata, with_arcs=with_arcs, chunk=rng.choice((16, 64)))
             whole, ids, raw = SyntaxStore(path), np.arange(40), path.read_bytes()
         copy = folder / "damaged.arrow"
 

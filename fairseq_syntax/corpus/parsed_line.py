@@ -5,10 +5,9 @@ from __future__ import annotations
 import html
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from fairseq_syntax.corpus.tree_drawing import draw_tree
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -104,6 +103,8 @@ class ParsedLine:
 
     def _repr_html_(self) -> str:
         """The trees of the line, a word a row, as a notebook shows them."""
+        from fairseq_syntax.corpus.tree_drawing import draw_tree
+
         rows = [f"{word}  {label}" for word, label in zip(self.words, self.deprels)]
         return f"<pre>{html.escape(draw_tree(rows, self.heads))}</pre>"
 
@@ -122,40 +123,29 @@ def is_tree(heads: Sequence[int], *, one_root: bool = True) -> bool:
     return (roots == 1 if one_root else roots >= 1) and cycle_through(heads) is None
 
 
-def cycle_through(heads: Sequence[int]) -> int | None:
-    """A word from which the walk upwards comes back to itself; None: there is no cycle.
+def words_on_cycles(heads: Sequence[int]) -> set[int]:
+    """The words from which the walk upwards comes back to them; none, if all words are below a root.
 
     Args:
         heads: 0-based; a root is its own head
     """
-    # Nearly all are trees, which is seen in a few steps; the walks below say where a cycle is.
     ancestors = list(heads)  # the parents, then those two, four, eight … steps up
     for _ in range(len(heads).bit_length()):
         further = [ancestors[ancestor] for ancestor in ancestors]
         if further == ancestors:
             break
         ancestors = further
-    if all(heads[ancestor] == ancestor for ancestor in ancestors):
-        return None
-    seen = [0] * len(heads)  # -1: leads to a root; k: seen on the k-th walk
-    for walk in range(len(heads)):
-        word = walk
-        while seen[word] == 0:
-            seen[word] = walk + 1
-            if heads[word] == word:
-                break
-            word = heads[word]
-        if seen[word] == walk + 1 and heads[word] != word:
-            return word
-        word = walk
-        while seen[word] == walk + 1:
-            seen[word] = -1
-            word = heads[word]
-    return None
+    # So many steps lead to a root or onto a cycle, and the words of a cycle to one another.
+    return {ancestor for ancestor in ancestors if heads[ancestor] != ancestor}
+
+
+def cycle_through(heads: Sequence[int]) -> int | None:
+    """The first word on a cycle; None: there is none."""
+    return min(words_on_cycles(heads), default=None)
 
 
 def check_parse(line: ParsedLine) -> ParsedLine:
-    """The line, made sure to be what a CoNLL-U file could hold.
+    """Validates a parse: it must be one that a CoNLL-U file could hold. Returns it.
 
     Raises:
         SyntaxDataError: lists of other lengths, heads that are no trees, or arcs that leave their sentence
@@ -200,7 +190,7 @@ def is_parse_of(line: ParsedLine, text: str) -> bool:
 
 
 def take_spaces(line: ParsedLine, *texts: str) -> int:
-    """Gives the tokens of a parse the spaces of the text that it is of; returns which of ``texts`` that is.
+    """Copies the spacing of a text to its parse; returns the index of that text in ``texts``.
 
     A parse may not know of them: not all parsers write ``SpaceAfter=No``.
 
@@ -233,7 +223,7 @@ def _without_escapes(text: str) -> str:
 
 
 def why_other(line: ParsedLine, *texts: str) -> str:
-    """What to do about a parse that is of none of some texts, for the hint of an error."""
+    """Hint for the error of a parse that matches none of some texts."""
     said = unicodedata.normalize("NFC", "".join(text_of(line).split()))
     if any(unicodedata.normalize("NFC", "".join(text.split())) == said for text in texts):
         return "they differ in Unicode normalization (NFC or NFD): normalize one of them"
@@ -243,22 +233,14 @@ def why_other(line: ParsedLine, *texts: str) -> str:
 
 
 def append(line: ParsedLine, other: ParsedLine) -> None:
-    """Puts the sentences of ``other`` after those of ``line``."""
+    """Appends the sentences of ``other`` to ``line``."""
     offset = len(line.words)
     for name in ("words", "deprels", "upos", "xpos"):
         getattr(line, name).extend(getattr(other, name))
     line.heads.extend(head + offset for head in other.heads)
     for token in other.tokens:
-        line.tokens.append(
-            Token(
-                token.form,
-                token.space_after,
-                token.first + offset,
-                token.last + offset,
-                token.word + offset,
-                token.pieces,
-            )
-        )
+        first, last, word = (place + offset for place in (token.first, token.last, token.word))
+        line.tokens.append(replace(token, first=first, last=last, word=word))
     line.sentences.extend((start + offset, end + offset) for start, end in other.sentences)
     if other.arcs is not None:
         line.arcs = [] if line.arcs is None else line.arcs

@@ -1,24 +1,20 @@
-"""Dependency trees drawn as text: one word a row, in the order of the sentence, its dependents bound by lines."""
+"""Text drawings of dependency trees: one word a row, in sentence order, joined to its dependents by lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fairseq_syntax.corpus.parsed_line import cycle_through
+
 
 def depths(heads: Sequence[int]) -> list[int]:
-    """How many arcs each word is below its root (a root is its own head, at depth 0).
-
-    Raises:
-        ValueError: the heads form a cycle
-    """
+    """How many arcs each word of some trees is below its root, which is its own head."""
     depth = [0 if head == i else -1 for i, head in enumerate(heads)]  # -1: not known yet
     for start in range(len(heads)):
         path = []
         word = start
         while depth[word] < 0:
             path.append(word)
-            if len(path) > len(heads):
-                raise ValueError(f"the heads form a cycle through word {start}")
             word = heads[word]
         for step, below in enumerate(reversed(path), 1):
             depth[below] = depth[word] + step
@@ -34,17 +30,8 @@ def without_cycles(heads: Sequence[int]) -> list[int]:
         heads: 0-based head of each word; a root is its own head
     """
     trees = list(heads)
-    seen = [-1] * len(heads)  # by the walk that began at which word
-    for start in range(len(heads)):
-        word = start
-        while seen[word] < 0:
-            seen[word] = start
-            word = trees[word]
-        if seen[word] == start and trees[word] != word:  # back on its own way
-            cycle = [word]
-            while trees[cycle[-1]] != word:
-                cycle.append(trees[cycle[-1]])
-            trees[min(cycle)] = min(cycle)
+    while (first := cycle_through(trees)) is not None:
+        trees[first] = first
     return trees
 
 

@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 from random_parses import numbers
 
 from fairseq_syntax.corpus.store import schema
+from fairseq_syntax.corpus.store.chunk import pack
 from fairseq_syntax.corpus.store.flat import ARC_FIELDS, WORD_FIELDS
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
-from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
+from fairseq_syntax.corpus.store.writer import write_sentences, write_store
 from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory
@@ -54,10 +55,7 @@ def sentence(rng: random.Random, arcs: bool, max_words: int = 6) -> StoredSenten
 
 
 def write(path, sentences, with_arcs=False, chunk=schema.SENTENCES_PER_CHUNK, **metadata):
-    with SyntaxStoreWriter(path, with_arcs=with_arcs, chunk=chunk) as writer:
-        writer.update_metadata({"labels": LABELS, **metadata})
-        for s in sentences:
-            writer.add(s)
+    write_sentences(path, sentences, {"labels": LABELS, **metadata}, with_arcs=with_arcs, chunk=chunk)
     return SyntaxStore(path)
 
 
@@ -335,9 +333,13 @@ def test_an_error_while_writing_leaves_the_old_store(tmp_path):
     path = tmp_path / "a.arrow"
     write(path, [sentence(random.Random(0), False)])
     before = path.read_bytes()
-    with pytest.raises(KeyError), SyntaxStoreWriter(path, with_arcs=False) as writer:
-        writer.add(sentence(random.Random(1), False))
+
+    def fail():
+        yield sentence(random.Random(1), False)
         raise KeyError
+
+    with pytest.raises(KeyError):
+        write(path, fail())
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.arrow"]
 
@@ -393,13 +395,16 @@ def test_two_at_once(tmp_path):
     """Two commands that write the same store do not write the same temporary file: the later one stands."""
     one, other = ([sentence(random.Random(i), False) for i in range(n)] for n in (3, 4))
     path = tmp_path / "a.arrow"
-    with SyntaxStoreWriter(path, with_arcs=False) as first:
-        with SyntaxStoreWriter(path, with_arcs=False) as second:
-            for a, b in zip(one, other):
-                first.add(a)
-                second.add(b)
-            second.add(other[3])
-        assert len(SyntaxStore(path)) == 4
+
+    def interrupted():
+        """The batches of one; before the last time that they are gone through, the other store is written."""
+        batches.append(pack(one, with_arcs=False))
+        if len(batches) == 2:
+            assert len(write(path, other)) == 4
+        return iter(batches[:1])
+
+    batches = []
+    write_store(path, interrupted, {"labels": LABELS}, with_arcs=False, chunk=10)
     check(SyntaxStore(path).fetch(np.arange(3)), one, range(3), False)
     assert os.listdir(tmp_path) == ["a.arrow"]
 
@@ -411,20 +416,24 @@ def test_killed_while_writing(tmp_path):
     program = """
         import sys, time
         from fairseq_syntax.corpus.store.schema import StoredSentence
-        from fairseq_syntax.corpus.store.writer import SyntaxStoreWriter
-        with SyntaxStoreWriter(sys.argv[1], with_arcs=False, chunk=10) as writer:
-            for i in range(105):
-                writer.add(StoredSentence([1], [0], [0], [0], [0]))
-            print("writing", flush=True)
-            time.sleep(600)
+        from fairseq_syntax.corpus.store.chunk import pack
+        from fairseq_syntax.corpus.store.writer import write_store
+        def batches(times=[]):
+            yield pack([StoredSentence([1], [0], [0], [0], [0])] * 10, with_arcs=False)
+            times.append(1)
+            if len(times) == 2:
+                print("writing", flush=True)
+                time.sleep(600)
+        write_store(sys.argv[1], batches, {"labels": {}}, with_arcs=False, chunk=10)
     """
     command = [sys.executable, "-c", textwrap.dedent(program), str(path)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert writer.stdout.readline() == "writing\n"
     writer.kill()
     writer.wait()
-    assert list(tmp_path.iterdir()) == []
+    assert not path.exists()
     assert len(write(path, [sentence(random.Random(0), False)])) == 1
+    assert os.listdir(tmp_path) == ["a.arrow"]
 
 
 def test_killed_between_the_copy_and_the_name(tmp_path, monkeypatch):

@@ -1,13 +1,11 @@
-"""Writing a store in constant memory. Nothing under the final name is ever incomplete."""
+"""Atomic writing of a store: nothing under the final name is ever incomplete."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -69,70 +67,28 @@ def write_store(
             writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=final))
 
 
-class SyntaxStoreWriter:
-    """Writes a store sentence by sentence; use it as a context manager.
-
-    The file appears under its name when the ``with`` block ends without an error. Until then there is only a temporary
-    file without a name.
+def write_sentences(
+    path: str | os.PathLike[str],
+    sentences: Iterable[StoredSentence],
+    metadata: Mapping[str, Any],
+    *,
+    with_arcs: bool,
+    chunk: int = layout.SENTENCES_PER_CHUNK,
+) -> None:
+    """Writes a store of sentences, whose record batches are held in memory: 8 bytes a word and an arc.
 
     Args:
-        path: the final name
+        metadata: as of :func:`write_store`
         with_arcs: whether every sentence brings its distribution
         chunk: sentences per record batch
+
+    Raises:
+        SyntaxDataError: a number that the format does not hold, arcs missing where they are stored, or the file cannot
+            be written
     """
-
-    def __init__(
-        self, path: str | os.PathLike[str], *, with_arcs: bool, chunk: int = layout.SENTENCES_PER_CHUNK
-    ) -> None:
-        self.path = os.fspath(path)
-        self.with_arcs = with_arcs
-        self.metadata: dict[str, object] = {"labels": {}}
-        self._chunk = chunk
-        self._waiting: list[StoredSentence] = []
-        self._sentences = 0
-
-    def __enter__(self) -> SyntaxStoreWriter:
-        with as_data_error(self.path):
-            self._spool = tempfile.TemporaryFile(dir=os.path.dirname(self.path) or ".")
-            self._writer = pa.ipc.new_stream(pa.PythonFile(self._spool, "w"), layout.schema(self.with_arcs))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        try:
-            if kind is None:
-                self._flush()
-                with as_data_error(self.path):
-                    self._writer.close()
-                    self._spool.flush()
-                write_store(self.path, self._batches, self.metadata, with_arcs=self.with_arcs, chunk=self._chunk)
-        finally:
-            with suppress(OSError):  # what a full disk did not take, and nobody needs any more
-                self._spool.close()
-
-    def update_metadata(self, values: Mapping[str, object]) -> None:
-        """Add what :attr:`SyntaxStore.metadata` is to say (JSON values); may be called until the block ends."""
-        self.metadata.update(values)
-
-    def add(self, sentence: StoredSentence) -> None:
-        """Append the next sentence.
-
-        Raises:
-            SyntaxDataError: a number that the format does not hold, or arcs missing where they are stored; it may be
-                raised for an earlier sentence
-        """
-        self._waiting.append(sentence)
-        if len(self._waiting) >= self._chunk:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            with errors_in(self.path):
-                batch = pack(self._waiting, with_arcs=self.with_arcs, first=self._sentences)
-            self._sentences += len(self._waiting)
-            self._waiting = []
-            with as_data_error(self.path):
-                self._writer.write_batch(batch)
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        self._spool.seek(0)
-        yield from pa.ipc.open_stream(pa.PythonFile(self._spool, "r"))
+    rest = iter(sentences)
+    batches: list[pa.RecordBatch] = []
+    with errors_in(path):
+        while waiting := list(islice(rest, chunk)):
+            batches.append(pack(waiting, with_arcs=with_arcs, first=chunk * len(batches)))
+    write_store(path, lambda: iter(batches), metadata, with_arcs=with_arcs, chunk=chunk)
