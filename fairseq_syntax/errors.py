@@ -35,7 +35,8 @@ class SyntaxDataError(ValueError):
     ) -> None:
         self.message, self.path, self.line = message, path, line
         self.option, self.hint = option, hint
-        where = "" if path is None else f"{os.fspath(path)}: " if line is None else f"{os.fspath(path)}:{line}: "
+        at = "" if line is None else f"line {line}: " if path is None else f":{line}: "
+        where = at if path is None else os.fspath(path) + (at or ": ")
         where += "" if option is None else f"{option}: "
         super().__init__(f"{where}{message}" + (f" ({hint})" if hint else ""))
 

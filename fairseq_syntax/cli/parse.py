@@ -132,7 +132,7 @@ def main(args: argparse.Namespace) -> int:
     import sys
 
     from fairseq_syntax.corpus.parsing.conllu_file import pass_on
-    from fairseq_syntax.corpus.parsing.jobs import Job, Plan, carry_out, merge
+    from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import check_apart
 
@@ -166,7 +166,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"loading the parser {options.parser} …", file=sys.stderr, flush=True)  # which may take long
     with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
         plan = Plan.of(job)
-        parsed = carry_out(plan, None if isinstance(workers, int) else workers)
+        parsed = parse_corpus(plan, None if isinstance(workers, int) else workers)
     if parsed is None:
         then = "the same command with --merge in place of --shard, when all shards are parsed"
         finished(args.output, f"shard {args.shard[0]} of {args.shard[1]} is parsed", then)

@@ -1,4 +1,4 @@
-"""Downloads: resumed, checked, unpacked; and the files of a corpus by their names."""
+"""Downloads (resumed, verified, unpacked), and finding the files of a corpus by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, file_digest, locked, make_folder
+from fairseq_syntax.runtime.files import as_data_error, file_digest, make_folder
+from fairseq_syntax.runtime.locks import locked
 
 
 class DamagedArchive(SyntaxDataError):

@@ -208,12 +208,8 @@ class _StorePart:
         gc.disable()  # a part makes millions of objects and no cycles
         try:
             for _, line in _pair(texts, part, self.tokens, self.parse, self.segmenter):
-                try:
+                with errors_in(self.parse, line.file_line):
                     sentence = to_stored(line, labels)
-                except SyntaxDataError as error:
-                    raise SyntaxDataError(
-                        error.message, path=self.parse, line=line.file_line, hint=error.hint
-                    ) from None
                 if not line.words:
                     sentence.arcs = [] if self.with_arcs else None
                 elif self.with_arcs != (sentence.arcs is not None):

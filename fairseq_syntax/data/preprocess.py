@@ -21,15 +21,9 @@ from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentat
 from fairseq_syntax.data.directory import language_files, split_files
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import (
-    as_data_error,
-    atomic_open,
-    locked,
-    make_folder,
-    read_lines,
-    remove_folder,
-)
+from fairseq_syntax.runtime.files import as_data_error, atomic_open, make_folder, read_lines, remove_folder
 from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.manifest import note_files
 from fairseq_syntax.runtime.workers import Workers
 

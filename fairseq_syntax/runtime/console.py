@@ -1,4 +1,4 @@
-"""What a command says on a terminal: a progress bar while it works, and at the end what was written where.
+"""Terminal output: progress bars, counted warnings, and the last lines of a command.
 
 The bars are tqdm's, all with the rate and the remaining time. They go to stderr, only where that is a terminal, and
 only once a second has passed; nothing of them stays. The last lines of a command go to stdout. And what a command does
@@ -28,7 +28,6 @@ def progress(
     total: int | None = None,
     unit: str = "lines",
     of: str = "",
-    done: int = 0,
     quiet: bool = False,
 ) -> tqdm[Any]:
     """A progress bar, to be iterated over, or to be updated in a ``with`` block.
@@ -39,7 +38,6 @@ def progress(
             and no remaining time.
         unit: what is counted, in the plural
         of: what is being done or made, before the bar
-        done: how many were done by an earlier run
         quiet: show nothing
     """
     from tqdm import tqdm
@@ -49,7 +47,6 @@ def progress(
         total=total,
         unit=f" {unit}",
         desc=of or None,
-        initial=done,
         delay=DELAY,
         leave=False,
         dynamic_ncols=True,
@@ -62,7 +59,7 @@ _of_the_part: ContextVar[Callable[[float], None] | None] = ContextVar("of_the_pa
 
 
 def partly_done(share: float) -> None:
-    """Moves the bar of whoever waits for this work in this process, where there is one.
+    """Reports progress within a task to the bar of this process, if there is one.
 
     Args:
         share: of the work, from 0 to 1, that is done

@@ -1,4 +1,4 @@
-"""Whether PyTorch has a device."""
+"""Availability of PyTorch devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's fault on one line: at the end of ``fairseq-syntax`` and of fairseq's own commands.
+"""User errors on one line, in ``fairseq-syntax`` and in fairseq's own commands.
 
 Whoever wants the traceback sets ``FAIRSEQ_SYNTAX_TRACEBACK=1``.
 """
@@ -26,7 +26,7 @@ _HINTS = {
 
 
 def fault(error: BaseException) -> str | None:
-    """What to tell the user of an error; None where it is a defect of a program, which its traceback shows.
+    """Message for a user's error; None for a defect of a program, which its traceback shows.
 
     A user's fault is a SyntaxDataError, also of another process that sent its text, an OSError (a full disk, a file
     that is not there), or what fairseq's commands say of their options.
@@ -73,13 +73,13 @@ def report(command: str, error: BaseException) -> int | None:
 
 
 def discard_output() -> None:
-    """Let what could not be written to the standard output be forgotten: Python would complain of it at the end."""
+    """Discards unwritten standard output, of which Python would complain at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write_utf8() -> None:
-    """Let the standard output be UTF-8, as all files are, whatever the locale: an error would come after the work."""
+    """Sets standard output and error to UTF-8, whatever the locale: an encoding error would come after the work."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None and (stream.encoding or "").lower().replace("-", "") != "utf8":
@@ -87,7 +87,7 @@ def write_utf8() -> None:
 
 
 def report_in_fairseq() -> None:
-    """Let fairseq's commands end as this package's do: with one line, 130 after Ctrl-C, and texts in UTF-8."""
+    """Makes fairseq's commands end as this package's do: with one line, 130 after Ctrl-C, and texts in UTF-8."""
     main = sys.modules.get("__main__")
     module = getattr(getattr(main, "__spec__", None), "name", None) or ""
     command = Path(sys.argv[0]).name if sys.argv else ""

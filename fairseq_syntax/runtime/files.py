@@ -1,4 +1,4 @@
-"""Files: read line by line with UTF-8 checked, written whole or not at all, locked, and told apart by fingerprint."""
+"""File I/O: lines of UTF-8, plain or compressed; atomic writes; fingerprints."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import gzip
 import hashlib
 import io
 import json
-import logging
 import lzma
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 import zlib
@@ -23,20 +21,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from filelock import FileLock, Timeout
-
 from fairseq_syntax.errors import SyntaxDataError
 
-logger = logging.getLogger(__name__)
-logging.getLogger("filelock").setLevel(logging.WARNING)  # it logs each lock, also when the process ends
-
 # These names stand for what the process has open, and are written to as such, wherever a redirection leads.
-_OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<own>\d+)\Z")
+_OPEN_FILE = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<number>\d+))\Z|/proc/self/fd/(?P<of_process>\d+)\Z")
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.part\Z", re.ASCII | re.DOTALL)
 
 
 def fingerprint(*values: object) -> str:
-    """SHA-256 of JSON values, 32 hexadecimal digits: equal for equal values only. Paths count by their names."""
+    """Fingerprint of JSON values: 32 hexadecimal digits of their SHA-256. Paths count by their names."""
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=os.fspath)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
@@ -233,9 +226,9 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
 
     ``leftovers=False``: what killed runs left is not looked for, which would read a folder of many files once for each.
     """
-    target = _target(path)
-    if not isinstance(target, str):
-        with as_data_error(path), open(target, "wb", closefd=True) as file, _compressing(path, file) as inner:
+    target = _resolved(path)
+    if not is_replaced(path):
+        with as_data_error(path), open(_descriptor(target), "wb") as file, _compressing(path, file) as inner:
             yield inner
         return
     with _temporary(path, target, leftovers) as (binary, temporary):
@@ -271,9 +264,9 @@ def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[b
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[str]:
     """A temporary name beside ``path``, for a library that opens files by name; ends as :func:`atomic_open` does."""
-    target = _target(path)
-    if not isinstance(target, str):
+    if not is_replaced(path):
         raise SyntaxDataError("must be a regular file", path=path)
+    target = _resolved(path)
     with _temporary(path, target) as (file, temporary):
         yield temporary
         with as_data_error(path):
@@ -291,16 +284,15 @@ def as_data_error(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def errors_in(path: str | os.PathLike[str]) -> Iterator[None]:
-    """A SyntaxDataError in the block that names no file is one of this file."""
+def errors_in(path: str | os.PathLike[str], line: int | None = None) -> Iterator[None]:
+    """A SyntaxDataError in the block that names no file is one of this file and, if it names no line, of this one."""
     try:
         yield
     except SyntaxDataError as error:
         if error.path is not None:
             raise
-        raise SyntaxDataError(
-            error.message, path=path, line=error.line, option=error.option, hint=error.hint
-        ) from error
+        line = line if error.line is None else error.line
+        raise SyntaxDataError(error.message, path=path, line=line, option=error.option, hint=error.hint) from error
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
@@ -318,74 +310,16 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-@contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Holds the lock of a file that is to be made; another process that holds it is waited for.
-
-    The lock is ``.NAME.lock`` beside the file. The system gives it up when its process ends, however it ends.
-
-    Raises:
-        SyntaxDataError: the folder cannot be written to
-    """
-    if not is_replaced(path):
-        yield
-        return
-    folder, name = os.path.split(os.path.realpath(path))
-    lock = FileLock(os.path.join(folder, f".{name}.lock"))
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        logger.warning("%s: waiting for another process that writes it", os.fspath(path))
-        with as_data_error(path):
-            lock.acquire()
-    except OSError as error:
-        _check_locks(lock, path, error)
-    try:
-        yield
-    finally:
-        if lock.is_locked:
-            with suppress(OSError):
-                os.remove(lock.lock_file)  # held: who waits for it sees that it is gone, and makes another
-            lock.release()
-
-
-_held: dict[str, FileLock] = {}  # the locks of folders that this process holds to its end
-
-
-def hold_folder(folder: str | os.PathLike[str]) -> None:
-    """Holds a folder as the one process that writes to it, until the process ends.
-
-    Raises:
-        SyntaxDataError: another process holds it
-    """
-    path = os.path.join(os.path.realpath(folder), ".in-use.lock")
-    if path in _held:
-        return
-    lock = FileLock(path, thread_local=False)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        message = "another process is writing to this folder"
-        raise SyntaxDataError(message, path=folder, hint="wait for its end, or name another folder") from None
-    except OSError as error:
-        _check_locks(lock, folder, error)
-    _held[path] = lock
-
-
-def _check_locks(lock: FileLock, path: str | os.PathLike[str], error: OSError) -> None:
-    """Raises SyntaxDataError unless nothing is locked: on a file system without locks, or in a read-only folder.
-
-    What has to be written there fails by itself; what is done already has nothing to write. A lock of somebody
-    else's in a folder that both may write is an error: the two would not wait for each other.
-    """
-    writable = os.access(os.path.dirname(lock.lock_file), os.W_OK)
-    if error.errno not in (errno.ENOLCK, errno.ENOTSUP) and writable:
-        raise _data_error(path, error) from error
-
-
 def is_replaced(path: str | os.PathLike[str]) -> bool:
-    """Whether writing a path makes a file of that name (or of its link's target); not so for a FIFO or a device."""
-    return isinstance(_target(path, open_it=False), str)
+    """Whether writing a path makes a file of that name (or of its link's target); not so for a FIFO or a device.
+
+    Raises:
+        SyntaxDataError: it is a folder
+    """
+    target = _resolved(path)
+    if os.path.isdir(target):
+        raise SyntaxDataError("cannot be written: it is a folder", path=path)
+    return _OPEN_FILE.match(target) is None and (os.path.isfile(target) or not os.path.exists(target))
 
 
 def remove_leftovers(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> None:
@@ -421,10 +355,12 @@ def _temporary(path: str | os.PathLike[str], target: str, leftovers: bool = True
         if _is_file(handle, temporary):
             break
         os.close(handle)  # taken for a leftover in the moment before it was locked
+    file = os.fdopen(handle, "wb")
     try:
-        with open(handle, "wb") as file:
-            yield file, temporary
+        yield file, temporary
     finally:
+        with suppress(OSError):  # what a full disk did not take was told when it was flushed
+            file.close()
         with suppress(FileNotFoundError):
             os.remove(temporary)
 
@@ -445,32 +381,24 @@ def _is_file(handle: int, path: str) -> bool:
         return False
 
 
-def _target(path: str | os.PathLike[str], open_it: bool = True) -> str | int:
-    """The file that a path leads to: the name to replace; or, for a FIFO or a device, it opened for writing (or -1)."""
-    name = os.fspath(path)
-    name = "/dev/stdout" if name == "-" else name
+def _resolved(path: str | os.PathLike[str]) -> str:
+    """The file that symbolic links lead to; of what the process has open, that name."""
+    name = "/dev/stdout" if os.fspath(path) == "-" else os.fspath(path)
     for _ in range(40):
-        if match := _OPEN_FILE.match(name):
-            if not open_it:
-                return -1
-            number = {"out": 1, "err": 2}.get(match["name"]) or int(match["number"] or match["own"] or 0)
-            with as_data_error(path):
-                if number == 1:
-                    sys.stdout.flush()
-                return os.dup(number)
-        if not os.path.islink(name):
+        if _OPEN_FILE.match(name) or not os.path.islink(name):
             break
         name = os.path.join(os.path.dirname(name), os.readlink(name))
-    with as_data_error(path):
-        try:
-            mode = os.stat(name).st_mode
-        except FileNotFoundError:
-            return name
-        if stat.S_ISDIR(mode):
-            raise SyntaxDataError("cannot be written: it is a folder", path=path)
-        if stat.S_ISREG(mode) or not open_it:
-            return name if stat.S_ISREG(mode) else -1
+    return name
+
+
+def _descriptor(name: str) -> int:
+    """A FIFO, a device or what the process has open, to be written to."""
+    if (match := _OPEN_FILE.match(name)) is None:
         return os.open(name, os.O_WRONLY)
+    number = {"out": 1, "err": 2}.get(match["name"]) or int(match["number"] or match["of_process"] or 0)
+    if number == 1:
+        sys.stdout.flush()
+    return os.dup(number)
 
 
 def _data_error(path: str | os.PathLike[str], error: OSError) -> SyntaxDataError:

@@ -16,8 +16,8 @@ What does not change the outputs (threads, workers, the names of files) stays ou
 starts others ends them in :func:`fairseq_syntax.runtime.console.on_termination`.
 
 :func:`map_parts` is a step that takes long: its source is cut into *parts*, each made by any process in any order and
-written atomically, and all of them merged at the end. Each part carries the fingerprint of what it was made from and
-a digest of its content. A run that was killed resumes with the parts that are missing, and the bytes of the result are
+written atomically, and all of them merged at the end. Each part has the fingerprint of what it was made from, and a
+digest of its content. A run that was killed resumes with the parts that are missing, and the bytes of the result are
 those of one uninterrupted run.
 """
 
@@ -42,12 +42,11 @@ from fairseq_syntax.runtime.files import (
     file_sha256,
     fingerprint,
     is_replaced,
-    locked,
     make_folder,
-    remove_folder,
     remove_leftovers,
     write_json,
 )
+from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.workers import Workers, in_workers
 
 logger = logging.getLogger(__name__)
@@ -214,7 +213,7 @@ def map_parts(
         part_lines: lines of a part, which its fingerprint holds
         total: lines of the text, for the progress bar, where they are known
         workers, method, hint: as of :func:`.workers.in_workers`
-        replace: False: neither outputs nor parts of another step are to be replaced
+        replace: False: neither outputs nor parts of another step are to be removed
         again: make it though it is done
 
     Raises:
@@ -223,18 +222,18 @@ def map_parts(
     parts = step.parts(part_lines)
     with step.making(replace=replace) as record:
         if record is not None and not again:
-            parts.remove_own()  # a run that was killed after its last commit left them
+            parts.remove()  # which a run that was killed after its last commit left
             return Outcome(record["note"], True)
-        if replace:
-            parts.clear_others()
-        else:
-            parts.check_others("give --overwrite")
         parts.make_folder()
         try:
             if total is not None and isinstance(workers, int):
                 workers = min(workers, -(-total // part_lines))
             made = make_parts(parts, source, make, total=total, workers=workers, method=method, hint=hint)
-            return Outcome(merge_parts(step, made, merge), False)
+            step.begin()
+            note: Note = json.loads(json.dumps(merge(made) or {}))  # as the record will give it
+            step.finish(note)
+            parts.remove(of_all_jobs=replace)
+            return Outcome(note, False)
         except BaseException:
             with suppress(OSError):
                 parts.folder.rmdir()  # where there is nothing in it for the next run
@@ -278,15 +277,6 @@ def make_parts(
     return MadeParts(parts, spans)
 
 
-def merge_parts(step: Step, made: MadeParts, merge: Callable[[MadeParts], Note | None]) -> Note:
-    """Writes a step's outputs from its parts, which are removed; returns the note. The step's lock must be held."""
-    step.begin()
-    note: Note = json.loads(json.dumps(merge(made) or {}))  # as the record will give it
-    step.finish(note)
-    made.parts.remove()
-    return note
-
-
 @dataclass(frozen=True)
 class _Part(Generic[Task]):
     """Makes and commits a part; of a module, so that worker processes know it."""
@@ -306,6 +296,8 @@ class _Part(Generic[Task]):
 class Parts:
     """The parts of a file that is being made: a folder of them beside it, ``NAME.parts``.
 
+    A part has its fingerprint in its name, so that those of several jobs lie beside each other.
+
     Args:
         output: the file
         fingerprint: of all that it is made from, and of how it is cut
@@ -322,68 +314,17 @@ class Parts:
         return self.output.with_name(self.output.name + ".parts")
 
     def path(self, span: Span) -> Path:
-        """The file of a part, which is named by its lines [start, end)."""
-        return self.folder / f"{span[0]:012d}-{span[1]:012d}.part"
+        """The file of a part, which is named by its lines [start, end) and what it is made from."""
+        return self.folder / f"{span[0]:012d}-{span[1]:012d}.{self.fingerprint[:12]}.part"
 
     def is_whole(self, span: Span) -> bool:
-        """Whether the part is made; a damaged one is to be made again.
-
-        Raises:
-            SyntaxDataError: it belongs to another job
-        """
-        path = self.path(span)
-        try:
-            header, _, body = path.read_bytes().partition(b"\n")
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
-        if header + b"\n" == self._header(span, body):
+        """Whether the part is made; a damaged one is to be made again."""
+        header, body = self._read(span)
+        if header == self._header(span, body):
             return True
-        if _fingerprint_in(header) not in (None, self.fingerprint):
-            raise self._of_another_job(path)
-        logger.warning("%s is damaged, and is made again", path)
+        if self.path(span).exists():
+            logger.warning("%s is damaged, and is made again", self.path(span))
         return False
-
-    def check_others(self, hint: str = "") -> None:
-        """Makes sure, before hours of work, that the folder does not hold the parts of another job.
-
-        Args:
-            hint: what helps beside removing the folder
-
-        Raises:
-            SyntaxDataError: it does, or a part cannot be read
-        """
-        if (path := self._another()) is not None:
-            raise self._of_another_job(path, hint)
-
-    def clear_others(self) -> None:
-        """Removes the folder where it holds the parts of another job. For steps that may be made over."""
-        if self._another() is not None:
-            remove_folder(self.folder)
-
-    def remove_own(self) -> None:
-        """Removes the parts, unless they are those of another job, which may be at work."""
-        if self._another() is None:
-            self.remove()
-
-    def _another(self) -> Path | None:
-        """A part of another job, if the folder holds such. All are of one job, so the first whole one tells."""
-        for path in self.folder.glob("*.part"):
-            try:
-                with open(path, "rb") as file:
-                    made_from = _fingerprint_in(file.readline(200))
-            except FileNotFoundError:
-                continue  # merged by another process in this moment
-            except OSError as error:
-                raise SyntaxDataError(f"cannot be read: {error.strerror}", path=path) from error
-            if made_from is not None:
-                return path if made_from != self.fingerprint else None
-        return None
-
-    def _of_another_job(self, path: Path, hint: str = "") -> SyntaxDataError:
-        message = "was made from another text, with other options or by another model"
-        return SyntaxDataError(message, path=path, hint=f"remove {self.folder}" + (f", or {hint}" if hint else ""))
 
     def make_folder(self, spans: Iterable[Span] | None = None) -> None:
         """Makes the folder, and removes what killed runs left of parts there.
@@ -398,7 +339,7 @@ class Parts:
         remove_leftovers(self.folder, None if spans is None else {self.path(span).name for span in spans})
 
     def check_folder(self) -> None:
-        """Makes sure, where a part is about to be made, that its folder is there.
+        """Checks, before a part is made, that its folder is there.
 
         Raises:
             SyntaxDataError: it is not, as on a machine that does not share its disks
@@ -417,18 +358,28 @@ class Parts:
 
     def body(self, span: Span) -> bytes:
         """The content of a part that is whole. Raises SyntaxDataError if it has changed since."""
-        try:
-            header, _, body = self.path(span).read_bytes().partition(b"\n")
-        except OSError:
-            header, body = b"", b""
-        if header + b"\n" != self._header(span, body):
+        header, body = self._read(span)
+        if header != self._header(span, body):
             message = "changed while it was being merged"
             raise SyntaxDataError(message, path=self.path(span), hint="run the command again")
         return body
 
-    def remove(self) -> None:
-        """Removes the parts."""
-        remove_folder(self.folder)
+    def _read(self, span: Span) -> tuple[bytes, bytes]:
+        """The first line of a part and the rest; nothing where there is none."""
+        try:
+            header, end, body = self.path(span).read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return b"", b""
+        except OSError as error:
+            raise SyntaxDataError(f"cannot be read: {error.strerror}", path=self.path(span)) from error
+        return header + end, body
+
+    def remove(self, *, of_all_jobs: bool = False) -> None:
+        """Removes the parts, and where others may be removed those of other jobs."""
+        for path in self.folder.glob("*.part" if of_all_jobs else f"*.{self.fingerprint[:12]}.part"):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # where others are left
+            self.folder.rmdir()
 
     def _header(self, span: Span, body: bytes) -> bytes:
         digest = hashlib.sha256(body).hexdigest()
@@ -455,12 +406,6 @@ class MadeParts:
     def notes(self) -> list[Note]:
         """The notes of all parts."""
         return [note for note, _ in self]
-
-
-def _fingerprint_in(header: bytes) -> str | None:
-    """The fingerprint by the first line of a part; None where it is none, as in a damaged part."""
-    words = header.decode("ascii", "replace").split()
-    return words[4] if words[:3] == ["#", "part", "="] and len(words) == 6 else None
 
 
 def part_spans(n_lines: int, part_lines: int) -> list[Span]:

@@ -1,4 +1,4 @@
-"""Manifests: the size and checksum of every file of a folder, noted when it is made and compared when it is read.
+"""File manifests: size and checksum of every file of a folder, recorded when it is made and verified when it is read.
 
 A manifest is ``manifest.json`` in the folder. Its own content is sealed by a checksum, too, so that a changed manifest
 is not taken for a changed file. The checksums are XXH3 (64 bits, hexadecimal), which find damage, and no forgery; they
@@ -18,7 +18,8 @@ from typing import Any
 import xxhash
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import file_digest, locked, write_json
+from fairseq_syntax.runtime.files import file_digest, write_json
+from fairseq_syntax.runtime.locks import locked
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -37,12 +38,12 @@ def file_checksum(path: str | os.PathLike[str]) -> str:
 
 
 def entry_of(path: str | os.PathLike[str]) -> Entry:
-    """What a manifest notes of a file. Raises SyntaxDataError where it cannot be read."""
+    """Manifest entry of a file. Raises SyntaxDataError where it cannot be read."""
     return {"bytes": os.path.getsize(path), "xxh3": file_checksum(path)}
 
 
 def check_entry(path: str | os.PathLike[str], entry: Mapping[str, Any], hint: str) -> str:
-    """Makes sure that a file is what was noted of it; returns its checksum.
+    """Verifies a file against its manifest entry; returns its checksum.
 
     Raises:
         SyntaxDataError: it is missing, or has changed since
@@ -76,7 +77,7 @@ def _seal(values: Mapping[str, Any]) -> str:
 
 
 class Manifest:
-    """What was made in a folder.
+    """The size and checksum of each file of a folder.
 
     Args:
         folder: where the files lie
@@ -132,7 +133,7 @@ class Manifest:
         return {name: str(entry["xxh3"]) for name, entry in entries.items()}
 
     def problems(self) -> Iterator[SyntaxDataError]:
-        """What has become of each file that is missing or has changed."""
+        """An error for each file that is missing or has changed."""
         for name in sorted(self.files):
             try:
                 self.check([name])
@@ -159,7 +160,7 @@ def _read_compared(folder: Path) -> dict[str, list[Any]]:
 
 
 def note_files(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Notes files of a folder that were made, beside those that are noted already; those that are not there are not.
+    """Adds files to the manifest of their folder; names without a file are skipped.
 
     Raises:
         SyntaxDataError: one cannot be read, or the manifest not written

@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster for :mod:`.ray_workers`: a task, and a command."""
+"""Ray tasks of :mod:`.ray_workers`: applying a function, and running a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 class _Records(logging.Handler):
-    """Keeps what is logged, to be said where the user is."""
+    """Collects log records, to be logged where the command was given."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -28,7 +28,7 @@ class _Records(logging.Handler):
 
 
 class Job(NamedTuple):
-    """A function to be applied, and what a process needs to know of the one that wants it.
+    """A function to be applied, and the environment of the process that asks for it.
 
     Attributes:
         key: tells one job from another

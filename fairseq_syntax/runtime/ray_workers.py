@@ -1,4 +1,4 @@
-"""Workers on other machines: tasks and commands that Ray places on its cluster, whatever that runs on.
+"""Workers of a Ray cluster: tasks and commands that Ray places on its nodes.
 
 Ray decides where a task runs, and runs it again where a worker or a machine is lost. Whatever makes a part writes it
 atomically (``runtime/jobs.py``): done twice, it is there once, and with the same bytes. Only this module and
@@ -98,7 +98,6 @@ class RayWorkers:
         self._commands: list[Any] = []  # that are running, by Ray's references
         self._cancelled = False
         self._is_ours = False  # the connection
-        self._is_local = False  # the whole cluster
 
     @classmethod
     @contextmanager
@@ -135,7 +134,7 @@ class RayWorkers:
         Raises:
             SyntaxDataError: a task that lost every worker, a cluster that cannot be used, or versions that differ
         """
-        pool = _RayPool(self._connect(), work, self)
+        pool = _RayPool(self.connect(), work, self)
         try:
             yield pool
         except pool.ray.exceptions.RayTaskError:
@@ -157,7 +156,7 @@ class RayWorkers:
         Raises:
             SyntaxDataError: it lost every node
         """
-        ray = self._connect()
+        ray = self.connect()
         remote = ray.remote(run_command)
         options = remote.options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS - 1)
         reference = options.remote(list(arguments), cwd, dict(env), log)
@@ -181,11 +180,12 @@ class RayWorkers:
         for reference in list(self._commands):
             self._ray.cancel(reference, force=True)
 
-    def connect(self) -> None:
-        """Connects now, where threads are to use it. Raises SyntaxDataError."""
-        self._connect()
+    def connect(self) -> Any:
+        """Connects, where that was not done yet: first of all, where threads are to use it. Raises SyntaxDataError.
 
-    def _connect(self) -> Any:
+        Returns:
+            the module ``ray``
+        """
         if self._ray is not None:
             return self._ray
         import ray
@@ -194,10 +194,7 @@ class RayWorkers:
         if not ray.is_initialized():
             silent: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             try:
-                if self.address is not None:
-                    ray.init(address=self.address, **silent)
-                else:
-                    self._start_here(ray, silent)
+                ray.init(**(self._here() if self.address is None else {"address": self.address}), **silent)
             except Exception as error:
                 where = f" at {self.address}" if self.address else ""
                 locked = "AuthToken" in f"{error}{error.__cause__}"
@@ -207,20 +204,19 @@ class RayWorkers:
                 raise SyntaxDataError(f"cannot work with Ray{where}: {_first_line(error)}", hint=hint) from error
             self._is_ours = True
         self._ray = ray
-        if self._is_local and self.gpus > ray.cluster_resources().get("GPU", 0):
+        if self.address is None and self._is_ours and self.gpus > ray.cluster_resources().get("GPU", 0):
             raise SyntaxDataError(f"{self.gpus:g} GPUs a worker, but there are none here", hint="--ray ADDRESS")
         return ray
 
-    def _start_here(self, ray: Any, silent: Mapping[str, Any]) -> None:
-        ray.init(
-            address="local",
-            num_cpus=max(cores(), (self.count or 1) * self.cpus),
-            include_dashboard=False,
-            object_store_memory=256 << 20,  # for texts on their way
-            _node_ip_address="127.0.0.1",
-            **silent,
-        )
-        self._is_local = True
+    def _here(self) -> dict[str, Any]:
+        """Ray's options of a cluster that is started here."""
+        return {
+            "address": "local",
+            "num_cpus": max(cores(), (self.count or 1) * self.cpus),
+            "include_dashboard": False,
+            "object_store_memory": 256 << 20,  # for texts on their way
+            "_node_ip_address": "127.0.0.1",
+        }
 
     def room(self) -> int:
         """The workers that there is room for on the cluster now."""
@@ -261,8 +257,8 @@ class _RayPool:
             ready, _ = self.ray.wait(pending, num_returns=1, timeout=SECONDS_OF_SILENCE)
             if not ready and self._silent:
                 resources = self.ray.cluster_resources()
-                there = ", ".join(f"{resources.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
-                logger.warning("no result yet; a worker takes %s, and the cluster has %s", self._wanted, there)
+                resources_now = ", ".join(f"{resources.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+                logger.warning("no result yet; a worker takes %s, and the cluster has %s", self._wanted, resources_now)
         self._silent = False
         pending.remove(ready[0])
         self._pending.discard(ready[0])
@@ -284,7 +280,7 @@ class _RayPool:
 
 
 def _reach(address: str) -> None:
-    """Makes sure that a Ray cluster answers at ``HOST:PORT``, which Ray itself would try for minutes.
+    """Checks that a Ray cluster answers at ``HOST:PORT``, which Ray itself would try for minutes.
 
     Raises:
         SyntaxDataError: it does not, or the address is of another kind

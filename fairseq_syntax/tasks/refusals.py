@@ -16,7 +16,8 @@ from fairseq.models.lstm import LSTMModel
 from omegaconf import OmegaConf
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, hold_folder
+from fairseq_syntax.runtime.files import as_data_error
+from fairseq_syntax.runtime.locks import hold_folder
 
 if TYPE_CHECKING:
     from fairseq_syntax.tasks.config import SyntaxTranslationConfig

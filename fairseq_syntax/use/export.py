@@ -20,7 +20,8 @@ from fairseq_syntax.data.directory import segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import AlignmentHead, load_head, save_head
-from fairseq_syntax.runtime.files import as_data_error, locked, make_folder, remove_folder
+from fairseq_syntax.runtime.files import as_data_error, make_folder, remove_folder
+from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 from fairseq_syntax.use import to_transformers
 from fairseq_syntax.use.exported import CHECKPOINT, FACTOR_MARK, Exported, factored

@@ -24,10 +24,11 @@ from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of, write
 from fairseq_syntax.corpus.parsing.base import LONGEST_WORD, ParserOptions, load_parser, options_as_before
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
 from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
-from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, normalise, spell_out
+from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, spell_out
 from fairseq_syntax.corpus.title import parsed_with
-from fairseq_syntax.runtime.files import locked
+from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.runtime.jobs import Parts
+from fairseq_syntax.runtime.locks import locked
 
 CHAIN = ParserOptions(parser="chain_parser")
 TEXT = ["A man sleeps.", "", "Two dogs, one cat", "  ", "It's late! Isn't it?", "end", ""]
@@ -86,7 +87,7 @@ def test_tokens_always_add_up_to_the_text(line, lang, split):
     line = "".join(line)
     options = ParserOptions(parser="chain_parser", lang=lang, split_sentences=split)
     (parsed,) = load_parser(options).parse([line])
-    assert text_of(parsed) == normalise(line)
+    assert text_of(parsed) == single_spaced(line)
     assert len(parsed.sentences) <= 1 or split
 
 
@@ -195,7 +196,7 @@ def folder_of(text: Path) -> Path:
 
 def test_every_line_comes_out_once_and_in_order(text):
     output = parse_corpus(job(text))
-    assert [text_of(line) for line in read_conllu(output, n_lines=len(TEXT))] == [normalise(line) for line in TEXT]
+    assert [text_of(line) for line in read_conllu(output, n_lines=len(TEXT))] == [single_spaced(line) for line in TEXT]
     assert [line.line_number for line in read_conllu(output)] == list(range(len(TEXT)))
     assert sorted(os.listdir(text.parent)) == [".out.conllu.made.json", "out.conllu", "text.en"]
 
@@ -213,7 +214,7 @@ def test_shards_together_are_the_whole(text):
     whole = parse_corpus(job(text, "whole.conllu")).read_bytes()
     for count in (1, 2, 3, 4, 5, 9):
         shards = [job(text, f"{count}.conllu", shard=(number, count)) for number in range(1, count + 1)]
-        covered = [part for shard in shards for part in Plan.of(shard).own_parts]
+        covered = [part for shard in shards for part in Plan.of(shard).shard_parts]
         assert covered == Plan.of(shards[0]).parts
         for shard in [*reversed(shards), shards[0]]:
             assert parse_corpus(shard) is None
@@ -235,7 +236,7 @@ def test_no_line_is_lost_or_doubled(lines, part_lines, shards):
             parse_corpus(job(text, **how, shard=(number, shards)))
         output = merge(Plan.of(job(text, **how)))
         found = [text_of(line) for line in read_conllu(output, n_lines=len(lines))]
-        assert found == [normalise(line) for line in lines]
+        assert found == [single_spaced(line) for line in lines]
 
 
 def test_a_merge_before_the_end_says_which_lines_are_missing(text):
@@ -260,10 +261,8 @@ def test_a_run_that_failed_continues_where_it_was(text, monkeypatch):
     with data_error(".part"):
         parse_corpus(job(text))
     monkeypatch.setattr(os, "fsync", real)
-    assert sorted(os.listdir(folder_of(text))) == [
-        "000000000000-000000000002.part",
-        "000000000002-000000000004.part",
-    ]
+    spans = [name.partition(".")[0] for name in sorted(os.listdir(folder_of(text)))]
+    assert spans == ["000000000000-000000000002", "000000000002-000000000004"]
     marks = {name: os.stat(folder_of(text) / name).st_mtime_ns for name in os.listdir(folder_of(text))}
     parse_corpus(job(text, shard=(1, 1)))
     assert all(os.stat(folder_of(text) / name).st_mtime_ns == mark for name, mark in marks.items())
@@ -281,12 +280,20 @@ def test_a_damaged_part_is_parsed_again(text):
 
 def test_parts_of_another_job_are_never_mixed_in(text):
     parse_corpus(job(text, shard=(1, 2)))
-    other = job(text, options=ParserOptions(parser="chain_parser", distributions=True))
-    with data_error(".part"):
-        parse_corpus(other)
+    other = replace(CHAIN, distributions=True)
+    parse_corpus(job(text, options=other, shard=(2, 2)))
+    for options in (CHAIN, other):
+        with data_error(path="out.conllu.parts"):
+            merge(Plan.of(job(text, options=options)))
+    whole = parse_corpus(job(text, "whole.conllu", options=other)).read_bytes()
+    assert parse_corpus(job(text, options=other)).read_bytes() == whole
+    assert len(os.listdir(folder_of(text))) == 2, "the first job's are left"
     text.write_text(text.read_text().replace("cat", "cow"))
-    with data_error(".part"):
+    with data_error("--overwrite", path="out.conllu"):
         parse_corpus(job(text))
+    changed = parse_corpus(job(text, "changed.conllu")).read_bytes()
+    assert parse_corpus(job(text, overwrite=True)).read_bytes() == changed
+    assert not folder_of(text).exists()
 
 
 MODEL = """
@@ -323,8 +330,9 @@ def test_the_models_of_a_module_without_a_fingerprint_count_by_their_content(tex
         parse_corpus(job(text, options=other))
     output.unlink()
     parse_corpus(job(text, options=first, shard=(1, 2)))
-    with data_error(".part"):
-        parse_corpus(job(text, options=other, shard=(2, 2)))
+    parse_corpus(job(text, options=other, shard=(2, 2)))
+    with data_error(path="out.conllu.parts"):
+        merge(Plan.of(job(text, options=first)))
 
 
 def test_an_output_among_the_models_is_refused(text, without_fingerprint):
@@ -334,20 +342,6 @@ def test_an_output_among_the_models_is_refused(text, without_fingerprint):
         parse_corpus(Job(text, inside, options))
     named = replace(options, model_dir="a-name-that-is-no-path")
     assert Plan.of(job(text, options=named)).fingerprint != Plan.of(job(text, options=options)).fingerprint
-
-
-def test_shards_of_other_options_are_found_out_before_the_work(text):
-    parse_corpus(job(text, shard=(1, 2)))
-    other = replace(CHAIN, distributions=True)
-    with data_error(".part") as found:
-        parse_corpus(job(text, options=other, shard=(2, 2)))
-    assert "overwrite" not in str(found.value), "which shards do not take"
-    assert len(list(folder_of(text).iterdir())) == 2, "nothing was parsed"
-    with data_error(".part") as found:
-        merge(Plan.of(job(text, options=other)))
-    assert "overwrite" not in str(found.value)
-    with data_error("--overwrite", ".part"):
-        parse_corpus(job(text, options=other))
 
 
 def test_what_a_killed_merge_left_is_removed_and_the_parts_of_another_job_are_not(text):
@@ -549,16 +543,6 @@ def test_overwriting_leaves_what_is_there_until_there_is_better(text, capsys, mo
     assert out.read_bytes() == parse_corpus(Job(text, text.with_name("other"), CHAIN, part_lines=3)).read_bytes()
 
 
-def test_the_parts_of_another_job_are_replaced_on_request(text):
-    other = replace(CHAIN, distributions=True)
-    parse_corpus(job(text, shard=(1, 2)))
-    with data_error(".part"):
-        parse_corpus(job(text, options=other))
-    parse_corpus(job(text, options=other, overwrite=True))
-    assert next(read_conllu(text.with_name("out.conllu"))).arcs is not None
-    assert not text.with_name("out.conllu.parts").exists()
-
-
 @pytest.mark.parametrize("parser", ["chain_parser", "conllu"])
 def test_the_input_is_not_overwritten(text, parser, capsys):
     before = text.read_bytes()
@@ -727,7 +711,7 @@ def test_an_existing_parse_keeps_its_empty_lines(text):
     parse_corpus(job(text))
     assert parse("--parser", "conllu", "--input", text.with_name("out.conllu"), "--output", again) == 0
     lines = list(read_conllu(again))
-    assert [text_of(line) for line in lines] == [normalise(line) for line in TEXT]
+    assert [text_of(line) for line in lines] == [single_spaced(line) for line in TEXT]
     text.write_text("\n\n")
     parse_corpus(job(text, "out"))
     assert parse("--parser", "conllu", "--input", out, "--output", again, "--overwrite") == 0

@@ -14,7 +14,7 @@ from untrained import untrained
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import hold_folder
+from fairseq_syntax.runtime.locks import hold_folder
 from fairseq_syntax.use.export import export
 from fairseq_syntax.use.loading import load_models
 from fairseq_syntax.use.translator import Translator
@@ -103,7 +103,7 @@ def test_raw_text_without_a_parse_in_the_hub_interface(toy, tmp_path):
 
 def test_a_second_training_in_one_folder_is_refused(tmp_path):
     hold = (
-        "import sys; from fairseq_syntax.runtime.files import hold_folder; hold_folder(sys.argv[1]);"
+        "import sys; from fairseq_syntax.runtime.locks import hold_folder; hold_folder(sys.argv[1]);"
         "print('held', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What a parser is here: sentences of words in, trees and arcs out. The rest is shared by all of them.
+"""The parser interface: sentences of words in, trees and arcs out; what all parsers share.
 
 A parser is one module with ``load(options) -> Parser`` and, if its models are more than the file or the folder of
 ``--model-dir``, ``fingerprint(options) -> str``. It is named in ``PARSERS``, or given by its dotted module name.
@@ -23,9 +23,9 @@ from fairseq_syntax.corpus.parsing.tokenizers import (
     TokenizedLine,
     Tokenizer,
     WhitespaceTokenizer,
-    normalise,
 )
 from fairseq_syntax.corpus.title import controls
+from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
 
@@ -136,18 +136,15 @@ class Parser(ABC):
         for index, line in enumerate(tokenized):
             parse = assemble(line, [next(parses) for _ in line], first_line + index)
             text = lines[index]
-            expected = normalise(text) if isinstance(text, str) else " ".join(text)
+            expected = single_spaced(text) if isinstance(text, str) else " ".join(text)
             if text_of(parse) != expected:
-                raise SyntaxDataError(
-                    f"the tokens of line {parse.line_number + 1} give {text_of(parse)[:60]!r}, "
-                    f"not the text {expected[:60]!r}",
-                    hint="use another --tokenizer",
-                )
+                message = f"the tokens give {text_of(parse)[:60]!r}, not the text {expected[:60]!r}"
+                raise SyntaxDataError(message, line=parse.line_number + 1, hint="use another --tokenizer")
             parsed.append(parse)
         return parsed
 
     def checked_parses(self, sentences: list[list[str]], numbers: Sequence[int]) -> list[SentenceParse]:
-        """:meth:`parse_sentences`, with a look at what a parser gave.
+        """Validated :meth:`parse_sentences`.
 
         Args:
             sentences: of at least one word each; or none
@@ -168,7 +165,7 @@ class Parser(ABC):
                     f"{parser} gives no distributions", hint="leave out --distributions, or name another --parser"
                 )
             if wrong := _fault_of(parse, len(words)):
-                raise SyntaxDataError(f"line {number + 1}: {parser} gave {wrong}")
+                raise SyntaxDataError(f"{parser} gave {wrong}", line=number + 1)
         return parses
 
     def _tokenized(self, lines: Sequence[str] | Sequence[Sequence[str]], first_line: int) -> list[TokenizedLine]:
@@ -182,7 +179,7 @@ class Parser(ABC):
                 raise
             # The tokenizer counts from 1 what it was given.
             number = first_line + raw[error.line - 1] + 1
-            raise SyntaxDataError(f"line {number}: {error.message}", hint=error.hint) from error
+            raise SyntaxDataError(error.message, line=number, hint=error.hint) from error
         for index, tokens in zip(raw, token_lists, strict=True):
             tokenized[index] = tokens
         for index, line in enumerate(lines):
@@ -196,10 +193,9 @@ class Parser(ABC):
         if all(len(sentence) <= limit for sentence in sentences):
             return sentences
         if self.options.long_lines == "error":
-            raise SyntaxDataError(
-                f"line {line_number + 1} has a sentence of {max(map(len, sentences))} tokens, more than {limit}",
-                hint="raise --max-words, or split such sentences with --long-lines split",
-            )
+            message = f"a sentence of {max(map(len, sentences))} tokens, more than {limit}"
+            hint = "raise --max-words, or split such sentences with --long-lines split"
+            raise SyntaxDataError(message, line=line_number + 1, hint=hint)
         short: TokenizedLine = []
         for sentence in sentences:
             while len(sentence) > limit:
@@ -212,7 +208,7 @@ class Parser(ABC):
 
 
 def _warn_of(numbers: Sequence[int], what: str) -> None:
-    """One warning of what holds of several lines, counted from 0."""
+    """Logs one warning for several lines, counted from 0."""
     if numbers:
         shown = ", ".join(str(number + 1) for number in numbers[:3])
         more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
@@ -220,10 +216,10 @@ def _warn_of(numbers: Sequence[int], what: str) -> None:
 
 
 def _fault_of(parse: SentenceParse, n: int) -> str:
-    """What makes a parse none of a sentence of ``n`` words; empty where it is one, though it need not be a tree."""
+    """Why this cannot be a parse of an n-word sentence; empty if it can. It need not be a tree."""
     for name in ("heads", "deprels", "upos", "xpos"):
-        if (found := len(getattr(parse, name))) != n:
-            return f"{found} {name} for {n} words"
+        if (count := len(getattr(parse, name))) != n:
+            return f"{count} {name} for {n} words"
     for word, head in enumerate(parse.heads, start=1):
         if not 0 <= head <= n or head == word:
             return f"word {word} of {n} the head {head}: a head is another word's number from 1, or 0 for the root"
@@ -288,7 +284,7 @@ def parser_module(name: str) -> ModuleType:
 
 
 def fingerprint_of_models(options: ParserOptions, output: Path | None = None) -> str:
-    """A digest of what a parser's models are: its module's ``fingerprint``, or of the content of ``model_dir``.
+    """Fingerprint of a parser's models: its module's ``fingerprint``, or a digest of the content of ``model_dir``.
 
     Of a folder all files count, in whatever order the system lists them; what is no path counts by its name.
 
@@ -325,7 +321,7 @@ def options_as_before(
     distributions: bool = False,
     source_lang: str = "en",
 ) -> ParserOptions:
-    """The options by which a model's raw text is parsed: those of the parse that it was trained on.
+    """Parser options for the raw text of a model: those of the parse that it was trained on.
 
     Args:
         before: :attr:`ParserOptions.of_the_result` of that parse, from a file; None where nobody knows. What this
@@ -371,7 +367,7 @@ def options_as_before(
 
 
 def load_parser(options: ParserOptions) -> Parser:
-    """The parser that the options describe.
+    """Loads the parser that the options describe.
 
     Raises:
         SyntaxDataError: as :func:`parser_module`; its models are missing, or its device is

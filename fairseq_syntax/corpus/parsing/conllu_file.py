@@ -1,4 +1,4 @@
-"""``--parser conllu``: a parse that exists already is checked, compared with its text, and copied."""
+"""``--parser conllu``: an existing parse is validated, compared with its text, and copied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSION = 2  # to be raised where the same parse is written otherwise
 
 
 def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: bool = False) -> int:
-    """Writes ``parse`` to ``output`` in this package's form, with ``# line`` comments.
+    """Validates an existing parse and writes it in this package's form, with ``# line`` comments.
 
     Columns and comments that the package does not use (lemmas, features, enhanced dependencies) are dropped.
 

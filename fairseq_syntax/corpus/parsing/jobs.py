@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fairseq_syntax.corpus.conllu import check_text, format_conllu, read_conllu
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
@@ -30,17 +30,7 @@ from fairseq_syntax.runtime.files import (
     fingerprint,
     read_lines,
 )
-from fairseq_syntax.runtime.jobs import (
-    Made,
-    MadeParts,
-    Parts,
-    Span,
-    Step,
-    make_parts,
-    map_parts,
-    merge_parts,
-    part_spans,
-)
+from fairseq_syntax.runtime.jobs import Made, MadeParts, Parts, Span, Step, make_parts, map_parts, part_spans
 from fairseq_syntax.runtime.workers import Workers, cores
 
 logger = logging.getLogger(__name__)
@@ -55,7 +45,7 @@ class Job:
 
     ``shard`` is (number from 1, count): only the parts of this shard are parsed, and nothing is merged. ``threads``
     are torch's, per worker process; the last digit of a probability may depend on them, as it does on the device.
-    ``overwrite``: an earlier result, which stays until the new one is whole, and the parts of another job are replaced.
+    ``overwrite``: an earlier result and the parts of other jobs, which stay until the new one is whole.
     """
 
     text: Path
@@ -119,30 +109,27 @@ class Plan:
         return part_spans(self.n_lines, self.job.part_lines)
 
     @property
-    def own_parts(self) -> list[Span]:
+    def shard_parts(self) -> list[Span]:
         """Those of this shard: together the shards have every part once."""
         number, count = self.job.shard or (1, 1)
         parts = self.parts
         return parts[(number - 1) * len(parts) // count : number * len(parts) // count]
 
 
-def parse_corpus(job: Job, workers: Workers | None = None) -> Path | None:
+def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None:
     """Parses what is not yet parsed, and merges unless the job is a shard.
 
     Args:
+        job: what to do; a plan, where its text was read
         workers: those of a cluster, in place of ``job.workers`` processes
 
     Returns:
         the finished file, or None after a shard
 
     Raises:
-        SyntaxDataError: bad text or models, parts or a result of another job in the way, or a full disk
+        SyntaxDataError: bad text or models, a result of another job in the way, or a full disk
     """
-    return carry_out(Plan.of(job), workers)
-
-
-def carry_out(plan: Plan, workers: Workers | None = None) -> Path | None:
-    """As :func:`parse_corpus`, of a job whose text was read."""
+    plan = job if isinstance(job, Plan) else Plan.of(job)
     job, source = plan.job, _texts(plan)
     parse_part = _ParsePart(job.text, job.options, _threads(job, workers))
     how: dict[str, Any] = {
@@ -153,9 +140,8 @@ def carry_out(plan: Plan, workers: Workers | None = None) -> Path | None:
     if job.shard is not None:
         if plan.step.record() is None:
             plan.step.check_replaceable()
-            plan.files.check_others()
-            plan.files.make_folder(plan.own_parts)
-            total = sum(end - start for start, end in plan.own_parts)
+            plan.files.make_folder(plan.shard_parts)
+            total = sum(end - start for start, end in plan.shard_parts)
             make_parts(plan.files, source, parse_part, total=total, **how)
         return None
     how |= {"part_lines": job.part_lines, "total": plan.n_lines, "replace": job.overwrite}
@@ -166,26 +152,24 @@ def carry_out(plan: Plan, workers: Workers | None = None) -> Path | None:
 
 
 def merge(plan: Plan) -> Path:
-    """Puts the parts of all shards together, and removes them after that.
+    """Merges the parts of all shards, and removes them.
 
     Raises:
-        SyntaxDataError: a part is missing or damaged, or belongs to another job
+        SyntaxDataError: a part is missing or damaged
     """
-    with plan.step.making(replace=plan.job.overwrite) as record:
-        if record is not None:
-            plan.files.remove_own()
-            return plan.job.output
-        missing = [part for part in plan.parts if not plan.files.is_whole(part)]
-        if missing:
-            shown = ", ".join(f"{start + 1} to {end}" for start, end in missing[:5])
-            more = ", …" if len(missing) > 5 else ""
-            raise SyntaxDataError(
-                f"{len(missing)} of {len(plan.parts)} parts are missing: lines {shown}{more}",
-                path=plan.files.folder,
-                hint="run the shards that are not finished, or the command without --shard and --merge: it parses the "
-                "rest",
-            )
-        merge_parts(plan.step, MadeParts(plan.files, plan.parts), lambda made: _write(plan, made))
+
+    def is_missing(span: Span) -> NoReturn:
+        hint = "run the shards that are not finished, or the command without --shard and --merge: it parses the rest"
+        raise SyntaxDataError(f"lines {span[0] + 1} to {span[1]} are missing", path=plan.files.folder, hint=hint)
+
+    map_parts(
+        plan.step,
+        ((span, span) for span in plan.parts),
+        is_missing,
+        lambda made: _write(plan, made),
+        part_lines=plan.job.part_lines,
+        replace=plan.job.overwrite,
+    )
     return plan.job.output
 
 
@@ -204,7 +188,7 @@ def _texts(plan: Plan) -> Iterator[tuple[Span, tuple[int, list[str]]]]:
     """The spans of the job's parts, each with its first line and its text."""
     lines = read_lines(plan.job.text)
     at = 0
-    for start, end in plan.own_parts:
+    for start, end in plan.shard_parts:
         for _ in islice(lines, start - at):
             pass
         yield (start, end), (start, list(islice(lines, end - start)))

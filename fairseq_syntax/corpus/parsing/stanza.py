@@ -53,9 +53,9 @@ _PLACEHOLDER = "\ufffd"  # one character for one, so that offsets stay
 def load(options: ParserOptions) -> Parser:
     """The Stanza parser that the options describe. Raises SyntaxDataError where models are missing."""
     folder = _model_folder(options)
-    own_tokenizer = folder is None or (folder / "tokenize.pt").exists()
+    has_tokenizer = folder is None or (folder / "tokenize.pt").exists()
     tokenizer: Tokenizer
-    if options.tokenizer == "stanza" or (options.tokenizer == "auto" and own_tokenizer):
+    if options.tokenizer == "stanza" or (options.tokenizer == "auto" and has_tokenizer):
         tokenizer = StanzaTokenizer(options)
     else:
         tokenizer = default_tokenizer(options)

@@ -1,4 +1,4 @@
-"""Raw text to tokens, each with its SpaceAfter, so that the text can be had back from the parse.
+"""Tokenizers: raw text to tokens with SpaceAfter, so that the text can be restored from the parse.
 
 Whatever the tokenizer, joining the tokens again gives the line with its whitespace reduced to single spaces.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of
+from fairseq_syntax.corpus.words import WITHOUT_SPACES, language_of, single_spaced
 from fairseq_syntax.errors import SyntaxDataError
 
 
@@ -40,11 +40,6 @@ class Tokenizer(ABC):
         """
 
 
-def normalise(text: str) -> str:
-    """The line with single spaces, which is what the tokens of a line add up to."""
-    return " ".join(text.split())
-
-
 def spell_out(text: str, forms: Iterable[str], line: int | None = None) -> list[Surface]:
     """Tokens for ``forms``, which occur in ``text`` in order with only whitespace between them.
 
@@ -67,7 +62,7 @@ def spell_out(text: str, forms: Iterable[str], line: int | None = None) -> list[
             raise SyntaxDataError(message, line=line, hint="use another --tokenizer")
         if tokens:
             tokens[-1].space_after = start > at
-        spelt = normalise(form)
+        spelt = single_spaced(form)
         tokens.append(Surface(spelt, True, [spelt]))
         at = start + len(form)
     if text[at:].strip():
@@ -190,7 +185,7 @@ class SpacyTokenizer(Tokenizer):
 
     def tokenize(self, lines: Sequence[str]) -> list[TokenizedLine]:
         result: list[TokenizedLine] = []
-        normal = [normalise(line) for line in lines]
+        normal = [single_spaced(line) for line in lines]
         for number, (line, document) in enumerate(zip(normal, self.pipeline.pipe(normal), strict=True), start=1):
             tokens = spell_out(line, [token.text for token in document if not token.is_space], number)
             starts = {0}

@@ -1,0 +1,76 @@
+"""File and folder locks, which are released when the process ends, however it ends."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from filelock import FileLock, Timeout
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import as_data_error, is_replaced
+
+logger = logging.getLogger(__name__)
+logging.getLogger("filelock").setLevel(logging.WARNING)  # it logs each lock, also when the process ends
+
+_held: dict[str, FileLock] = {}  # the locks of folders that this process holds to its end
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Holds the lock of a file that is to be made, ``.NAME.lock`` beside it; waits for another process that holds it.
+
+    Raises:
+        SyntaxDataError: the folder cannot be written to
+    """
+    if not is_replaced(path):
+        yield
+        return
+    folder, name = os.path.split(os.path.realpath(path))
+    lock = FileLock(os.path.join(folder, f".{name}.lock"))
+    if not _is_free(lock, path):
+        logger.warning("%s: waiting for another process that writes it", os.fspath(path))
+        with as_data_error(path):
+            lock.acquire()
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            with suppress(OSError):
+                os.remove(lock.lock_file)  # held: who waits for it sees that it is gone, and makes another
+            lock.release()
+
+
+def hold_folder(folder: str | os.PathLike[str]) -> None:
+    """Holds a folder as the one process that writes to it, until the process ends.
+
+    Raises:
+        SyntaxDataError: another process holds it
+    """
+    path = os.path.join(os.path.realpath(folder), ".in-use.lock")
+    lock = FileLock(path, thread_local=False)
+    if path not in _held and not _is_free(lock, folder):
+        message = "another process is writing to this folder"
+        raise SyntaxDataError(message, path=folder, hint="wait for its end, or name another folder")
+    _held.setdefault(path, lock)
+
+
+def _is_free(lock: FileLock, path: str | os.PathLike[str]) -> bool:
+    """Takes a lock if no other process has it; in a read-only folder or a file system without locks nothing is locked.
+
+    What has to be written there fails by itself; what is done already has nothing to write. A lock of somebody
+    else's in a folder that both may write is an error: the two would not wait for each other.
+    """
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    except OSError as error:
+        writable = os.access(os.path.dirname(lock.lock_file), os.W_OK)
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP) and writable:
+            with as_data_error(path):
+                raise
+    return True
