@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, positive, probability, refuse, then_segment
+from fairseq_syntax.cli.options import SEVERAL, positive, then_segment
 from fairseq_syntax.runtime.bounds import real
 
 COMMAND = Command(
@@ -39,17 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="parse of one of the files: remove lines without a valid parse; a parse of another text is an error",
     )
     parse.add_argument("--conllu-output", metavar="FILE", help="the remaining parses, renumbered")
-    language = parser.add_argument_group("language, identified by py3langid")
-    language.add_argument("--languages", **SEVERAL, metavar="CODE", help="language of each file (en de)")
-    language.add_argument(
-        "--min-language-probability",
-        type=probability,
-        default=0.0,
-        metavar="P",
-        help="remove a line only if another language has at least this probability (default: 0, whenever "
-        "another is best)",
+    parser.add_argument(
+        "--languages", **SEVERAL, metavar="CODE", help="language of each file (en de), identified by py3langid"
     )
-    language.add_argument("--candidates", **SEVERAL, metavar="CODE", help="consider only these languages")
     parser.add_argument("--removed", metavar="FILE", help="write each removed line to this file, with the reason")
     parser.add_argument("--workers", type=positive, default=1, help="number of processes")
 
@@ -67,17 +59,12 @@ def main(args: argparse.Namespace) -> int:
     if args.max_length is not None and args.max_length < args.min_length:
         message = f"no line has {args.min_length} tokens or more, and {args.max_length} at most"
         raise SyntaxDataError(message, hint="--max-length is at least --min-length")
-    if not args.languages:
-        of_languages = ("min_language_probability", "candidates")
-        refuse(args, add_arguments, of_languages, "no language is looked at without --languages", "name each file's")
     limits = Limits(
         min_length=args.min_length,
         max_length=args.max_length,
         max_ratio=args.max_ratio,
         characters=args.characters,
         languages=tuple(args.languages) if args.languages else None,
-        min_probability=args.min_language_probability,
-        candidates=tuple(args.candidates) if args.candidates else None,
     )
     conllu = (args.conllu, args.conllu_output) if args.conllu else None
     report = filter_files(args.input, args.output, limits, conllu=conllu, removed=args.removed, workers=args.workers)

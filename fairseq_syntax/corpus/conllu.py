@@ -59,7 +59,7 @@ def begins_sentence(row: str) -> bool:
 
 
 def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
-    """Raises SyntaxDataError where a file is text by its name, and CoNLL-U by how it begins. A pipe is left alone.
+    """Raises SyntaxDataError where a file named as text begins like CoNLL-U. Pipes are not read.
 
     Args:
         only_text: the hint of who takes no parse, and so refuses what is one by its name too
@@ -131,7 +131,7 @@ def surface_rows(rows: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def with_spaces(block: str, line: ParsedLine) -> str:
-    """The CoNLL-U of a text line with ``SpaceAfter=No`` as its tokens in ``line`` have it, and all else as it is."""
+    """The CoNLL-U of a text line with the ``SpaceAfter=No`` of ``line``; everything else is unchanged."""
     rows = block.split("\n")
     for token, (number, columns) in zip(line.tokens, surface_rows(rows), strict=True):
         misc = [value for value in columns[-1].split("|") if value not in ("_", "SpaceAfter=No")]
@@ -141,7 +141,7 @@ def with_spaces(block: str, line: ParsedLine) -> str:
 
 
 def escape(text: str) -> str:
-    """A value as it may stand in MISC."""
+    """Escapes a value for MISC."""
     return _TO_ESCAPE.sub(lambda match: ESCAPES[match[0]], text)
 
 
@@ -199,7 +199,7 @@ def write_conllu(file: IO[str], line: ParsedLine) -> None:
 
 
 def flatten(line: ParsedLine) -> str:
-    r"""The rows in one line, joined by a backslash and an n; backslashes in them are doubled. Tabs stay."""
+    r"""Joins the rows into one line by a backslash and an n; backslashes in them are doubled, tabs stay."""
     return format_conllu(line, comments=False).rstrip("\n").replace("\\", "\\\\").replace("\n", "\\n")
 
 

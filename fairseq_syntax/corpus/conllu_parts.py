@@ -1,4 +1,4 @@
-"""A CoNLL-U file cut into parts of so many lines of its text, without reading what is in them."""
+"""Splitting of a CoNLL-U file into parts of a fixed number of text lines, without parsing its rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import NamedTuple, NoReturn
 
 from fairseq_syntax.corpus.conllu import is_conllu
 from fairseq_syntax.corpus.conllu_reader import ConlluReader
-from fairseq_syntax.corpus.line_numbers import LineNumbers, declared_in
+from fairseq_syntax.corpus.line_numbers import LineNumbers, blocks, declared_in, is_blank
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_raw_lines
-
-_DIGITS = frozenset(b"%d" % digit for digit in range(1, 10))
 
 
 class ConlluPart(NamedTuple):
@@ -46,12 +44,12 @@ def _rows(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def count_lines(path: str | os.PathLike[str]) -> int | None:
-    """The lines of the text of a file, plain or parsed, where they can be known without reading a parse."""
+    """Number of text lines of a file; of a parse as declared in its header, else None."""
     return declared_lines(path) if is_conllu(path) else sum(1 for _ in read_raw_lines(path))
 
 
 def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[ConlluPart]:
-    """Cuts a file, plain or ``.gz``.
+    """Splits a CoNLL-U file, plain or compressed, into parts of its text.
 
     Args:
         part_lines: lines of each part; the last may have fewer
@@ -67,48 +65,21 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
     numbers = LineNumbers(fail, n_lines)
     start = before = at = 0
     rows: list[bytes] = []  # of the part
-    sentence: list[bytes] = []  # of the sentence, with the comments before it
-    number: int | None = None
-    words = False
-
-    def place_sentence() -> Iterator[ConlluPart]:
-        """Puts the sentence into its part, after those that end before it."""
-        nonlocal start, before, rows
-        index = numbers.place(number, at - len(sentence) + 1)
-        while index >= start + part_lines:
-            yield ConlluPart(start, start + part_lines, before, rows)
-            start, before, rows = start + part_lines, at - len(sentence), []
-        rows += sentence
-
-    for raw in _rows(path):
-        at += 1
-        if raw[:1] in _DIGITS:  # nearly every row, so it comes first
-            words = True
-            sentence.append(raw)
-            continue
-        if b"\t" not in raw and not raw.decode("utf-8", "replace").strip():  # as the reader sees it
-            sentence.append(raw)
-            if words:
-                yield from place_sentence()
-            else:
-                rows += sentence
-            sentence, number, words = [], None, False
-            continue
-        if raw[:1] == b"#":
-            declared, numbers.declared = numbers.declared, None
-            number = numbers.comment(raw.decode("utf-8", "replace").rstrip("\r\n"), at, number, words)
-            if numbers.declared is None:
-                numbers.declared = declared
-            else:
-                raw = b"#\n"  # a part has other lines than the file
-        else:
-            words = True
-        sentence.append(raw)
-    if sentence:
-        if words or number is not None:
-            yield from place_sentence()
-        else:
-            rows += sentence
+    for first, block in blocks(_rows(path), b"\t"):
+        number: int | None = None
+        comments = [place for place, row in enumerate(block) if row[:1] == b"#"]
+        for earlier, place in enumerate(comments):
+            comment = block[place].decode("utf-8", "replace").rstrip("\r\n")
+            number = numbers.comment(comment, first + place, number, within=place > earlier)
+            if declared_in(comment) is not None:
+                block[place] = b"#\n"  # a part has other lines than the file
+        if len(block) > len(comments) + is_blank(block[-1]):  # a sentence
+            index = numbers.place(number, first)
+            while index >= start + part_lines:
+                yield ConlluPart(start, start + part_lines, before, rows)
+                start, before, rows = start + part_lines, first - 1, []
+        rows += block
+        at = first + len(block) - 1
     total = numbers.total()
     while start < total:
         end = min(start + part_lines, total)

@@ -1,4 +1,4 @@
-"""The reading side of :mod:`fairseq_syntax.corpus.conllu`: rows to parsed lines, and an error for all else."""
+"""CoNLL-U parsing and validation: rows to parsed lines; see :mod:`fairseq_syntax.corpus.conllu`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from fairseq_syntax.corpus.line_numbers import LineNumbers, natural, shown
+from fairseq_syntax.corpus.line_numbers import LineNumbers, blocks, is_blank, natural, shown
 from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, cycle_through, owner
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -19,7 +19,6 @@ _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
 _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
 _NUMBERS = {str(number): number for number in range(1000)}
-_DIGITS = frozenset("123456789")
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
 
 
@@ -37,7 +36,7 @@ class ConlluReader:
         self, path: str | None, n_lines: int | None, first_line: int = 0, before: int = 0, *, empty: bool = True
     ) -> None:
         self.path = path
-        self.before = before
+        self.before = self.last_line = before
         self.first_line = first_line
         self.empty = empty
         self.line_numbers = LineNumbers(self.fail, n_lines, first_line)
@@ -70,46 +69,37 @@ class ConlluReader:
 
     def sentences(self, lines: Iterable[Any]) -> Iterator[tuple[int | None, int, list[str], list[int]]]:
         """Yields ``# line`` or None, the file line where a sentence begins, its rows, and the file line of each."""
-        rows: list[str] = []
-        places: list[int] = []
-        number: int | None = None
-        start = 0
-        at = self.before
-        try:
-            for line in lines:
-                at += 1
-                raw: str = line.decode("utf-8") if isinstance(line, bytes) else line
-                if at == 1:
-                    raw = raw.removeprefix("\ufeff")
-                if raw[:1] in _DIGITS and "\t" in raw:  # nearly every row, so it comes first
-                    rows.append(raw)
+        for start, block in blocks(self.rows(lines), "\t", self.before + 1):
+            rows: list[str] = []
+            places: list[int] = []
+            number: int | None = None
+            for at, row in enumerate(block, start):
+                if row[:1] == "#":
+                    self.check_column_names(row, at)
+                    number = self.line_numbers.comment(row, at, number, bool(rows))
+                elif "\t" in row:
+                    rows.append(row)
                     places.append(at)
-                    continue
-                raw = raw.rstrip("\r\n")
-                if not raw or (raw.isspace() and "\t" not in raw):
-                    if rows:
-                        yield number, start or places[0], rows, places
-                    elif number is not None:
-                        self.fail(f"'# line = {number}' has no sentence", start)
-                    rows, places, number, start = [], [], None, 0
-                    continue
-                if raw[0] == "#":
-                    start = start or (places[0] if places else at)
-                    self.check_column_names(raw, at)
-                    number = self.line_numbers.comment(raw, at, number, bool(rows))
-                    continue
-                rows.append(raw + "\n")
-                places.append(at)
-                if raw.count("\t") != COLUMNS - 1:  # so a file of anything else is not read to its end
-                    for row, place in zip(rows, places):
-                        self.columns(row, place)
-        except UnicodeDecodeError as error:
-            self.fail(f"not UTF-8: {error.reason} at byte {error.start + 1} of the line", at, "convert it with iconv")
-        self.last_line = at
-        if rows:
-            yield number, start or places[0], rows, places
-        elif number is not None:
-            self.fail(f"'# line = {number}' has no sentence", start)
+            if rows:
+                yield number, start, rows, places
+            elif number is not None:
+                self.fail(f"'# line = {number}' has no sentence", start)
+
+    def rows(self, lines: Iterable[Any]) -> Iterator[str]:
+        """The rows without their line ends, all of ten columns; a file of anything else is not read to its end."""
+        for line in lines:
+            self.last_line += 1
+            try:
+                row: str = (line.decode("utf-8") if isinstance(line, bytes) else line).rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                message = f"not UTF-8: {error.reason} at byte {error.start + 1} of the line"
+                self.fail(message, self.last_line, "convert it with iconv")
+            if self.last_line == 1:
+                row = row.removeprefix("\ufeff")
+            if row.count("\t") != COLUMNS - 1 and row[:1] != "#" and not is_blank(row):
+                columns = row.count("\t") + 1
+                self.fail(f"{columns} columns where ten are due, split by tabs: {shown(row)}", self.last_line)
+            yield row
 
     def check_column_names(self, comment: str, at: int) -> None:
         """CoNLL-U Plus may have other columns, or in another order: they would be taken for these."""
@@ -117,18 +107,11 @@ class ConlluReader:
         if equals and name.strip() == "global.columns" and columns.split() != NAMES:
             self.fail(f"columns {shown(columns.strip())}, and {' '.join(NAMES)} are wanted", at)
 
-    def columns(self, row: str, at: int) -> list[str]:
-        """The columns of one row."""
-        row = row.rstrip("\r\n")
-        columns = row.split("\t")
-        if len(columns) != COLUMNS:
-            self.fail(f"{len(columns)} columns where ten are due, split by tabs: {shown(row)}", at)
-        if "" in columns:
-            self.fail(f"an empty column where ten are due, split by tabs: {shown(row)}", at)
-        return columns
-
     def check_values(self, columns: Sequence[str], at: int) -> None:
-        """What no column may be, though it is not empty: a word of white space, a label with some around it."""
+        """What no column may be: empty, a word of white space, a label with some around it."""
+        if "" in columns:
+            row = "\t".join(columns)
+            self.fail(f"an empty column where ten are due, split by tabs: {shown(row)}", at)
         if not columns[1].strip():
             self.fail(
                 f"a word of white space only: {shown(columns[1])}", at, "leave it out, and its space between words"
@@ -143,7 +126,7 @@ class ConlluReader:
         words: list[tuple[int, list[str]]] = []
         last_covered = -1
         for row, at in zip(rows, places):
-            columns = self.columns(row, at)
+            columns = row.split("\t")
             self.check_values(columns, at)
             if columns[0] == str(len(words) + 1):
                 words.append((at, columns))
@@ -247,5 +230,5 @@ class ConlluReader:
 
 
 def unescape(text: str) -> str:
-    """A value of MISC with its escapes undone."""
+    """Unescapes a value of MISC."""
     return _TO_UNESCAPE.sub(lambda match: _UNESCAPES[match[0]], text)

@@ -6,16 +6,17 @@ drops source sentences that its parser cannot parse or that have more than 256 t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
 from fairseq_syntax.corpus.conllu_parts import conllu_parts
 from fairseq_syntax.corpus.line_numbers import is_line_comment
+from fairseq_syntax.corpus.parallel_text import aligned
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
 from fairseq_syntax.corpus.title import PARSED_WITH, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
@@ -35,14 +36,12 @@ PART_LINES = 10_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What a line has to meet in every file; None asks nothing.
+    """Thresholds that a line must meet in every file; None disables one.
 
     Attributes:
         min_length, max_length: tokens between spaces, or characters (without spaces) if ``characters``
         max_ratio: of the longest side to the shortest
-        languages: ISO 639-1 code of each file
-        min_probability: a line goes when another language is at least this probable; 0: whenever another one is best
-        candidates: the only languages that are considered; None: all that the identifier knows
+        languages: ISO 639-1 code of each file; a line goes where another is the most probable
     """
 
     min_length: int = 1
@@ -50,13 +49,11 @@ class Limits:
     max_ratio: float | None = None
     characters: bool = False
     languages: tuple[str, ...] | None = None
-    min_probability: float = 0.0
-    candidates: tuple[str, ...] | None = None
 
 
 @dataclass
 class Report:
-    """What a filter did: lines read, kept, and removed by the first reason that each fell to.
+    """Counts of a filter: lines read, kept, and removed by the first reason that applied to each.
 
     ``examples`` has the first line of each reason: its number, the detail, and its texts.
     """
@@ -76,38 +73,27 @@ class Report:
         return "\n".join(rows)
 
 
-class LanguageIdentifier:
-    """py3langid (Lui and Baldwin 2012), which carries its model with it.
+def language_identifier(languages: Iterable[str]) -> Callable[[str], tuple[str, float]]:
+    """py3langid (Lui and Baldwin 2012), which carries its model with it: the most probable language of a text.
 
     Raises:
         SyntaxDataError: it is not installed, or does not know one of the languages
     """
-
-    def __init__(self, candidates: Sequence[str] | None = None, needed: Sequence[str] = ()) -> None:
-        try:
-            from py3langid.langid import MODEL_FILE
-            from py3langid.langid import LanguageIdentifier as Identifier
-        except ImportError as error:
-            raise SyntaxDataError(
-                "languages are identified by py3langid, which is not installed", hint="pip install 'py3langid>=0.4'"
-            ) from error
-        self._identifier = Identifier.from_model_file(MODEL_FILE, norm_probs=True)
-        for language in (*needed, *(candidates or ())):
-            if language not in self._identifier.labels:
-                raise SyntaxDataError(
-                    f"py3langid does not know the language {language}", hint="ISO 639-1 codes: en, de"
-                )
-        if candidates:
-            self._identifier.set_languages(sorted({*candidates, *needed}))
-
-    def __call__(self, text: str) -> tuple[str, float]:
-        """The most probable language and its probability."""
-        language, probability = self._identifier.classify(text)
-        return str(language), float(probability)
+    try:
+        from py3langid.langid import MODEL_FILE
+        from py3langid.langid import LanguageIdentifier as Identifier
+    except ImportError as error:
+        message = "languages are identified by py3langid, which is not installed"
+        raise SyntaxDataError(message, hint="pip install 'py3langid>=0.4'") from error
+    identifier = Identifier.from_model_file(MODEL_FILE, norm_probs=True)
+    if unknown := [language for language in languages if language not in identifier.labels]:
+        raise SyntaxDataError(f"py3langid does not know the language {unknown[0]}", hint="ISO 639-1 codes: en, de")
+    classify: Callable[[str], tuple[str, float]] = identifier.classify
+    return classify
 
 
 class Verdict(NamedTuple):
-    """Why a line has to go: one of :data:`REASONS` and its detail; without a reason it is kept.
+    """Decision on a line: the reason for its removal, of :data:`REASONS`, and a detail; kept without one.
 
     ``parse`` is the CoNLL-U of a line that is kept, where it did not have the spaces of its text and now has.
     """
@@ -117,18 +103,16 @@ class Verdict(NamedTuple):
     parse: str | None = None
 
 
+@dataclass
 class Judge:
-    """Judges the lines of parallel files.
+    """Judges the lines of parallel files by the limits."""
 
-    Args:
-        limits: see :class:`Limits`
-    """
+    limits: Limits
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._identify = None
-        if limits.languages:
-            self._identify = LanguageIdentifier(limits.candidates, limits.languages)
+    @cached_property
+    def identify(self) -> Callable[[str], tuple[str, float]]:
+        """Loaded by the process that judges."""
+        return language_identifier(self.limits.languages or ())
 
     def __call__(self, texts: Sequence[str], parse: str | None = None) -> Verdict:
         """The verdict on one line.
@@ -162,11 +146,10 @@ class Judge:
             before = text_of(parsed)
             take_spaces(parsed, *texts)
             spaced = with_spaces(parse, parsed) if text_of(parsed) != before else None
-        if self._identify is not None and limits.languages:
-            for text, wanted in zip(texts, limits.languages):
-                language, probability = self._identify(text)
-                if language != wanted and probability >= limits.min_probability:
-                    return Verdict("language", f"{language} ({probability:.2f}) where {wanted} is due")
+        for text, wanted in zip(texts, limits.languages or ()):
+            language, probability = self.identify(text)
+            if language != wanted:
+                return Verdict("language", f"{language} ({float(probability):.2f}) where {wanted} is due")
         return Verdict(parse=spaced)
 
 
@@ -245,7 +228,7 @@ def filter_files(
     note, _ = map_parts(
         step,
         _chunks(_parallel(inputs, parse)),
-        _JudgePart(limits, parse),
+        partial(_judge_part, Judge(limits), parse),
         merge,
         part_lines=PART_LINES,
         total=sum(1 for _ in read_raw_lines(inputs[0])),
@@ -291,37 +274,22 @@ def _chunks(lines: Iterator[_Line]) -> Iterator[tuple[Span, list[_Line]]]:
         yield (chunk[0][0] - 1, chunk[-1][0]), chunk
 
 
-@dataclass
-class _JudgePart:
-    """Makes the verdicts on the lines of a part, as a note."""
-
-    limits: Limits
-    parse: str | None
-
-    @cached_property
-    def judge(self) -> Judge:
-        return Judge(self.limits)
-
-    def __call__(self, chunk: list[_Line]) -> Made:
-        verdicts = []
-        for number, texts, parse in chunk:
-            try:
-                verdicts.append(self.judge(texts, parse))
-            except SyntaxDataError as error:
-                raise SyntaxDataError(f"line {number}: {error.message}", path=self.parse, hint=error.hint) from error
-        return {"verdicts": verdicts}, b""
+def _judge_part(judge: Judge, path: str | None, chunk: list[_Line]) -> Made:
+    """The verdicts on the lines of a part, as a note; ``path`` is the parse's."""
+    verdicts = []
+    for number, texts, parse in chunk:
+        try:
+            verdicts.append(judge(texts, parse))
+        except SyntaxDataError as error:
+            raise SyntaxDataError(f"line {number}: {error.message}", path=path, hint=error.hint) from error
+    return {"verdicts": verdicts}, b""
 
 
 def _parallel(inputs: Sequence[str], conllu: str | None) -> Iterator[_Line]:
     """The number and the texts of each line in all files, with its parse; the files must end together."""
     blocks = conllu_blocks(conllu) if conllu else iter(())
     count = 0
-    for texts in zip_longest(*(read_lines(path) for path in inputs)):
-        for path, text in zip(inputs, texts):
-            if text is None:
-                longer = next(other for other, line in zip(inputs, texts) if line is not None)
-                raise SyntaxDataError(f"ends after {count} lines, but {longer} goes on", path=path)
-        count += 1
+    for count, texts in enumerate(aligned([*map(read_lines, inputs)], inputs), start=1):
         # after the last sentence of the parse there may be lines without one
         yield count, texts, next(blocks, (count, ""))[1] if conllu else None
     if count == 0:

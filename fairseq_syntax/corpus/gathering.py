@@ -1,4 +1,4 @@
-"""A corpus from wherever it lies to plain text: files or a reader, a random subset, words put apart."""
+"""Corpora as plain text: files or a reader, random subsets, word segmentation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_split(files: Sequence[Path]) -> Iterable[Row]:
 
 
 def subset(rows: Iterable[Row], pairs: int, seed: int) -> list[Row]:
-    """So many rows drawn at random, without replacement, in their order (reservoir sampling; all, if there are fewer).
+    """A random sample of rows without replacement, in their order (reservoir sampling; all, if there are fewer).
 
     The same rows and seed give the same subset.
     """
@@ -56,7 +56,7 @@ def subset(rows: Iterable[Row], pairs: int, seed: int) -> list[Row]:
 
 
 def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str]) -> Iterator[Row]:
-    """Rows whose sentences in some languages have spaces between their words.
+    """Word segmentation of rows, in some languages.
 
     Args:
         programs: by language, as for :func:`.word_segmentation.segment_words`
@@ -67,7 +67,7 @@ def worded(rows: Iterable[Row], langs: Sequence[str], programs: Mapping[str, str
 
 
 def _worded(rows: Iterable[Row], columns: slice, program: str) -> Iterator[Row]:
-    """Rows with spaces between the words of some columns; they wait in a temporary file for those."""
+    """Word segmentation of some columns; the rows wait for it in a temporary file."""
     with tempfile.TemporaryFile() as waiting:
 
         def sentences() -> Iterator[str]:
@@ -108,9 +108,9 @@ def gathered(
     wanted = {"train": ["train"], "valid": ["valid"]}
     for new, name in (tests or {}).items():
         wanted.setdefault(name, []).append(new)
-    there = []
+    names: list[str] = []
     for name, rows in splits:
-        there.append(name)
+        names.append(name)
         if tests is not None and name not in wanted:
             continue
         if name == "train" and pairs is not None:
@@ -124,5 +124,5 @@ def gathered(
         for new in new_names:
             yield Split(new, rows)
     for name in wanted:
-        if name not in there:
-            raise SyntaxDataError(f"the corpus has no split {name}", hint=f"it has {', '.join(there)}")
+        if name not in names:
+            raise SyntaxDataError(f"the corpus has no split {name}", hint=f"it has {', '.join(names)}")

@@ -1,12 +1,14 @@
-"""Which line of the text each sentence of a CoNLL-U file stands in: ``# line = N`` and ``# lines = N``."""
+"""Sentence boundaries of CoNLL-U, and line numbers of the text: ``# line = N`` and ``# lines = N``."""
 
 from __future__ import annotations
 
 import re
-from typing import NoReturn, Protocol
+from collections.abc import Iterable, Iterator
+from typing import NoReturn, Protocol, TypeVar
 
 # Without the text, so many empty lines in a row are taken for a slip in a number.
 MOST_EMPTY_LINES = 1_000_000
+Row = TypeVar("Row", str, bytes)
 _COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
 
 
@@ -16,8 +18,31 @@ class Fail(Protocol):
     def __call__(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn: ...
 
 
+def blocks(rows: Iterable[Row], tab: Row, first: int = 1) -> Iterator[tuple[int, list[Row]]]:
+    """Splits the rows of a file behind each blank one; yields the number of a block's first row, and its rows.
+
+    Args:
+        tab: a tab of the type of the rows
+        first: the number of the first row
+    """
+    block: list[Row] = []
+    for row in rows:
+        block.append(row)
+        if tab not in row and is_blank(row):
+            yield first, block
+            first, block = first + len(block), []
+    if block:
+        yield first, block
+
+
+def is_blank(row: str | bytes) -> bool:
+    """Whether a row ends a sentence: white space alone, but not the tabs of empty columns."""
+    text = row if isinstance(row, str) else row.decode("utf-8", "replace")
+    return "\t" not in text and not text.strip()
+
+
 class LineNumbers:
-    """Numbers the sentences of one file, or of a part of it, and refuses what cannot be the parse of a text.
+    """Assigns text lines to the sentences of a file or a part of it, and rejects inconsistent numbering.
 
     Args:
         fail: raises the errors
@@ -38,7 +63,7 @@ class LineNumbers:
         self._last: int | None = None
 
     def comment(self, row: str, at: int, number: int | None, within: bool) -> int | None:
-        """Take note of a comment.
+        """Processes a comment row.
 
         Args:
             row: without its line end
@@ -134,5 +159,5 @@ def natural(text: str) -> int | None:
 
 
 def shown(text: str) -> str:
-    """A text as messages quote it."""
+    """Quotes a text for an error message, shortened."""
     return repr(text if len(text) <= 60 else text[:57] + "...")

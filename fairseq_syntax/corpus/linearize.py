@@ -1,4 +1,4 @@
-"""A dependency tree as a sequence of symbols, for a translation model to learn as a second target.
+"""Linearized dependency trees, for a translation model to learn as a second target.
 
 Currey and Heafield (2019), Incorporating Source Syntax into Transformer-Based Neural Machine Translation, do so with
 constituency trees.  Two forms for dependency trees:
@@ -70,7 +70,7 @@ def brackets(line: ParsedLine, symbols: Sequence[Sequence[str]]) -> list[str]:
 
 
 def is_projective(line: ParsedLine) -> bool:
-    """Whether no two arcs cross, so that ``brackets`` keeps the order of the words."""
+    """Whether the trees are projective: no two arcs cross, so that ``brackets`` keeps the word order."""
     arcs = sorted(((min(w, h), max(w, h)) for w, h in enumerate(line.heads) if w != h), key=lambda a: (a[0], -a[1]))
     # an artificial root to the left: nothing may span a root
     open_ends: list[int] = []

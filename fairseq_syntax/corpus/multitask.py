@@ -1,4 +1,4 @@
-"""Corpora that teach a plain Transformer to translate and to parse (Currey and Heafield, 2019)."""
+"""Multi-task corpora, for a plain Transformer that translates and parses (Currey and Heafield, 2019)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 
 from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.linearize import is_projective, linearize, piece_symbols
+from fairseq_syntax.corpus.parallel_text import aligned
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, atomic_open, read_lines
+from fairseq_syntax.runtime.files import as_data_error, atomic_open, errors_in, read_lines
 from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
 
 PART_LINES = 10_000
@@ -22,7 +23,7 @@ PART_LINES = 10_000
 
 @dataclass(frozen=True)
 class Doubling:
-    """What to write.
+    """Configuration of a multi-task corpus.
 
     Args:
         prefix: of the files of pieces; the source's parse is ``PREFIX.SRC.conllu``
@@ -46,10 +47,7 @@ class Doubling:
             SyntaxDataError: they differ in number, or the source uses one of the tags
         """
         paths = [f"{self.prefix}.{lang}" for lang in (self.src, self.tgt)]
-        for number, (source, target) in enumerate(zip_longest(*map(read_lines, paths)), start=1):
-            if source is None or target is None:
-                counts = [sum(1 for _ in read_lines(path)) for path in paths]
-                raise SyntaxDataError(f"{counts[0]} lines, but {paths[1]} has {counts[1]}", path=paths[0])
+        for number, (source, target) in enumerate(aligned([*map(read_lines, paths)], paths), start=1):
             for tag in self.tags:
                 if tag in source and tag in source.split():
                     raise SyntaxDataError(
@@ -134,7 +132,8 @@ class _DoublePart:
         for (text, target), line in zip(pairs, part.read(self.parse), strict=True):
             rows += [f"{translate} {text} {translate}", target]
             if line.words:
-                symbols = piece_symbols(line, text.split()) if self.doubling.words else None
+                with errors_in(self.parse):
+                    symbols = piece_symbols(line, text.split()) if self.doubling.words else None
                 linearized = " ".join(linearize(line, self.doubling.form, symbols))
                 rows += [f"{parse} {text} {parse}", linearized]
                 crossing += not is_projective(line)

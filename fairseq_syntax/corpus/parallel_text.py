@@ -11,10 +11,11 @@ import os
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
-from typing import Any, NamedTuple, TypeVar
+from itertools import islice, zip_longest
+from typing import NamedTuple, TypeVar
 from xml.etree import ElementTree
 
+from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 
@@ -35,15 +36,18 @@ class Split(NamedTuple):
 # (translators, reviewers).
 _TAG = re.compile(r"\s*</?(url|talkid|keywords|speaker|translator|reviewer|doc|transcript)\b[^>]*>")
 _SENTENCE_TAG = re.compile(r"\s*<(title|description)>(.*?)</\1>\s*\Z")
-_SEGMENT_BEGIN = re.compile(r"<seg\b[^>]*>", re.IGNORECASE)
-_SEGMENT_END = re.compile(r"</seg\s*>", re.IGNORECASE)
+# In SGML: the translator of what follows, or a segment, whose end may be missing.
+_SEGMENT = re.compile(
+    r"<(?:refset|doc)\b[^>]*\bsysid\s*=\s*\"?([^\">\s]+)|<seg\b[^>]*>(.*?)(</seg\s*>|(?=<seg\b)|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
 
 
 def read_text(path: Path) -> Iterator[str]:
     """The lines of a text file, plain or ``.gz``."""
     for line in read_lines(path):
-        yield _spaced(line)
+        yield single_spaced(line)
 
 
 def read_tagged(path: Path) -> Iterator[str]:
@@ -53,45 +57,34 @@ def read_tagged(path: Path) -> Iterator[str]:
     """
     for line in read_lines(path):
         if sentence := _SENTENCE_TAG.match(line):
-            yield _spaced(sentence[2])
+            yield single_spaced(sentence[2])
         elif not _TAG.match(line):
-            yield _spaced(line)
+            yield single_spaced(line)
 
 
 def read_segments(path: Path) -> Iterator[str]:
-    """The ``<seg>`` elements of a test set in NIST's SGML (WMT to 2020, IWSLT, OpenMT).
+    """The ``<seg>`` of a test set in NIST's SGML (WMT to 2020, IWSLT, OpenMT); see :func:`read_translations`."""
+    return (sentence for _, sentence in read_translations(path))
 
-    Such files are often no well-formed XML (``&`` and ``<`` that are not escaped), so that only the tags of segments
-    are looked for. A segment may run over several lines.
+
+def read_translations(path: Path) -> Iterator[tuple[str | None, str]]:
+    """The segments of a test set in NIST's SGML, each with the ``sysid`` of its ``<refset>`` or ``<doc>``, if any.
+
+    Such files are often no well-formed XML (``&`` and ``<`` that are not escaped), so that only these tags are looked
+    for. A segment may run over several lines. Test sets are small: the file is read at once.
 
     Raises:
-        SyntaxDataError: a segment that does not end, or one inside another
+        SyntaxDataError: a segment that does not end
     """
-    text: str | None = None  # of the segment that is open
-    began = 0
-    for number, line in enumerate(read_lines(path), start=1):
-        rest = line
-        while rest:
-            begin = _SEGMENT_BEGIN.search(rest)
-            if text is None:
-                if begin is None:
-                    break
-                text, began, rest = "", number, rest[begin.end() :]
-                continue
-            end = _SEGMENT_END.search(rest)
-            if begin is not None and (end is None or begin.start() < end.start()):
-                message = f"a <seg> inside the one of line {began}, which has no end"
-                raise SyntaxDataError(message, path=path, line=number)
-            if end is None:
-                text += rest
-                break
-            yield _spaced(unescape(text + rest[: end.start()]))
-            text, rest = None, rest[end.end() :]
-        if text is not None:
-            text += " "
-    if text is not None:
-        message = "this <seg> does not end"
-        raise SyntaxDataError(message, path=path, line=began, hint="is the file cut off?")
+    text, translator = "\n".join(read_lines(path)), None
+    for match in _SEGMENT.finditer(text):
+        if match[1]:
+            translator = match[1]
+            continue
+        if not match[3]:
+            line = text.count("\n", 0, match.start()) + 1
+            raise SyntaxDataError("this <seg> does not end", path=path, line=line, hint="is the file cut off?")
+        yield translator, single_spaced(unescape(match[2]))
 
 
 def read_wmt_xml(path: Path, element: str, lang: str | None = None) -> Iterator[str]:
@@ -106,30 +99,14 @@ def read_wmt_xml(path: Path, element: str, lang: str | None = None) -> Iterator[
     Raises:
         SyntaxDataError: not well-formed XML
     """
-    parser: Any = ElementTree.XMLPullParser(("start", "end"))
-    wanted = taken = False  # whether such an element is open; whether one of this document was read
-
-    def segments() -> Iterator[str]:
-        nonlocal wanted, taken
-        for event, node in parser.read_events():
-            if node.tag == "doc":
-                taken = False
-                node.clear()  # which is read by now, or still empty
-            elif node.tag == element and event == "end":
-                wanted = False
-            elif node.tag == element:
-                wanted = not taken and lang in (None, node.get("lang", lang))
-                taken |= wanted
-            elif node.tag == "seg" and event == "end" and wanted:
-                yield _spaced("".join(node.itertext()))
-
     try:
-        for line in read_lines(path):
-            parser.feed(line + "\n")
-            yield from segments()
-        parser.close()
+        root = ElementTree.fromstring("\n".join([*read_lines(path), ""]))
     except ElementTree.ParseError as error:
         raise SyntaxDataError(f"is not well-formed XML: {error}", path=path, line=error.position[0]) from error
+    for document in root.iter("doc"):
+        sides = (node for node in document.iter(element) if lang in (None, node.get("lang", lang)))
+        for side in islice(sides, 1):
+            yield from (single_spaced("".join(segment.itertext())) for segment in side.iter("seg"))
 
 
 def read_aspec(path: Path, languages: Sequence[str] = ("ja", "en")) -> Iterator[dict[str, str]]:
@@ -146,7 +123,7 @@ def read_aspec(path: Path, languages: Sequence[str] = ("ja", "en")) -> Iterator[
         if len(fields) not in (4, 5):
             message = f"{len(fields)} fields between |||, not 4 or 5"
             raise SyntaxDataError(message, path=path, line=number, hint="is it a file of ASPEC?")
-        yield dict(zip(languages, map(_spaced, fields[-2:])))
+        yield dict(zip(languages, map(single_spaced, fields[-2:])))
 
 
 def read_tsv(path: Path, columns: Sequence[int] = (0, 1)) -> Iterator[Row]:
@@ -163,7 +140,7 @@ def read_tsv(path: Path, columns: Sequence[int] = (0, 1)) -> Iterator[Row]:
         if max(columns) >= len(fields):
             message = f"{len(fields)} columns, and column {max(columns)} (from 0) is asked for"
             raise SyntaxDataError(message, path=path, line=number)
-        yield tuple(_spaced(fields[column]) for column in columns)
+        yield tuple(single_spaced(fields[column]) for column in columns)
 
 
 def read_side(path: Path) -> Iterator[str]:
@@ -184,7 +161,7 @@ def parallel(*paths: Path) -> Iterator[Row]:
 
 
 def aligned(sides: Sequence[Iterable[str]], paths: Sequence[Path]) -> Iterator[Row]:
-    """Rows of parallel streams.
+    """Zips parallel streams into rows.
 
     Args:
         paths: where each comes from, for errors
@@ -203,7 +180,7 @@ def aligned(sides: Sequence[Iterable[str]], paths: Sequence[Path]) -> Iterator[R
 
 
 def reservoir(items: Iterable[Item], count: int, draw: random.Random) -> list[Item]:
-    """So many items drawn at random without replacement, in no order; all of them, if there are fewer."""
+    """Reservoir sample of ``count`` items without replacement, in no order; all, if there are fewer."""
     kept: list[Item] = []
     for number, item in enumerate(items):
         if number < count:
@@ -216,7 +193,3 @@ def reservoir(items: Iterable[Item], count: int, draw: random.Random) -> list[It
 def unescape(text: str) -> str:
     """Text with its character entities resolved, once; a lone ``&`` is one."""
     return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
-
-
-def _spaced(text: str) -> str:
-    return " ".join(text.split())

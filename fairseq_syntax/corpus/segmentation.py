@@ -1,4 +1,4 @@
-"""Words to pieces: sentencepiece, subword-nmt or whole words, applied word by word, so that every piece knows its word.
+"""Subword segmentation: sentencepiece, subword-nmt or whole words, applied word by word, so that each piece has a word.
 
 The words that are segmented are the words of the parse. A word that follows another without a space between them
 ("do" + "n't", "house" + ".") is encoded as such, and :meth:`Segmenter.decode` gives the text back, character by
@@ -25,13 +25,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from fairseq_syntax.corpus.words import words_of
+from fairseq_syntax.corpus.words import single_spaced, words_of
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import atomic_open, atomic_open_binary
+from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, write_json
 
 FORMAT_VERSION = 1
 ESCAPE = "▂"
@@ -48,11 +48,6 @@ _ESCAPES = {ESCAPE: "e", SPACE_MARK: "u", JOINER: "j", " ": "s"}
 _UNESCAPES = {code: character for character, code in _ESCAPES.items()} | {"a": "@"}
 _CODES_VERSION = re.compile(r"#version: 0\.[12](\.0)*\s*\Z", re.ASCII)
 _ESCAPED = re.compile(f"{ESCAPE}([{''.join(_UNESCAPES)}])")
-
-
-def single_spaced(text: str) -> str:
-    """The text with each run of white space (of any kind, line breaks included) as one space, none at the ends."""
-    return " ".join(text.split())
 
 
 def spaces_before(tokens: Sequence) -> list[bool]:
@@ -104,13 +99,14 @@ class Segmenter(ABC):
     """
 
     kind: ClassVar[str]
+    CONTINUED: ClassVar[str] = ""  # what a piece ends in that is not the last of its word
 
     def __init__(self, model: bytes, about: dict | None = None) -> None:
         self.model = model
         self.about = dict(about or {})
         self.altered: dict[str, str] = {}
         self._cache: dict[tuple[str, bool], list[str]] = {}
-        self._cached = self._altered = 0  # pieces of the words in the cache, and of those in ``altered``
+        self._cached = 0  # pieces of the words in the cache
 
     @property
     def fingerprint(self) -> str:
@@ -145,7 +141,7 @@ class Segmenter(ABC):
             spans = words_of(text)
             before = [False, *(a[1] < b[0] for a, b in pairwise(spans))]
             words = self.encode_words([text[start:end] for start, end in spans], before[: len(spans)])
-            return [piece for own in words for piece in own]
+            return list(chain.from_iterable(words))
         return [piece for word in text.split() for piece in cache.get((word, True)) or self._pieces(word, True)]
 
     @property
@@ -173,10 +169,8 @@ class Segmenter(ABC):
         model_path = Path(f"{os.fspath(dest_prefix)}.model")
         with atomic_open_binary(model_path) as model:
             model.write(self.model)
-        with atomic_open(path) as file:
-            head = {"format": FORMAT_VERSION, "kind": self.kind, "model": model_path.name}
-            json.dump({**self.about, **head, "fingerprint": self.fingerprint}, file, indent=1, ensure_ascii=False)
-            file.write("\n")
+        head = {"format": FORMAT_VERSION, "kind": self.kind, "model": model_path.name}
+        write_json(path, {**self.about, **head, "fingerprint": self.fingerprint})
         return path
 
     def _pieces(self, word: str, space: bool) -> list[str]:
@@ -186,7 +180,9 @@ class Segmenter(ABC):
             text = single_spaced(word)
             if not text:
                 raise SyntaxDataError(f"a word is empty or white space only: {word!r}", hint="correct the parse")
-            pieces = self._split_reserved(self._encode(text, space))
+            encoded = self._encode(text, space)
+            cut = ((piece[0] + self.CONTINUED, piece[1:]) if piece in RESERVED else (piece,) for piece in encoded)
+            pieces = list(chain.from_iterable(cut))
             if len(text) > LONGEST_KNOWN:
                 return pieces
             if self._cached + len(pieces) > CACHED_PIECES:
@@ -197,18 +193,13 @@ class Segmenter(ABC):
             # The context word shows whether a space before this one survives as well.
             decoded = self.decode([*self._encode("x", True), *pieces])
             differs = decoded != ("x " if space else "x") + text
-            if differs and word not in self.altered and self._altered < CACHED_PIECES:
+            if differs and len(self.altered) < CACHED_PIECES // 4:
                 self.altered[word] = decoded.removeprefix("x").strip()
-                self._altered += len(pieces)
         return pieces
 
     @abstractmethod
     def _encode(self, text: str, space: bool) -> list[str]:
         """Pieces of one word (no white space in it but single spaces), which a space precedes or not."""
-
-    @abstractmethod
-    def _split_reserved(self, pieces: list[str]) -> list[str]:
-        """The same pieces, those in ``RESERVED`` cut after their first character."""
 
 
 class SentencePieceSegmenter(Segmenter):
@@ -240,9 +231,6 @@ class SentencePieceSegmenter(Segmenter):
         # A normaliser may leave nothing of a word; the word then stands for itself, unknown to the model.
         return pieces or [(SPACE_MARK if space else "") + escaped.replace(" ", SPACE_MARK)]
 
-    def _split_reserved(self, pieces: list[str]) -> list[str]:
-        return [part for piece in pieces for part in ((piece[0], piece[1:]) if piece in RESERVED else (piece,))]
-
     def decode(self, pieces: str | Iterable[str]) -> str:
         if isinstance(pieces, str):
             # where there is no mark at all, fairseq's --remove-bpe sentencepiece has made text of them already
@@ -257,6 +245,7 @@ class SubwordNmtSegmenter(Segmenter):
     """Byte-pair codes of subword-nmt."""
 
     kind = "subword_nmt"
+    CONTINUED = SEPARATOR
 
     def __init__(self, model: bytes, about: dict | None = None) -> None:
         from subword_nmt.apply_bpe import BPE
@@ -276,11 +265,6 @@ class SubwordNmtSegmenter(Segmenter):
 
     def _encode(self, text: str, space: bool) -> list[str]:
         return self._bpe.segment_tokens([escape_subword_nmt(text, space)])
-
-    def _split_reserved(self, pieces: list[str]) -> list[str]:
-        return [
-            part for piece in pieces for part in ((piece[0] + SEPARATOR, piece[1:]) if piece in RESERVED else (piece,))
-        ]
 
     def decode(self, pieces: str | Iterable[str]) -> str:
         words: list[str] = []
@@ -327,13 +311,13 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
     Raises:
         SyntaxDataError: the file or the model beside it is missing, damaged, of another version, or not such a model
     """
-    raw = _read_bytes(path)
+    raw = read_bytes(path)
     about: dict = {}
     model_path, model, kind = Path(path), raw, None
     if Path(path).suffix == ".json":
         about = _parse_about(path, raw)
         model_path, kind = Path(path).parent / about["model"], about["kind"]
-        model = _read_bytes(model_path)
+        model = read_bytes(model_path)
         if hashlib.sha256(model).hexdigest() != about["fingerprint"]:
             raise SyntaxDataError(
                 "not the model that its .json describes (fingerprints differ)",
@@ -349,19 +333,10 @@ def load_segmenter(path: str | os.PathLike[str]) -> Segmenter:
                 hint="a vocabulary, a dictionary and the merges of other tools look like them",
             )
     try:
-        return SEGMENTERS[kind](model, {k: v for k, v in about.items() if k not in ("format", "kind", "fingerprint")})
-    except SyntaxDataError as error:
-        raise SyntaxDataError(error.message, path=model_path, line=error.line, hint=error.hint) from None
+        with errors_in(model_path):
+            return SEGMENTERS[kind](model, {k: about[k] for k in about if k not in ("format", "kind", "fingerprint")})
     except (RuntimeError, UnicodeDecodeError) as error:
         raise SyntaxDataError(f"not a {kind} model: {error}", path=model_path) from error
-
-
-def _read_bytes(path: str | os.PathLike[str]) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        hint = "make one with `fairseq-syntax segment --train ...`"
-        raise SyntaxDataError(f"no segmentation model: {error.strerror}", path=path, hint=hint) from error
 
 
 def _parse_about(path: str | os.PathLike[str], raw: bytes) -> dict:
@@ -392,10 +367,7 @@ def _looks_like_codes(raw: bytes) -> bool:
 
 
 def _escape(text: str, characters: str) -> str:
-    for character in characters:  # ESCAPE comes first: the others put new ones in
-        if character in text:
-            text = text.replace(character, ESCAPE + _ESCAPES[character])
-    return text
+    return re.sub(f"[{characters}]", lambda match: ESCAPE + _ESCAPES[match[0]], text)
 
 
 def escape_sentencepiece(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Segments files: the work of ``fairseq-syntax segment``."""
+"""Segmentation of files: the work of ``fairseq-syntax segment``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     check_rereadable,
     decode_line,
+    errors_in,
     file_sha256,
     fingerprint,
     read_raw_lines,
@@ -258,10 +259,8 @@ class _SegmentPart:
                 words += len(text.split())
             else:
                 forms = [token.form for token in line.tokens]
-                try:
+                with errors_in(path, line.file_line):
                     encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
-                except SyntaxDataError as error:
-                    raise SyntaxDataError(error.message, path=path, line=line.file_line, hint=error.hint) from None
                 for token, of_token in zip(line.tokens, encoded):
                     token.pieces = len(of_token)
                 rows.append(format_conllu(line))

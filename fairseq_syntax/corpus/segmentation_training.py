@@ -1,4 +1,4 @@
-"""Trains a segmentation model on text or on parses, by sentencepiece or subword-nmt themselves."""
+"""Training of segmentation models on text or parses, by sentencepiece or subword-nmt themselves."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fairseq_syntax.runtime.files import check_rereadable, file_sha256, read_lin
 _BOUNDARY = "\ue000"
 
 
-def read_words(path: str | os.PathLike[str]) -> Iterator[tuple[list[str], list[bool]]]:
+Words = tuple[list[str], list[bool]]  # of a line, and whether a space precedes each
+
+
+def read_words(path: str | os.PathLike[str]) -> Iterator[Words]:
     """Yields each line's words and whether a space precedes each: of a parse, or of plain text (split at spaces)."""
-    return _words_of_parses(read_conllu(path)) if is_conllu(path) else _words_of_texts(read_lines(path))
+    return map(words_of_line, read_conllu(path) if is_conllu(path) else read_lines(path))
 
 
-def _words_of_parses(lines: Iterable[ParsedLine]) -> Iterator[tuple[list[str], list[bool]]]:
-    for line in lines:
-        yield [token.form for token in line.tokens], segmentation.spaces_before(line.tokens)
-
-
-def _words_of_texts(lines: Iterable[str]) -> Iterator[tuple[list[str], list[bool]]]:
-    for text in lines:
-        words = text.split()
-        yield words, [True] * len(words)
+def words_of_line(line: ParsedLine | str) -> Words:
+    """The words of one line; see :func:`read_words`."""
+    if isinstance(line, str):
+        words = line.split()
+        return words, [True] * len(words)
+    return [token.form for token in line.tokens], segmentation.spaces_before(line.tokens)
 
 
 def train_segmenter(
@@ -90,7 +90,7 @@ def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
     return [[os.path.basename(path), file_sha256(path)] for path in files]
 
 
-def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> Iterator[tuple[list[str], list[bool]]]:
+def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> Iterator[Words]:
     """So many lines with words, of all files; a parse that is not drawn is not read, which takes most of the time."""
 
     def all_lines() -> Iterator[tuple[str, ConlluPart] | str]:
@@ -102,20 +102,16 @@ def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> It
                 yield from (text for text in read_lines(path) if text and not text.isspace())
 
     for line in reservoir(all_lines(), count, random.Random(seed)):
-        if isinstance(line, str):
-            yield from _words_of_texts([line])
-        else:
-            path, part = line
-            yield from _words_of_parses(part.read(path))
+        yield from map(words_of_line, [line] if isinstance(line, str) else line[1].read(line[0]))
 
 
-def _train_sentencepiece(lines: Iterable[tuple[list[str], list[bool]]], options: dict) -> tuple[bytes, int]:
+def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, int]:
     import sentencepiece
 
     count = 0
     wrong: SyntaxDataError | None = None
 
-    def read() -> Iterator[tuple[list[str], list[bool]]]:
+    def read() -> Iterator[Words]:
         nonlocal wrong
         try:
             yield from lines
@@ -162,7 +158,7 @@ def _no_words() -> SyntaxDataError:
     return SyntaxDataError("no words to train a segmentation model on", hint="name other text with --train-on")
 
 
-def _train_subword_nmt(lines: Iterable[tuple[list[str], list[bool]]], vocab_size: int) -> tuple[bytes, int]:
+def _train_subword_nmt(lines: Iterable[Words], vocab_size: int) -> tuple[bytes, int]:
     from subword_nmt.learn_bpe import learn_bpe
 
     counts: Counter[str] = Counter()

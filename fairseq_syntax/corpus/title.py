@@ -1,4 +1,4 @@
-"""The title of a parse: the comments above its first sentence that are of the whole text.
+"""The header of a parse: comments above its first sentence that concern the whole text.
 
 - ``# lines = N``: the number of lines.
 - ``# parsed_with = {…}``: the parser's options, so that a model's raw text can be parsed as its training text was; and
@@ -65,7 +65,7 @@ def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
 
 def without_control(parsed_with: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The options of the parser from whose parses controls were made; None where nothing is known."""
-    return None if parsed_with is None else {name: own for name, own in parsed_with.items() if name != "control"}
+    return None if parsed_with is None else {name: value for name, value in parsed_with.items() if name != "control"}
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Spacing:
         self.marks += sum(not any(map(str.isalnum, token.form)) for token in line.tokens)
 
     def warn(self, path: str | os.PathLike[str]) -> None:
-        """Warns where a parse seems to know of no spaces, though it was not made of tokenized text."""
+        """Warns where a parse seems to lack spacing, though it was not made of tokenized text."""
         if self.marks and not self.joined and (parsed_with(path) or {}).get("tokenizer") != "whitespace":
             logger.warning(
                 "%s has no SpaceAfter=No: all its tokens are taken to have spaces between them. If the text has not, "
@@ -92,24 +92,24 @@ class Spacing:
 
 
 def check_controls(
-    trained: Mapping[str, Any] | None, given: Mapping[str, Any] | None, path: str | os.PathLike[str]
+    trained_with: Mapping[str, Any] | None, parsed_with: Mapping[str, Any] | None, path: str | os.PathLike[str]
 ) -> None:
-    """Make sure that a model which reads a parse gets parses of the kind that it was trained on.
+    """Checks that a model gets parses of the kind that it was trained on: real ones, or the same controls.
 
     Args:
-        trained, given: what the training text and these parses were parsed with, where it is known
+        trained_with, parsed_with: the parser's options of the training text and of these parses, where they are known
         path: of these parses, for errors
 
     Raises:
         SyntaxDataError: it was trained on control parses, and these are real, or other controls
     """
-    known, own = controls(trained), controls(given)
-    if known and known != own:
+    of_training, of_these = controls(trained_with), controls(parsed_with)
+    if of_training and of_training != of_these:
         raise SyntaxDataError(
-            f"the model was trained on control parses ({', '.join(known)}), and these are "
-            + (f"others ({', '.join(own)})" if own else "real"),
+            f"the model was trained on control parses ({', '.join(of_training)}), and these are "
+            + (f"others ({', '.join(of_these)})" if of_these else "real"),
             path=path,
-            hint=f"give what fairseq-syntax control {' '.join(known)} makes of the parse",
+            hint=f"give what fairseq-syntax control {' '.join(of_training)} makes of the parse",
         )
-    if own and not known:
-        logger.warning("%s: control parses (%s), for a model that knows real ones", path, ", ".join(own))
+    if of_these and not of_training:
+        logger.warning("%s: control parses (%s), for a model that knows real ones", path, ", ".join(of_these))

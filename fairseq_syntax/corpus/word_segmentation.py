@@ -1,4 +1,4 @@
-"""Words of Chinese and Japanese, by a program that puts spaces between them.
+"""Word segmentation of Chinese and Japanese by an external program that puts spaces between words.
 
 Any program will do that reads lines and writes them with spaces, such as ``kytea -notags``, ``mecab -Owakati`` or
 ``python -m jieba -q -d ' '``; it is started once for a file.

@@ -1,4 +1,4 @@
-"""The words of a text that nobody has parsed, and texts in which spaces do not tell them."""
+"""Word splitting of unparsed text, and detection of scripts without spaces between words."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "bo", "km", "lo", "my", "th"})
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, Han.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _TOKENIZED = re.compile(r"(?<=\w)(\s?)[.,](?=\s|\Z)")
+
+
+def single_spaced(text: str) -> str:
+    """The text with each run of white space (of any kind, line breaks included) as one space, none at the ends."""
+    return " ".join(text.split())
 
 
 def language_of(code: str) -> str:

@@ -84,10 +84,8 @@ def test_a_sentence_in_another_language_goes(corpus):
     assert en == [EN[0], EN[2], EN[6]]
     assert report.removed == {"empty": 1, "too short": 2, "language": 1}
     assert report.examples["language"][0] == 6 and "de (" in report.examples["language"][1]
-    strict = Judge(Limits(languages=("en",), candidates=("de", "fr"), min_probability=1.1))
-    assert not strict([EN[5]]).reason, "no language is that probable"
     with data_error("xx"):
-        Judge(Limits(languages=("xx",)))
+        Judge(Limits(languages=("xx",)))(["a line"])
 
 
 def _sentence(words: str, *, line: int | None, bad: bool = False) -> str:
@@ -285,9 +283,6 @@ def test_the_command_prints_its_report(corpus, capsys):
     assert "1  ratio; the first is line 4: 10:2" in printed and "eins zwei" in printed
     with data_error("--conllu", "--conllu-output"):
         command.main(parser.parse_args([*argv, "--conllu", "x"]))
-    for unused in (["--candidates", "en", "fr"], ["--min-language-probability", "0.5"]):
-        with data_error(unused[0], "--languages"):
-            command.main(parser.parse_args([*argv, *unused]))
     with data_error("--min-length", "--max-length"):
         command.main(parser.parse_args([*argv, "--min-length", "5", "--max-length", "4"]))
 
@@ -297,7 +292,6 @@ def test_the_command_prints_its_report(corpus, capsys):
     [
         *(("--min-length", "0"), ("--max-length", "0"), ("--workers", "0")),
         *(("--max-ratio", "0.5"), ("--max-ratio", "nan")),
-        *(("--min-language-probability", "-1"), ("--min-language-probability", "1.5")),
     ],
 )
 def test_limits_that_make_no_sense(option, capsys):

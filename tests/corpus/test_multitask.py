@@ -185,7 +185,7 @@ def test_errors_name_the_file(tmp_path):
     with data_error(path="train.en", line=2):
         run(tmp_path, "--train", str(prefix), "--tags", "w1", "w9")
     (tmp_path / "seg" / "train.de").write_text("one line\n")
-    with data_error("20", path="train.en"):
+    with data_error(path="train.de", line=1):
         run(tmp_path, "--train", str(prefix))
     (tmp_path / "more").mkdir()
     with data_error(path="train.en"):

@@ -159,7 +159,7 @@ def test_what_is_wrong_with_a_file_is_located(tmp_path):
         return error.line
 
     assert where(read_segments, "<doc>\n<seg>a</seg>\n<seg>b\nc\n") == 3
-    assert where(read_segments, "<seg>a\nb\n<seg>c</seg>\n") == 3
+    assert where(read_segments, "<seg>a\nb\n<seg>c</seg>\n") == 1
     assert where(read_aspec, "A ||| 1 ||| x ||| y\nA ||| 1 ||| x\n") == 2
     assert where(read_tsv, "a\tb\na\n") == 2
     assert where(read_wmt_xml, "<doc>\n<src>\n<seg>a & b</seg></src></doc>\n", element="src") == 3

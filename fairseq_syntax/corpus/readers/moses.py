@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_syntax.corpus.downloads import find
+from fairseq_syntax.corpus.gathering import worded
 from fairseq_syntax.corpus.parallel_text import Row, aligned, read_text
 from fairseq_syntax.corpus.readers import Split
-from fairseq_syntax.corpus.word_segmentation import segment_words
 
 HINT = "fetch the corpus by hand, and put its files here"
 
@@ -53,14 +53,9 @@ def read(
     langs = (source, target)
     pairs = (f"{source}-{target}", f"{target}-{source}")
     paths = [find(data, *(f"{name}.{p}.{lang}" for p in pairs), hint=HINT) for lang in langs]
-    programs = [(words or {}).get(lang) for lang in langs]
 
     def rows() -> Iterator[Row]:
-        sides: list[Iterable[str]] = [
-            segment_words(read_text(path), program) if program else read_text(path)
-            for path, program in zip(paths, programs)
-        ]
-        return aligned(sides, paths)
+        return worded(aligned([*map(read_text, paths)], paths), langs, words or {})
 
     lengths = np.frombuffer(array("i", (len(row[0].split()) for row in rows())), dtype=np.int32)
     order = np.random.default_rng(seed).permutation(len(lengths))

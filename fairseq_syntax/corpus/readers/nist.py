@@ -9,18 +9,14 @@ so is the validation set, ``mt02`` unless another is named (the paper names none
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fairseq_syntax.corpus.downloads import find
-from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_segments
+from fairseq_syntax.corpus.parallel_text import Row, aligned, parallel, read_segments, read_translations
 from fairseq_syntax.corpus.readers import Split
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import read_lines
 
-_SYSTEM = re.compile(r"<(?:refset|doc)\b[^>]*\bsysid\s*=\s*\"?([^\">\s]+)", re.IGNORECASE)
-_SEGMENT = re.compile(r"<seg\b", re.IGNORECASE)
 HINT = "the corpora of the LDC are to be bought; put train.zh and train.en, mt05-src.sgm, mt05-ref.sgm here"
 
 
@@ -59,25 +55,12 @@ def evaluation(data: Path, name: str) -> Iterator[Row]:
 def read_references(path: Path) -> list[list[str]]:
     """The reference translations of a test set, one list of sentences for each translator, in the order of the file.
 
-    Each document says by its ``sysid`` whose translation it is. Test sets are small: this is read at once.
-
     Raises:
-        SyntaxDataError: a segment before any ``sysid``
+        SyntaxDataError: a segment before any ``sysid``, which says whose translation it is
     """
     sentences: dict[str, list[str]] = {}
-    translator: str | None = None
-    of_segment: list[str] = []  # the translator of each segment
-    for number, line in enumerate(read_lines(path), start=1):
-        places = [(m.start(), m[1]) for m in _SYSTEM.finditer(line)]
-        places += [(m.start(), None) for m in _SEGMENT.finditer(line)]
-        for _, name in sorted(places, key=lambda place: place[0]):
-            if name is not None:
-                translator = name
-            elif translator is None:
-                message = "a segment of no translator: no <refset> or <DOC> with a sysid before it"
-                raise SyntaxDataError(message, path=path, line=number)
-            else:
-                of_segment.append(translator)
-    for translator, sentence in zip(of_segment, read_segments(path), strict=True):
+    for translator, sentence in read_translations(path):
+        if translator is None:
+            raise SyntaxDataError("a segment of no translator: no <refset> or <DOC> with a sysid before it", path=path)
         sentences.setdefault(translator, []).append(sentence)
     return list(sentences.values())

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from fairseq_syntax.corpus.conllu import surface_rows
 from fairseq_syntax.corpus.downloads import find
+from fairseq_syntax.corpus.line_numbers import blocks, is_blank
 from fairseq_syntax.corpus.parallel_text import Row, Split
+from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, make_folder, read_lines
 
@@ -63,20 +65,16 @@ def read_treebank(path: Path) -> dict[str, TreebankSentence]:
         SyntaxDataError: a sentence without an id, or an id that stands twice
     """
     sentences: dict[str, TreebankSentence] = {}
-    block: list[str] = []
-    for line in [*read_lines(path), ""]:
-        if line.strip():
-            block.append(line)
+    for first, block in blocks(read_lines(path), "\t"):
+        rows = [row for row in block if not is_blank(row)]
+        if not rows:
             continue
-        if not block:
-            continue
-        matches = [next(filter(None, map(form.match, block)), None) for form in (_ID, _TEXT)]
+        matches = [next(filter(None, map(form.match, rows)), None) for form in (_ID, _TEXT)]
         if matches[0] is None:
-            raise SyntaxDataError(f"a sentence has no sent_id: {block[0]!r}", path=path)
+            raise SyntaxDataError(f"a sentence has no sent_id: {rows[0]!r}", path=path, line=first)
         if matches[0][1] in sentences:
-            raise SyntaxDataError(f"the sent_id {matches[0][1]} stands twice", path=path)
-        words = [columns[1] for _, columns in surface_rows(block)]
-        text = " ".join((matches[1][1] if matches[1] else " ".join(words)).split())
-        sentences[matches[0][1]] = TreebankSentence(block, words, text)
-        block = []
+            raise SyntaxDataError(f"the sent_id {matches[0][1]} stands twice", path=path, line=first)
+        words = [columns[1] for _, columns in surface_rows(rows)]
+        text = single_spaced(matches[1][1] if matches[1] else " ".join(words))
+        sentences[matches[0][1]] = TreebankSentence(rows, words, text)
     return sentences

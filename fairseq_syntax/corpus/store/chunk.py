@@ -1,4 +1,4 @@
-"""One chunk of a store: sentences to an Arrow record batch, and the record batch to its buffers."""
+"""Record batches of a store: packing sentences into one, changing its labels, finding its buffers."""
 
 from __future__ import annotations
 
