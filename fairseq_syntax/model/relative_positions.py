@@ -9,7 +9,7 @@ a head and shared by the heads.
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,29 +20,42 @@ from fairseq_syntax.model.task import SyntaxTask
 
 
 class RelativeEmbeddings(nn.Module):
-    """``a^K`` and ``a^V``: one vector for each bucket, for the keys and for the values.
+    """``a^K`` and ``a^V`` of several layers: one vector for each bucket, for the keys and for the values.
+
+    Layers whose heads have the same dimensions share a parameter: for each one a GPU's optimizer has some ten kernels.
 
     Args:
+        layers: their numbers
         buckets: R
         dim: d, the dimensions of a head
     """
 
-    def __init__(self, buckets: int, dim: int) -> None:
+    def __init__(self, layers: Sequence[int], buckets: int, dim: int) -> None:
         super().__init__()
-        # In one parameter: for each one a GPU's optimizer has some ten kernels.
-        self.vectors = nn.Parameter(torch.empty(2, buckets, dim))
-        for vectors in self.vectors.detach():
-            nn.init.xavier_uniform_(vectors)
+        self._buckets, self._dims = buckets, dict.fromkeys(layers, dim)
+        self._make()
 
-    @property
-    def keys(self) -> Tensor:
-        """``a^K``, [R, d]."""
-        return self.vectors[0]
+    def _make(self) -> None:
+        self.vectors = nn.ParameterDict()  # by d: [layers, 2, R, d]
+        for dim in sorted(set(self._dims.values())):
+            vectors = torch.empty(len(self._layers_of(dim)), 2, self._buckets, dim)
+            for matrix in vectors.flatten(0, 1):
+                nn.init.xavier_uniform_(matrix)
+            self.vectors[str(dim)] = nn.Parameter(vectors)
 
-    @property
-    def values(self) -> Tensor:
-        """``a^V``, [R, d]."""
-        return self.vectors[1]
+    def _layers_of(self, dim: int) -> list[int]:
+        return [layer for layer, size in self._dims.items() if size == dim]
+
+    def fit(self, layer: int, dim: int) -> None:
+        """Give a layer embeddings of the dimensions that its heads have; those of all layers are drawn anew."""
+        if self._dims[layer] != dim:
+            self._dims[layer] = dim
+            self._make()
+
+    def by_layer(self) -> dict[int, Tensor]:
+        """``a^K`` and ``a^V`` of each layer, [2, R, d]; ask once in a step, and all gradients meet in one kernel."""
+        parts = ((self._layers_of(int(dim)), vectors.unbind()) for dim, vectors in self.vectors.items())
+        return {layer: part for layers, unbound in parts for layer, part in zip(layers, unbound)}
 
 
 def check_word_order(args: Namespace, task: SyntaxTask) -> None:
@@ -58,27 +71,20 @@ def check_word_order(args: Namespace, task: SyntaxTask) -> None:
         )
 
 
-def fit(embeddings: nn.ModuleDict, layer: int, dim: int) -> None:
-    """Embeddings of another size for a layer whose heads have it; ``embeddings`` are by the layer's number."""
-    embedding = cast(RelativeEmbeddings, embeddings[str(layer)])
-    if embedding.vectors.size(2) != dim:
-        embeddings[str(layer)] = RelativeEmbeddings(embedding.vectors.size(1), dim)
-
-
 class RelativeTerm(ScoreTerm):
     """The two formulas above, for buckets that are given pair by pair.
 
     Args:
         buckets: [B or 1, T, T] int64, r(i, j) from 0 to R - 1; row: query, column: key
-        embeddings: those of the layer
+        vectors: [2, R, d], ``a^K`` and ``a^V`` of the layer
     """
 
-    def __init__(self, buckets: Tensor, embeddings: RelativeEmbeddings) -> None:
-        self._buckets, self._embeddings = buckets[:, None], embeddings
+    def __init__(self, buckets: Tensor, vectors: Tensor) -> None:
+        self._buckets, self._vectors = buckets[:, None], vectors
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         # Anew in each pass, as a checkpointed layer has two; the gradients of both meet in one kernel.
-        keys, self._values = self._embeddings.vectors.to(inputs.q.dtype).unbind()
+        keys, self._values = self._vectors.to(inputs.q.dtype).unbind()
         by_bucket = inputs.q @ keys.t()  # [B, H, T, R]; q holds the 1/√d
         return scores + by_bucket.gather(3, self._buckets.expand_as(scores))
 

@@ -15,11 +15,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
@@ -30,7 +29,6 @@ from fairseq_syntax.model.relative_positions import (
     RelativeTerm,
     check_word_order,
     distance_buckets,
-    fit,
     sums_by_bucket,
 )
 from fairseq_syntax.model.task import SyntaxTask
@@ -91,15 +89,15 @@ class DepthTerm(ScoreTerm):
 
     Args:
         buckets: of the batch
-        embeddings: those of the layer, of 2k + 1 buckets
+        vectors: [2, 2k + 1, d], ``a^K`` and ``a^V`` of the layer
     """
 
-    def __init__(self, buckets: DepthBuckets, embeddings: RelativeEmbeddings) -> None:
-        self._buckets, self._embeddings = buckets, embeddings
+    def __init__(self, buckets: DepthBuckets, vectors: Tensor) -> None:
+        self._buckets, self._vectors = buckets, vectors
 
     @cached_property
     def _dense(self) -> RelativeTerm:
-        return RelativeTerm(self._buckets.of_pairs, self._embeddings)
+        return RelativeTerm(self._buckets.of_pairs, self._vectors)
 
     def scores(self, scores: Tensor, inputs: HeadInputs) -> Tensor:
         return self._dense.scores(scores, inputs)
@@ -112,7 +110,7 @@ class DepthTerm(ScoreTerm):
         depths = self._buckets.levels
         bucket = self._buckets.of_levels[:, None].expand(B, H, T, depths)
         one_hot = self._buckets.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)
-        keys, values = self._embeddings.vectors.to(q.dtype).unbind()
+        keys, values = self._vectors.to(q.dtype).unbind()
         by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]
         mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
         wide = F.scaled_dot_product_attention(
@@ -162,10 +160,8 @@ class RelativeDepth(EncoderSystem):
         DepthConfig.check(depth_clip=most, depth_sequential=sequential)
         self._layers, self.most, self.sequential, self.embed_dim = tuple(layers), most, sequential, embed_dim
         dim = embed_dim // num_heads
-        self.depth = nn.ModuleDict({str(i): RelativeEmbeddings(2 * most + 1, dim) for i in layers})
-        self.distance = nn.ModuleDict(
-            {str(i): RelativeEmbeddings(2 * sequential + 1, dim) for i in layers if sequential}
-        )
+        self.depth = RelativeEmbeddings(layers, 2 * most + 1, dim)
+        self.distance = RelativeEmbeddings(layers if sequential else (), 2 * sequential + 1, dim)
 
     @classmethod
     def from_config(cls, config: DepthConfig, args: Namespace, task: SyntaxTask) -> RelativeDepth:
@@ -180,7 +176,7 @@ class RelativeDepth(EncoderSystem):
 
     def fit(self, layer: int, num_heads: int) -> None:
         for embeddings in (self.depth, self.distance) if self.sequential else (self.depth,):
-            fit(embeddings, layer, self.embed_dim // num_heads)
+            embeddings.fit(layer, self.embed_dim // num_heads)
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         return HeadClaims(scales=frozenset(range(num_heads)))
@@ -190,7 +186,7 @@ class RelativeDepth(EncoderSystem):
             "depth buckets",
             lambda: DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), self.most),
         )
-        term = DepthTerm(buckets, cast(RelativeEmbeddings, self.depth[str(layer)]))
+        term = DepthTerm(buckets, step.once("depth vectors", self.depth.by_layer)[layer])
         if not self.sequential:
             return term
         return BothTerms(term, self._sequential_term(step, layer))
@@ -201,7 +197,7 @@ class RelativeDepth(EncoderSystem):
 
     def _sequential_term(self, step: Step, layer: int) -> ScoreTerm:
         distance = distance_buckets(step.tokens.size(1), self.sequential, step.tokens.device)
-        return RelativeTerm(distance, cast(RelativeEmbeddings, self.distance[str(layer)]))
+        return RelativeTerm(distance, step.once("distance vectors", self.distance.by_layer)[layer])
 
 
 class BothTerms(ScoreTerm):

@@ -15,7 +15,6 @@ import math
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,7 @@ from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.neighbourhoods import word_grid
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
-from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, check_word_order, fit
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, check_word_order
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.model.trees import Forest
@@ -128,7 +127,7 @@ class StructuralPositions(EncoderSystem):
         self.most, self.embed_dim = most, embed_dim
         self._layers = tuple(layers) if kind != "absolute" else ()
         dim = embed_dim // num_heads
-        self.relative = nn.ModuleDict({str(i): RelativeEmbeddings(2 * most + 1, dim) for i in self._layers})
+        self.relative = RelativeEmbeddings(self._layers, 2 * most + 1, dim)
         self.absolute = nn.ModuleDict()
         if kind != "relative":
             self.absolute = nn.ModuleDict(
@@ -158,7 +157,7 @@ class StructuralPositions(EncoderSystem):
         return self._layers
 
     def fit(self, layer: int, num_heads: int) -> None:
-        fit(self.relative, layer, self.embed_dim // num_heads)
+        self.relative.fit(layer, self.embed_dim // num_heads)
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         return HeadClaims(scales=frozenset(range(num_heads)))
@@ -172,7 +171,7 @@ class StructuralPositions(EncoderSystem):
     def term(self, step: Step, layer: int) -> ScoreTerm:
         syntax = step.parse
         buckets = step.once("structural buckets", lambda: structural_buckets(syntax, self.most))
-        return RelativeTerm(buckets, cast(RelativeEmbeddings, self.relative[str(layer)]))
+        return RelativeTerm(buckets, step.once("structural vectors", self.relative.by_layer)[layer])
 
 
 register_presets("structural_positions_transformer", encoder_syntax="structural_positions")

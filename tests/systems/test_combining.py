@@ -27,6 +27,7 @@ from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, EncoderSystem, SyntaxT
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.model.options import add_options, option_name, read_options
+from fairseq_syntax.model.relative_positions import RelativeEmbeddings
 from fairseq_syntax.systems.lisa import LisaConfig
 from fairseq_syntax.systems.pascal import Pascal, PascalConfig
 from fairseq_syntax.systems.relative_depth import DepthConfig
@@ -96,11 +97,11 @@ def test_any_two_systems_work_together_or_are_refused(pair, two_groups):
 def test_ldd_sets_the_size_of_the_heads_that_others_act_on(other, order, two_groups):
     systems = ["ldd", other][::order]
     model = combined(",".join(systems), ldd_layers="0", ldd_label_groups=two_groups, ldd_variant="LDP")
-    vectors = {name: p for name, p in model.encoder.systems[other].named_parameters() if name.endswith("vectors")}
-    sizes = {name: parameter.size(-1) for name, parameter in vectors.items()}
+    embeddings = next(m for m in model.encoder.systems[other].modules() if isinstance(m, RelativeEmbeddings))
+    sizes = {layer: vectors.size(-1) for layer, vectors in embeddings.by_layer().items()}
     heads = [layer.self_attn.num_heads for layer in model.encoder.layers]
     assert heads == [2, 4]
-    assert {int(name.split(".")[-2]): size for name, size in sizes.items()} == {0: 8, 1: 4}
+    assert sizes == {0: 8, 1: 4}
 
 
 @pytest.mark.parametrize("kind", ["absolute", "both"])

@@ -75,9 +75,9 @@ def heads():
 @pytest.mark.parametrize("most", [1, 2, 20])
 def test_relative_depth_by_loops_in_both_forms(heads, most):
     lines, padding, q, k, v = heads
-    embeddings = RelativeEmbeddings(2 * most + 1, 4)
+    vectors = RelativeEmbeddings([0], 2 * most + 1, 4).by_layer()[0]
     step = Step.of(batch(lines, left=True))
-    term = DepthTerm(DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), most), embeddings)
+    term = DepthTerm(DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), most), vectors)
 
     def bucket(b, i, j):
         depth = []
@@ -87,7 +87,7 @@ def test_relative_depth_by_loops_in_both_forms(heads, most):
             depth.append(len(path_up(lines[b], words[place])) - 1 if place < len(words) else 0)
         return max(-most, min(most, depth[1] - depth[0])) + most
 
-    expected = attention_by_loops(q, k, v, bucket, embeddings.keys, embeddings.values, padding)
+    expected = attention_by_loops(q, k, v, bucket, *vectors.detach(), padding)
     real = ~padding[:, None, :, None]
     for found in (attend_densely(term, q, k, v, padding), term.attend(q, k, v, padding)):
         assert torch.allclose(found.double() * real, expected, atol=1e-5)
@@ -95,9 +95,9 @@ def test_relative_depth_by_loops_in_both_forms(heads, most):
 
 def test_gradients_of_the_two_forms_agree(heads):
     lines, padding, q, k, v = heads
-    embeddings = RelativeEmbeddings(5, 4)
+    embeddings = RelativeEmbeddings([0], 5, 4)
     step = Step.of(batch(lines, left=True))
-    term = DepthTerm(DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), 2), embeddings)
+    term = DepthTerm(DepthBuckets(piece_depth(step), len(forest_of(step).level_sizes), 2), embeddings.by_layer()[0])
     weight = torch.randn(q.shape) * ~padding[:, None, :, None]
     found = []
     for form in (attend_densely, lambda term, *given: term.attend(*given)):
@@ -111,11 +111,9 @@ def test_gradients_of_the_two_forms_agree(heads):
 
 def test_sequential_buckets_by_loops(heads):
     _, padding, q, k, v = heads
-    embeddings = RelativeEmbeddings(5, 4)
-    term = RelativeTerm(distance_buckets(padding.size(1), 2, q.device), embeddings)
-    expected = attention_by_loops(
-        q, k, v, lambda b, i, j: max(-2, min(2, j - i)) + 2, embeddings.keys, embeddings.values, padding
-    )
+    vectors = RelativeEmbeddings([0], 5, 4).by_layer()[0]
+    term = RelativeTerm(distance_buckets(padding.size(1), 2, q.device), vectors)
+    expected = attention_by_loops(q, k, v, lambda b, i, j: max(-2, min(2, j - i)) + 2, *vectors.detach(), padding)
     real = ~padding[:, None, :, None]
     assert torch.allclose(attend_densely(term, q, k, v, padding).double() * real, expected, atol=1e-5)
 
