@@ -95,9 +95,7 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         if not is_sorted:
             order = same_lengths.argsort(descending=True, stable=True)
             x, lengths = x.index_select(1, order), lengths.sort(descending=True).values
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
-        packed, (hiddens, cells) = lstm(packed)
-        states, _ = nn.utils.rnn.pad_packed_sequence(packed, total_length=x.size(0))
+        states, hiddens, cells = run_sorted(lstm, x, lengths)
         if not is_sorted:
             back = order.argsort()
             states, hiddens, cells = (t.index_select(1, back) for t in (states, hiddens, cells))
@@ -108,6 +106,17 @@ class SyntaxLSTMEncoder(LSTMEncoder):
     def reorder_encoder_out(self, encoder_out: Encoded, new_order: Tensor) -> Encoded:  # type: ignore[override]
         """The output for other rows of the search."""
         return encoder_out.select(new_order)
+
+
+def run_sorted(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Run an LSTM over [S, B, C], the longest sentences first: states [S, B, E], zero on padding; hiddens and cells.
+
+    Args:
+        lengths: [B] int64 on the host, at least 1, in falling order
+    """
+    packed, (hiddens, cells) = lstm(nn.utils.rnn.pack_padded_sequence(x, lengths))
+    states, _ = nn.utils.rnn.pad_packed_sequence(packed, total_length=x.size(0))
+    return states, hiddens, cells
 
 
 class SyntaxLSTMDecoder(LSTMDecoder):

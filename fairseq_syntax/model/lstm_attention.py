@@ -194,7 +194,7 @@ class GlobalAttention(SourceAttention):
 
     def forward(self, hidden: Tensor, memory: PaddedMemory, step: int) -> tuple[Tensor, Tensor]:
         weights = self.everywhere(hidden, memory)
-        return torch.tanh(memory.values.sums(weights, plus=memory.of_hidden(hidden))), weights
+        return torch.tanh(memory.of_hidden(hidden, plus=memory.values.sums(weights))), weights
 
     def over_source(self, reads: list[Tensor], memory: Any) -> Tensor:
         return torch.stack(reads, dim=1)
@@ -205,15 +205,21 @@ def negative_infinity_at(mask: Tensor, like: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(mask, float("-inf"))
 
 
-def words_to_pieces(weights: Tensor, word: Tensor, share: Tensor) -> Tensor:
-    """Weights of words [N, T, W] over the pieces of each word, [N, T, S]; 0 on what is of no word.
+def words_to_pieces(weights: Tensor, syntax: SyntaxBatch, sentence: Tensor) -> Tensor:
+    """Weights of words, shared equally by the pieces of each word; 0 on what is of no word.
 
     Args:
-        weights: of attention
-        word: [N, S] int64, of each token its word within the sentence, W where it has none
-        share: [N, S], one over the number of pieces of that word
+        weights: [N, T, W]
+        syntax: the batch's syntax, of S columns
+        sentence: [N] int64, the sentence of each row
+
+    Returns:
+        [N, T, S]
     """
-    return F.pad(weights, (0, 1)).gather(2, word[:, None].expand(-1, weights.size(1), -1)) * share[:, None]
+    N, T, W = weights.shape
+    word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, W)[sentence, None]
+    share = syntax.of_word(1 / syntax.pieces, 0)[sentence, None]
+    return F.pad(weights, (0, 1)).gather(2, word.expand(N, T, -1)) * share
 
 
 class LogGaussian(torch.autograd.Function):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_syntax.data.batch import SyntaxBatch, exclusive_cumsum
+from fairseq_syntax.data.batch import SyntaxBatch
 
 RELATIONS = ("self", "parent", "children", "siblings", "neighbours")
 
@@ -82,9 +82,12 @@ def flat_relatives(syntax: SyntaxBatch, size: int, order: Sequence[str]) -> tupl
 
 def word_grid(syntax: SyntaxBatch) -> Tensor:
     """[B, W'] int64: the flat words of each line, padded on the right with their number; W' is at least 1."""
-    length = syntax.n_words
-    word = torch.arange(max(1, int(syntax.lengths.words.max())), device=length.device)
-    return torch.where(word < length[:, None], syntax.first_word[:, None] + word, syntax.pieces.numel())
+
+    def make() -> Tensor:
+        word = torch.arange(max(1, int(syntax.lengths.words.max())), device=syntax.device)
+        return torch.where(word < syntax.n_words[:, None], syntax.first_word[:, None] + word, syntax.pieces.numel())
+
+    return syntax.once(word_grid, make)
 
 
 def word_counts(syntax: SyntaxBatch) -> Tensor:
@@ -105,7 +108,7 @@ def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
     # The row of each piece, sentence by sentence, as the words are.
     pieces, total = syntax.n_pieces, int(syntax.lengths.pieces.sum())
     sentence = torch.arange(B, device=states.device).repeat_interleave(pieces, output_size=total)
-    place = torch.arange(total, device=states.device) - exclusive_cumsum(pieces)[sentence] + syntax.start[sentence]
+    place = torch.arange(total, device=states.device) + (syntax.start - syntax.pieces_before)[sentence]
     row = place * B + sentence
     ends = syntax.pieces.cumsum(0)
     return F.embedding_bag(row, states.reshape(T * B, C), torch.cat((ends.new_zeros(1), ends)), mode="mean")

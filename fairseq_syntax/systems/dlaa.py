@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.lstm import SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import (
     Encoded,
@@ -41,20 +42,17 @@ class BlockMemory:
         first: [N] int64, for each row of the decoder the place of its sentence's first word in :attr:`blocks`
         blocks: [B · W, R · W], for each word the −inf outside and 0 inside the R blocks that are read where the decoder
             stands there
-        word: [N, S] int64, of each token its word within the sentence, W where it has none
-        share: [N, S] float32, one over the number of pieces of that word
+        syntax: of the batch
     """
 
     around: PositionMemory
     first: Tensor
     blocks: Tensor
-    word: Tensor
-    share: Tensor
+    syntax: SyntaxBatch
 
     def select(self, rows: Tensor) -> BlockMemory:
         """The memory of other rows; the blocks are shared."""
-        first, word, share = (t.index_select(0, rows) for t in (self.first, self.word, self.share))
-        return BlockMemory(self.around.select(rows), first, self.blocks, word, share)
+        return replace(self, around=self.around.select(rows), first=self.first.index_select(0, rows))
 
 
 class BlockAttention(GuidedAttention):
@@ -102,8 +100,7 @@ class BlockAttention(GuidedAttention):
         if self.alignment == "interpolate":
             after = (place + 1).minimum(last[:, None])  # [B, W], the last word after itself
             blocks = torch.cat((blocks, blocks.gather(1, after[:, :, None].expand(-1, -1, W))), dim=2)
-        word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, W)
-        return BlockMemory(around, syntax.rows * W, blocks.flatten(0, 1), word, syntax.of_word(1 / syntax.pieces, 0))
+        return BlockMemory(around, syntax.rows * W, blocks.flatten(0, 1), syntax)
 
     def weights(self, hidden: Tensor, position: Tensor, memory: BlockMemory, step: int) -> Tensor:  # type: ignore[override]
         keys, where = memory.around.places.keys, position.detach()
@@ -121,7 +118,8 @@ class BlockAttention(GuidedAttention):
         return (F.log_softmax(scores, dim=1, dtype=torch.float32) + factor).exp()
 
     def over_source(self, reads: list[Tensor], memory: BlockMemory) -> Tensor:
-        return words_to_pieces(torch.stack(reads, dim=1), memory.word, memory.share)
+        weights = torch.stack(reads, dim=1)  # [N, T, W]
+        return words_to_pieces(weights, memory.syntax, memory.first // weights.size(2))
 
 
 @dataclass

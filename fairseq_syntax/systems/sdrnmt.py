@@ -61,16 +61,10 @@ class UnitConvolution(nn.Module):
         # A word stands in several units: its product with each slice of the kernel is made once, and the convolution
         # adds up rows. Only the places that win the maximum are read again with a gradient.
         slices = [F.linear(words, self.conv.weight[:, :, k]) for k in range(self.kernel)]
-        places = self.unit_size - self.kernel + 1
         with torch.no_grad():
             rows = members.unfold(1, self.kernel, 1) + torch.arange(self.kernel, device=members.device) * len(words)
-            rows, table = rows.transpose(0, 1), torch.cat(slices)
-            greatest = F.embedding_bag(rows[0], table, mode="sum")
-            best = torch.zeros_like(greatest, dtype=torch.long)
-            for place in range(1, places):
-                value = F.embedding_bag(rows[place], table, mode="sum")
-                best.masked_fill_(value > greatest, place)
-                greatest = torch.maximum(greatest, value)
+            values = F.embedding_bag(rows.flatten(0, 1), torch.cat(slices), mode="sum")  # of each place of each unit
+            best = values.view(*rows.shape[:2], values.size(1)).argmax(dim=1)
         value = torch.stack([s.gather(0, members.gather(1, best + k)) for k, s in enumerate(slices)]).sum(dim=0)
         return torch.tanh(value + self.conv.bias)  # type: ignore[operator]  # it has a bias
 

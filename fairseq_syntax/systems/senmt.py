@@ -18,9 +18,9 @@ from fairseq.models.lstm import LSTM
 from torch import Tensor, nn
 
 from fairseq_syntax.data.batch import SyntaxBatch
-from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
+from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm, run_sorted
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention
-from fairseq_syntax.model.neighbourhoods import word_counts, word_grid, word_means
+from fairseq_syntax.model.neighbourhoods import word_counts, word_means
 from fairseq_syntax.model.options import SystemConfig, option, read_options
 from fairseq_syntax.model.trees import Forest
 
@@ -45,29 +45,33 @@ class ThreeEncoders(SyntaxLSTMEncoder):
         syntax = encoded.parse
         words = word_means(x, syntax)
         forest = Forest(syntax)
-        child = self.traverse(self.child_enriched, words, forest.postorder, syntax)
-        head = self.traverse(self.head_enriched, words, forest.preorder, syntax)
-        return replace(encoded, states=torch.cat((encoded.states, child, head), dim=2))
+        # The longest lines first, as a packed sequence wants them: the column of each word's line.
+        column = syntax.n_words.argsort(descending=True, stable=True).argsort()[syntax.batch_of_word]
+        child = self.traverse(self.child_enriched, words, forest.postorder, column, syntax)
+        head = self.traverse(self.head_enriched, words, forest.preorder, column, syntax)
+        of_words = F.pad(torch.cat((child, head), dim=1), (0, 0, 0, 1))  # and zeros for what is no word
+        of_pieces = F.embedding(syntax.word_of_piece.t() % len(of_words), of_words)  # -1 is the last
+        return replace(encoded, states=torch.cat((encoded.states, of_pieces), dim=2))
 
-    def traverse(self, lstm: nn.LSTM, words: Tensor, place: Tensor, syntax: SyntaxBatch) -> Tensor:
+    def traverse(self, lstm: nn.LSTM, words: Tensor, place: Tensor, column: Tensor, syntax: SyntaxBatch) -> Tensor:
         """Run an encoder over the words in an order of its own.
 
         Args:
             lstm: the encoder
             words: [W + 1, C], flat, and zeros for places that are no word
             place: [W] int64, the place of each word in its line's order
+            column: [W] int64, that of each word's line, the longest first
             syntax: the batch's syntax
 
         Returns:
-            [S, B, D], for each piece the state of its word; zeros on ``</s>`` and padding
+            [W, D], the state of each word
         """
-        line = syntax.batch_of_word
-        grid = word_grid(syntax)
-        grid = grid.index_put((line, place), torch.arange(line.numel(), device=line.device))  # [B, W'], in that order
-        states, _, _ = self.run(lstm, words[grid.t()], word_counts(syntax), syntax.n_words)
-        states = F.pad(states, (0, 0, 0, 0, 0, 1))
-        place = syntax.of_word(place, grid.size(1)).t()
-        return states[place, torch.arange(place.size(1), device=place.device)]
+        counts = word_counts(syntax).sort(descending=True).values
+        steps, total = int(counts[0]), place.numel()
+        at = place * len(counts) + column
+        order = at.new_full((steps * len(counts),), total).index_copy(0, at, torch.arange(total, device=at.device))
+        states, _, _ = run_sorted(lstm, F.embedding(order.view(steps, -1), words), counts)
+        return F.embedding(at, self.dropout_out_module(states).flatten(0, 1))
 
 
 @dataclass

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from fairseq.models.lstm import Linear
 from torch import Tensor, nn
 
+from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm import SyntaxLSTMEncoder, SyntaxLSTMModel, register_lstm
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, PaddedMemory, words_to_pieces
@@ -165,16 +166,15 @@ class TreeMemory(PaddedMemory):
     """The memory of tokens and, after them, nodes.
 
     Attributes:
-        word: [N, S] int64, of each token its word within the line; the number of columns for nodes where it has none
-        share: [N, S], one over the number of pieces of that word
+        syntax: of the batch
+        sentence: [N] int64, the sentence of each row
     """
 
-    word: Tensor
-    share: Tensor
+    syntax: SyntaxBatch
+    sentence: Tensor
 
     def select(self, rows: Tensor) -> TreeMemory:
-        word, share = self.word.index_select(0, rows), self.share.index_select(0, rows)
-        return replace(cast(TreeMemory, super().select(rows)), word=word, share=share)
+        return replace(cast(TreeMemory, super().select(rows)), sentence=self.sentence.index_select(0, rows))
 
 
 class TreeAttention(GlobalAttention):
@@ -182,15 +182,14 @@ class TreeAttention(GlobalAttention):
 
     def remember(self, encoded: Encoded) -> TreeMemory:
         syntax = encoded.parse
-        nodes = encoded.states.size(0) - syntax.size[1]
-        word = (syntax.word_of_piece - syntax.first_word[:, None]).masked_fill(~syntax.real, nodes)
-        return TreeMemory(**vars(super().remember(encoded)), word=word, share=syntax.of_word(1 / syntax.pieces, 0))
+        return TreeMemory(**vars(super().remember(encoded)), syntax=syntax, sentence=syntax.rows)
 
     def over_source(self, reads: list[Tensor], memory: TreeMemory) -> Tensor:
         """A node's weight is shared equally by the pieces of its word."""
         weights = torch.stack(reads, dim=1)
-        tokens, nodes = weights.split((memory.word.size(1), weights.size(2) - memory.word.size(1)), dim=2)
-        return tokens + words_to_pieces(nodes, memory.word, memory.share)
+        columns = memory.syntax.size[1]
+        tokens, nodes = weights.split((columns, weights.size(2) - columns), dim=2)
+        return tokens + words_to_pieces(nodes, memory.syntax, memory.sentence)
 
 
 @dataclass
