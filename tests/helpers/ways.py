@@ -310,8 +310,14 @@ def hydra(bench: Bench, row: str, out: Path) -> None:
     changed = [f"hydra.sweep.dir={out}/sweep", "optimization.max_update=2,3"]
     argv = ["fairseq-hydra-train", *options, *changed, f"checkpoint.save_dir={out}/${{hydra:job.num}}"]
     whole = mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1")  # else Hydra prints an error, and exits
-    with whole, mock.patch.object(sys, "argv", argv), redirect_stdout(StringIO()):
-        hydra_train.cli_main()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level  # Hydra sets up its own
+    try:
+        with whole, mock.patch.object(sys, "argv", argv), redirect_stdout(StringIO()):
+            hydra_train.cli_main()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
     for number in range(2):
         translate(bench, out / str(number) / "checkpoint_last.pt")
 

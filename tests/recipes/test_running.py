@@ -133,7 +133,7 @@ def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     assert content(tmp_path / "typed") == content(work.plan.folder)
 
 
-def check_kills(recipe: Path, kills: int) -> None:
+def check_kills(recipe: Path, kills: int, models: int) -> None:
     """Runs a recipe once undisturbed, and then in one folder through so many kills: bytes and table are the same."""
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     command = [sys.executable, "-c", RUN, str(recipe)]
@@ -142,7 +142,7 @@ def check_kills(recipe: Path, kills: int) -> None:
     whole = time.monotonic() - begun
     folder = recipe.parent / "runs" / "r"
     expected, table = content(folder), scores(folder)
-    assert "| other | 2 |" in table and len([name for name in expected if name.endswith("_last.pt")]) == 4
+    assert "| other |" in table and len([name for name in expected if name.endswith("_last.pt")]) == models
     folder.rename(recipe.parent / "whole")
     draw = random.Random(7)
     for _ in range(kills):
@@ -157,7 +157,7 @@ def check_kills(recipe: Path, kills: int) -> None:
 
 @pytest.mark.slow
 def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe):
-    check_kills(recipe, 20)
+    check_kills(recipe, 20, models=4)
 
 
 @pytest.mark.slow
@@ -168,5 +168,5 @@ def test_kills_of_real_trainings_leave_the_same_parameters(recipe):
     size = {**dict.fromkeys(sizes, 16), **dict.fromkeys(heads, 1)}
     train = "{lr: 0.01, optimizer: adam, max-tokens: 400, max-epoch: 3, validate-interval: 1, save-interval: 1}"
     text = RECIPE.replace(f"{QUICK}:{PACKAGE}", str(PACKAGE)).replace("train: {lr: 0.1}", f"train: {train}")
-    recipe.write_text(text + f"size: {size}\n")
-    check_kills(recipe, int(os.environ.get("KILLS", "3")))
+    recipe.write_text(text.replace("seeds: [1, 2]", "seeds: [1]") + f"size: {size}\n")
+    check_kills(recipe, int(os.environ.get("KILLS", "3")), models=2)

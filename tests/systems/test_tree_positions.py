@@ -48,7 +48,7 @@ def attention_by_loops(q, k, v, bucket, keys, values, padding):
         places = [j for j in range(T) if not padding[b, j]]
         for h in range(H):
             for i in places:
-                e = [float(q[b, h, i] @ (k[b, h, j] + keys[bucket(b, i, j)])) for j in places]
+                e = [(q[b, h, i] @ (k[b, h, j] + keys[bucket(b, i, j)])).item() for j in places]
                 top = max(e)
                 weights = [math.exp(x - top) for x in e]
                 for j, w in zip(places, weights):

@@ -130,6 +130,7 @@ def test_what_transformers_loads_is_the_model(data, tmp_path, arch, options):
         ("pascal_transformer", [], "pascal"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:--activation-fn=gelu_fast has been renamed:UserWarning")  # fairseq's word
 def test_what_is_not_exact_is_refused_by_name(data, tmp_path, arch, options, named):
     with data_error(named):
         export(untrained(data, arch, *options), "transformers", tmp_path / "out")
