@@ -53,7 +53,12 @@ LSTMS = [
 # The test for padding that fairseq's own encoder makes too.
 PADDING = {"model/encoder.py:forward"}
 # What is there for the host: lengths by which cuDNN packs a batch, and the number of words of each level of the trees.
-ON_HOST = {"model/lstm.py:forward", "model/lstm.py:run", "model/neighbourhoods.py:word_counts"}
+ON_HOST = {
+    "model/lstm.py:forward",
+    "model/lstm.py:run",
+    "model/lstm.py:run_sorted",
+    "model/neighbourhoods.py:word_counts",
+}
 LEVELS = {
     f"model/trees.py:{name}" for name in ("level_sizes", "path_sum", "depth", "is_root", "_ancestors", "without_cycles")
 }
@@ -175,7 +180,7 @@ def test_search_with_lstms(arch, options):
     model = lstm_models.model(arch, scale=1, **options)
     recorder = searched(model, SequenceGenerator([model], tiny_syntax.dictionary(), beam_size=2, max_len_b=6))
     levels = {"model/trees.py:level_sizes"} if arch == "tree2seq_lstm" else set()
-    on_host = {"fairseq", "test", "model/lstm.py:forward", "model/lstm.py:run"}
+    on_host = {"fairseq", "test", "model/lstm.py:forward", "model/lstm.py:run", "model/lstm.py:run_sorted"}
     assert set(recorder.waits) - on_host == levels | {"model/lstm_attention.py:select"}
 
 
