@@ -348,7 +348,7 @@ def test_scores_from_elsewhere(tmp_path, capsys):
         (["--json", f"{tmp_path}/cost"], "the output would overwrite this input"),
         (["--json", path], "the output would overwrite this input"),
         (["--set", path], "two sets are called set"),
-        (["--write-scores", path], "Not a directory"),
+        (["--write-scores", path], "set.json"),
         (["--scores", f"b={tmp_path}/out/a.scores", "--write-scores", f"{tmp_path}/out"], "would overwrite this input"),
         (
             ["--scores", f"m/a={tmp_path}/other", f"m_a={tmp_path}/other", "--write-scores", f"{tmp_path}/w"],
