@@ -47,10 +47,10 @@ def main(argv: list[str] | None = None) -> int:
         subparser = subparsers.choices[args.subcommand]
         options = [option for action in subparser._actions for option in action.option_strings]
         subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
-    if modules[args.subcommand].COMMAND.needs_fairseq:
-        register()
-        logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
+        if modules[args.subcommand].COMMAND.needs_fairseq:
+            register()
+            logging.getLogger("fairseq").setLevel(logging.WARNING)
         status: int = modules[args.subcommand].main(args) or 0
         sys.stdout.flush()  # of a full disk, Python would only say so when it ends
         return status

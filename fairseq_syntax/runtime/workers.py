@@ -111,9 +111,14 @@ class _Processes:
 
 @contextmanager
 def _processes(work: Callable[[Any], Any], count: int, method: str, hint: str) -> Iterator[Pool]:
-    executor = ProcessPoolExecutor(count, get_context(method), _start_worker, (work,))
+    context = get_context(method)
+    ends, end = context.Pipe(duplex=False)
+    executor = ProcessPoolExecutor(count, context, _start_worker, (work, ends))
     try:
         yield _Processes(executor, count)
+    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the tasks under way
+        end.send(None)
+        raise
     except BrokenProcessPool as error:
         message = "a worker process was killed, usually for want of memory"
         raise SyntaxDataError(message, hint=hint) from error
@@ -124,13 +129,14 @@ def _processes(work: Callable[[Any], Any], count: int, method: str, hint: str) -
 _work: Callable[[Any], Any] | None = None  # of this process, where it is a worker
 
 
-def _start_worker(work: Callable[[Any], Any]) -> None:
+def _start_worker(work: Callable[[Any], Any], ends: connection.Connection) -> None:
     global _work
     _work = work
     parent = parent_process()
     if parent is not None:
         # A parent that is killed cannot tell its workers, and they would wait for work for ever.
-        watch = threading.Thread(target=lambda: (connection.wait([parent.sentinel]), os._exit(1)), daemon=True)
+        # What it sends to end them is not read, so that all of them see it.
+        watch = threading.Thread(target=lambda: (connection.wait([parent.sentinel, ends]), os._exit(1)), daemon=True)
         watch.start()
 
 

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -330,6 +331,29 @@ def test_an_output_is_no_input_but_for_what_nothing_is_overwritten_of(tmp_path):
     (tmp_path / "b").symlink_to("a")
     with data_error(path=tmp_path / "a"):
         check_output(tmp_path / "b", tmp_path / "a")
+
+
+def test_an_interrupt_does_not_wait_for_the_tasks_under_way(tmp_path):
+    code = """
+import sys, time
+from functools import partial
+from pathlib import Path
+from fairseq_syntax.runtime.workers import in_workers
+def work(number):
+    Path(sys.argv[1], str(number)).touch()
+    time.sleep(10_000)
+try:
+    list(in_workers(work, range(30), workers=2))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    argv = [sys.executable, "-c", code, str(tmp_path)]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=heed)
+    while len(list(tmp_path.iterdir())) < 2 and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it, too
+    assert process.wait(timeout=100) == 130
 
 
 def test_compressed_files_are_read_by_their_content_or_named(tmp_path):
