@@ -59,6 +59,12 @@ def test_only_figures_of_the_tables_metric_stand_in_it_and_means_are_of_all_test
     assert rows["DLAA"][mean] == "–", "no mean of a part of the tests"
 
 
+def test_the_table_has_the_recipes_first_metric_whatever_the_order_of_the_report(results, tmp_path):
+    plan = Plan(recipe(metrics=["ribes", "bleu"]), tmp_path / "paper.yaml")
+    table = main_table(plan, results, list(results.reports))
+    assert table.header[1].startswith("RIBES") and {row[0]: row[1] for row in table.rows}["DLAA"] == "50.00"
+
+
 def test_a_papers_table_has_ours_beside_its_figures(results, tmp_path):
     first, second = published(Plan(recipe(), tmp_path / "paper.yaml"), results)
     assert first.title == "P (2019), T2" and second.header == ["system", "BEER"] and second.notes

@@ -20,7 +20,7 @@ from fairseq_syntax.lab.recipes.schema import Published
 from fairseq_syntax.lab.recipes.verdict import verdict
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
-from fairseq_syntax.lab.scoring.report import tables
+from fairseq_syntax.lab.scoring.report import DISTINCT, tables
 from fairseq_syntax.lab.scoring.shares import by_table, share_table
 from fairseq_syntax.lab.scoring.tables import Table, number
 from fairseq_syntax.runtime.files import atomic_open, make_folder
@@ -119,7 +119,9 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     recipe = plan.recipe
     variant = recipe.translate.variants.get(scored[0].variant)
     baseline = (variant and variant.baseline) or recipe.baseline
-    metric = next(iter(results.reports[scored[0]]["signatures"]))
+    # By the recipe: kept reports have their metrics in the order of their names.
+    there = results.reports[scored[0]]["signatures"]
+    metric = next(n for key in recipe.score.metrics if (n := METRICS.get(key, DISTINCT)) in there)
     lines = scored[0].lines or None
     # a paper's figures in another metric stand in a table of their own
     figures = [one for one in recipe.published if one.metric == metric and one.lines == lines]
@@ -192,7 +194,8 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
             if one.get("baseline") and len(one["systems"]) > 1:
                 drawn["Gains by length"] = gain_by_length(one["by_length"], one["baseline"])
         if plan.recipe.score.box and not table.lines and (scores := sentence_scores(plan, table, one)):
-            drawn["Scores of sentences"] = box_plot(scores, next(iter(one["signatures"])))
+            metric = next(METRICS[key] for key in plan.recipe.score.metrics if key in METRICS)
+            drawn["Scores of sentences"] = box_plot(scores, metric)
         saved = []
         for title, figure in drawn.items():
             make_folder(folder)
