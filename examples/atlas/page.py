@@ -221,6 +221,8 @@ def where(languages: Mapping[str, Any]) -> str:
         for one in by:
             for interval_of in one["intervals"]:
                 row = row_of(interval_of["rows"], "PSH")
+                if not row.get("gain"):
+                    continue  # the plain Transformer alone has been run
                 less = interval(twin_of(row, "linear").get("syntax"))
                 between = bounds(interval_of["over"], interval_of["to"])
                 lines = str(interval_of["sentences"])
