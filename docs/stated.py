@@ -36,10 +36,13 @@ def stated() -> dict[str, list[str]]:
     speeds = sorted(
         speed[f"train/{name}"] for name in ("pascal_transformer", "ldd_transformer", "supervised_head_transformer")
     )
+    gainers = ("PSH", "CSH+PSH", "sennrich_haddow")
+    captions = [of_test[name] - of_test[plain] for of_test in longer.values() for name in gainers]
     readme = [
         f"PASCAL translates {exact('PASCAL')} % exactly, "
         f"the plain Transformer {best(plain, 1)} %, the most that the words alone allow",
         f"{speeds[0]} to {speeds[-1]} of the plain model's speed",
+        f"gain {min(captions):.1f} to {max(captions):.1f} BLEU over a plain Transformer",
     ]
     unsure_systems = sorted(float(exact(name, corpus=unsure)) for name in ("UDD", "LDD"))
     differences = {test: _differences(scores) for test, scores in cpu.items()}

@@ -112,8 +112,8 @@ def main(args: argparse.Namespace) -> int:
                 if best.cut:
                     cut.add(f"{where}: may be cut: {cut_short(best).replace('max_len_b', '--max-len-b')}")
                 file.write(best.text + "\n")
-                if links is not None and best.alignment is not None:
-                    links.write(written(best.alignment, args.alignments) + "\n")
+                if links is not None:  # a line for each line, whatever it holds
+                    links.write((written(best.alignment, args.alignments) if best.alignment else "") + "\n")
             file.flush()
             count += len(chunk)
             bar.update(len(chunk))

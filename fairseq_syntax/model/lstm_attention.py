@@ -117,26 +117,6 @@ class SourceAttention(nn.Module):
         return {}
 
 
-class GeneralAttention(SourceAttention):
-    """Luong's "general" attention, over whatever part of the source a subclass chooses.
-
-    Args:
-        hidden_size: of the decoder
-        source_size: of the encoder's states
-    """
-
-    def __init__(self, hidden_size: int, source_size: int) -> None:
-        super().__init__()
-        plain = AttentionLayer(hidden_size, source_size, hidden_size)
-        self.input_proj, self.output_proj = plain.input_proj, plain.output_proj
-
-    def project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values [..., H] of states [..., E], and W_h [H, H], the part of W_c that meets the state h."""
-        keys = F.linear(states, self.input_proj.weight.t())
-        of_states, of_hidden = self.output_proj.weight.split((states.size(-1), keys.size(-1)), dim=1)
-        return keys, F.linear(states, of_states), of_hidden
-
-
 @dataclass
 class PaddedMemory:
     """Keys and values of all places of the source that can be read: S tokens or words, padded.

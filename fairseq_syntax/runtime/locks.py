@@ -31,7 +31,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         return
     folder, name = os.path.split(os.path.realpath(path))
     lock = FileLock(os.path.join(folder, f".{name}.lock"))
-    if not _is_free(lock, path):
+    if not _try_lock(lock, path):
         logger.warning("%s: waiting for another process that writes it", os.fspath(path))
         with as_data_error(path):
             lock.acquire()
@@ -52,14 +52,16 @@ def hold_folder(folder: str | os.PathLike[str]) -> None:
     """
     path = os.path.join(os.path.realpath(folder), ".in-use.lock")
     lock = FileLock(path, thread_local=False)
-    if path not in _held and not _is_free(lock, folder):
+    if path not in _held and not _try_lock(lock, folder):
         message = "another process is writing to this folder"
         raise SyntaxDataError(message, path=folder, hint="wait for its end, or name another folder")
     _held.setdefault(path, lock)
 
 
-def _is_free(lock: FileLock, path: str | os.PathLike[str]) -> bool:
-    """Takes a lock if no other process has it; in a read-only folder or a file system without locks nothing is locked.
+def _try_lock(lock: FileLock, path: str | os.PathLike[str]) -> bool:
+    """Acquire a lock without waiting; False if another process holds it.
+
+    In a read-only folder, or a file system without locks, nothing is locked.
 
     What has to be written there fails by itself; what is done already has nothing to write. A lock of somebody
     else's in a folder that both may write is an error: the two would not wait for each other.

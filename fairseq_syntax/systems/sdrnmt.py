@@ -165,10 +165,10 @@ class PairedAttention(SourceAttention):
         return PairedMemory(DeferredStates(keys), DeferredStates(values), of_hidden, bias, torch.cat(shares, dim=1))
 
     def forward(self, hidden: Tensor, memory: PairedMemory, step: int) -> tuple[Tensor, Tensor]:
-        own = F.softmax(memory.keys.dots(hidden, plus=memory.bias), dim=1, dtype=torch.float32)  # [2N, S]
-        weights = (memory.mixture @ own.view(2, -1)).view_as(own)  # the same in both halves
+        separate = F.softmax(memory.keys.dots(hidden, plus=memory.bias), dim=1, dtype=torch.float32)  # [2N, S]
+        weights = (memory.mixture @ separate.view(2, -1)).view_as(separate)  # the same in both halves
         of_hidden = memory.of_hidden(hidden.view(2, -1, hidden.size(1))).view_as(hidden)
-        return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights[: len(own) // 2]
+        return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights[: len(separate) // 2]
 
     def over_source(self, reads: list[Tensor], memory: PairedMemory) -> Tensor:
         return torch.stack(reads, dim=1)
