@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -42,6 +44,14 @@ def parse_embedding(embed_path: str) -> dict[str, Tensor]:
             message = f"a vector of {len(numbers)} numbers, and that of the first word has {size}"
             raise SyntaxDataError(message, path=embed_path, line=number)
     return vectors
+
+
+def forget_embedding_files(options: Any) -> None:
+    """Let a checkpoint be loaded without the files of ``--encoder-embed-path``: its vectors are in it."""
+    for name in ("encoder_embed_path", "decoder_embed_path"):
+        if getattr(options, name, None):
+            with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
+                setattr(options, name, None)
 
 
 def ignore_syntax(model: nn.Module) -> None:

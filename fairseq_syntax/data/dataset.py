@@ -117,6 +117,13 @@ class SyntaxPairDataset(LanguagePairDataset):
         self.source_syntax, self.target_syntax = source_syntax, target_syntax
         self.epoch = 1
 
+    @classmethod
+    def of(cls, pair: LanguagePairDataset, **syntax: SideSyntax | None) -> SyntaxPairDataset:
+        """fairseq's dataset with syntax."""
+        options = ("left_pad_source", "left_pad_target", "align_dataset", "eos", "shuffle", "pad_to_multiple")
+        sides = (pair.src, pair.src_sizes, pair.src_dict, pair.tgt, pair.tgt_sizes, pair.tgt_dict)
+        return cls(*sides, **{name: getattr(pair, name) for name in options}, **syntax)
+
     def batch_by_size(
         self,
         indices: np.ndarray,

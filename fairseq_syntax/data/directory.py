@@ -117,6 +117,18 @@ class DataDirectory:
         names = (path.name.split(".") for path in Path(self.path).glob("*.*-*.*.idx"))
         return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
 
+    def without_split(self, split: str, kind: str | None) -> SyntaxDataError:
+        """The error of a split that fairseq does not find.
+
+        Args:
+            kind: ``--dataset-impl``, where it was given
+        """
+        splits = self.splits()
+        hint = f"there are {', '.join(splits)}" if splits else "make it with fairseq-preprocess"
+        if split in splits and kind is not None:
+            hint = f"it is not of --dataset-impl {kind}; fairseq sees by itself of which it is"
+        return SyntaxDataError(f"there is no split {split}", path=self.path, hint=hint)
+
     # -- are they the files that were made? --------------------------------------------------------------------------
 
     @cached_property

@@ -148,6 +148,15 @@ def check_one_shard(cfg: SyntaxTranslationConfig) -> None:
         )
 
 
+def check_whole_sources(cfg: SyntaxTranslationConfig) -> None:
+    """Raises SyntaxDataError for ``--truncate-source`` of sentences whose parses are read."""
+    if cfg.truncate_source:
+        raise SyntaxDataError(
+            "--truncate-source would cut sentences and leave their parses whole",
+            hint="leave long sentences out with --max-source-positions and --skip-invalid-size-inputs-valid-test",
+        )
+
+
 def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
     """Raises SyntaxDataError where an option of the task is of no use to a model that is trained, or does it harm."""
     if traits.lstm and cfg.left_pad_target:

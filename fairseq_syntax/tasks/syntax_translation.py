@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from fairseq.data.data_utils import collate_tokens, infer_language_pair
+from fairseq.data.data_utils import infer_language_pair
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
-from fairseq.utils import convert_padding_direction
-from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
-from fairseq_syntax.compat.models import ignore_syntax, name_dropouts
+from fairseq_syntax.compat.models import forget_embedding_files, ignore_syntax, name_dropouts
 from fairseq_syntax.data.dataset import SyntaxPairDataset
 from fairseq_syntax.data.directory import DataDirectory, language_pair
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import check_options
-from fairseq_syntax.model.search import SEARCHES
 from fairseq_syntax.tasks.checkpoints import Vocabularies, check_labels
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
+from fairseq_syntax.tasks.generation import Generation, copies_for_unknown, generation_shard
 from fairseq_syntax.tasks.refusals import (
     ModelTraits,
     check_criterion,
@@ -34,6 +30,7 @@ from fairseq_syntax.tasks.refusals import (
     check_one_shard,
     check_task,
     check_training,
+    check_whole_sources,
     hold_save_dir,
     is_set,
 )
@@ -41,7 +38,6 @@ from fairseq_syntax.tasks.refusals import (
 if TYPE_CHECKING:
     from fairseq_syntax.data.epochs import TrainingBatches
     from fairseq_syntax.data.parse_origins import ParseOrigins
-    from fairseq_syntax.inference.alignment import PieceText
     from fairseq_syntax.inference.spelling import SegmentationDecoder
 
 NOTHING: frozenset[str] = frozenset()
@@ -57,44 +53,6 @@ def bleu_of_meters(meters: Mapping[str, Any]) -> float:
     system, reference = (int(meters[f"_bleu_{name}"].sum) for name in ("sys_len", "ref_len"))
     bleu = sacrebleu.BLEU.compute_bleu(counts, totals, system, reference, smooth_method="exp")
     return round(bleu.score, 2)
-
-
-def forget_embedding_files(options: Any) -> None:
-    """Let a checkpoint be loaded without the files of ``--encoder-embed-path``: its vectors are in it."""
-    for name in ("encoder_embed_path", "decoder_embed_path"):
-        if getattr(options, name, None):
-            with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
-                setattr(options, name, None)
-
-
-def generation_shard(cfg: SyntaxTranslationConfig) -> tuple[int, int]:
-    """In how many parts fairseq-generate translates the data, and which is this one's, from 0.
-
-    By ``--num-shards`` and ``--shard-id``, else as one of the processes of ``torchrun``.
-
-    Raises:
-        SyntaxDataError: there is no such part
-    """
-    if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
-        if not 0 <= cfg.shard_id < cfg.num_shards:
-            raise SyntaxDataError(f"--shard-id {cfg.shard_id}: with --num-shards {cfg.num_shards} the first is 0")
-        return cfg.num_shards, cfg.shard_id
-    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-
-
-def copies_for_unknown(cfg: SyntaxTranslationConfig) -> Mapping[str, str] | None:
-    """What ``--replace-unk`` writes for source words, taken out of the options of fairseq's program; None: not given.
-
-    Raises:
-        SyntaxDataError: its file cannot be read
-    """
-    from fairseq_syntax.inference.aligned_output import read_copies
-
-    if not is_set(cfg.replace_unk):
-        return None
-    path = str(cfg.replace_unk).removesuffix("@@ ")  # fairseq's value of the option without a file
-    cfg._get_parent().generation.replace_unk = None  # type: ignore[attr-defined]
-    return read_copies(path) if path else {}
 
 
 @register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
@@ -116,10 +74,8 @@ class SyntaxTranslationTask(TranslationTask):
         self._needs: dict[str, frozenset[str] | None] = {"source": None, "target": None}
         self._traits = ModelTraits()
         self._last_parsed_with: Mapping[str, Any] | None = None  # of the checkpoint that was read last
-        self._aligned_output: Any = None
-        self._copies: Mapping[str, str] | None = None  # of --replace-unk
         self._criterion_built = False  # as in training and fairseq-validate
-        self._searches = [search(self) for search in SEARCHES]
+        self._generation = Generation(self, lambda number: self._input.text_of(number))
         self._reorder: Callable[[TrainingBatches], TrainingBatches] | None = None
 
     # -- data ------------------------------------------------------------------------------------------------------
@@ -191,47 +147,26 @@ class SyntaxTranslationTask(TranslationTask):
         except FileNotFoundError as error:
             if not str(error).startswith("Dataset not found"):
                 raise
-            splits = directory.splits()
-            hint = f"there are {', '.join(splits)}" if splits else "make it with fairseq-preprocess"
-            if split in splits and self.cfg.dataset_impl is not None:
-                hint = f"it is not of --dataset-impl {self.cfg.dataset_impl}; fairseq sees by itself of which it is"
-            raise SyntaxDataError(f"there is no split {split}", path=directory.path, hint=hint) from None
+            raise directory.without_split(split, self.cfg.dataset_impl) from None
         for side in ("source", "target"):
             path = directory.dictionary_path(side)
             if directory.path != self.data_dir and os.path.exists(path):
                 self._vocabularies.check_directory(side, self.load_dictionary(path).symbols, path)
-        base = self.datasets[split]
-        target_syntax = None
-        if base.tgt is not None:
-            target_syntax = self._side_syntax("target", base.tgt, directory, split, checksums)
-        self.datasets[split] = SyntaxPairDataset(
-            base.src,
-            base.src_sizes,
-            base.src_dict,
-            base.tgt,
-            base.tgt_sizes,
-            base.tgt_dict,
-            left_pad_source=base.left_pad_source,
-            left_pad_target=base.left_pad_target,
-            align_dataset=base.align_dataset,
-            eos=base.eos,
-            shuffle=base.shuffle,
-            pad_to_multiple=base.pad_to_multiple,
-            source_syntax=self._side_syntax("source", base.src, directory, split, checksums),
-            target_syntax=target_syntax,
-        )
+        dataset = self.datasets[split]
+        sides = {"source_syntax": ("source", dataset.src), "target_syntax": ("target", dataset.tgt)}
+        syntax = {
+            name: self._side_syntax(side, tokens, directory, split, checksums)
+            for name, (side, tokens) in sides.items()
+            if tokens is not None
+        }
+        self.datasets[split] = SyntaxPairDataset.of(dataset, **syntax)
 
     def _side_syntax(
         self, side: str, tokens: Any, directory: DataDirectory, split: str, checksums: Mapping[str, str]
     ) -> Any:
         needs, path = self.needs(side), directory.store_path(split, side)
         if side == "source" and (needs or (needs is None and os.path.exists(path))):
-            if self.cfg.truncate_source:
-                raise SyntaxDataError(
-                    "--truncate-source would cut sentences and leave their parses whole",
-                    hint="leave long sentences out with --max-source-positions and "
-                    "--skip-invalid-size-inputs-valid-test",
-                )
+            check_whole_sources(self.cfg)
             self.parse_origins.check(self.directory.parsed_with(side), path)
         return directory.side_syntax(side, tokens, split, needs, lambda: self.directory.labels(side), checksums)
 
@@ -260,7 +195,7 @@ class SyntaxTranslationTask(TranslationTask):
         else:
             check_model(self.cfg, traits)
             self.add_need("source", traits.training_needs)
-            if traits.target_training_needs:
+            if traits.target_training_needs:  # else it stays unknown, and batches bring what there is
                 self.add_need("target", traits.target_training_needs)
         if self.cfg.eval_bleu and self.cfg.eval_bleu_detok == "space" and (joining := self._joining_pieces()):
             self.tokenizer = joining
@@ -352,9 +287,8 @@ class SyntaxTranslationTask(TranslationTask):
             return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
         if "grouped_shuffling" not in kwargs:  # which is asked of training alone
             before = dataset.epoch
-            batches = super().get_batch_iterator(
-                dataset, *args, epoch=epoch, **{**kwargs, "disable_iterator_cache": True}
-            )
+            kwargs["disable_iterator_cache"] = True
+            batches = super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
             dataset.set_epoch(before)
             return batches
         from fairseq_syntax.data.epochs import TrainingBatches  # for training alone
@@ -367,10 +301,7 @@ class SyntaxTranslationTask(TranslationTask):
         if isinstance(base, TrainingBatches):
             return base
         dataset.set_epoch(epoch)
-        groups = self.cfg.update_freq
-        if isinstance(groups, str):  # the name of fairseq's option, in a configuration of the task alone
-            groups = [1]
-        batches = TrainingBatches(base, epoch, groups)
+        batches = TrainingBatches(base, epoch, self.cfg.update_freq if is_set(self.cfg.update_freq) else [1])
         if self._reorder is not None:
             batches = self._reorder(batches)
         if self.dataset_to_epoch_iter.get(dataset) is base:  # kept for later epochs
@@ -419,7 +350,7 @@ class SyntaxTranslationTask(TranslationTask):
             DataDirectory(path, cfg.source_lang, cfg.target_lang).check_language_files()
         copies = copies_for_unknown(cfg)
         task = super().setup_task(cfg, **kwargs)
-        task._copies = copies
+        task._generation.copies = copies
         for name in ("fairseq_cli.interactive", "__main__"):
             if hasattr(program := sys.modules.get(name), "buffered_read"):
                 from fairseq_syntax.inference.interactive import read_input_in
@@ -466,65 +397,18 @@ class SyntaxTranslationTask(TranslationTask):
 
         fairseq's own runs the model without its syntax, and aligns pieces.
         """
-        if getattr(args, "print_step", False):
-            raise SyntaxDataError("--print-step is of models that translate in several passes, which these are not")
-        kind = str(getattr(args, "print_alignment", None) or "")
-        self._aligned_output = None
-        if seq_gen_cls is None and (kind or self._copies is not None):
-            from fairseq_syntax.inference.aligned_output import AlignedOutput
-
-            args = copy.copy(args)
-            args.print_alignment = None
-            self._aligned_output = AlignedOutput(models, self, kind, self.cfg.alignment_head, self._copies)
-        taken = seq_gen_cls is not None
-        for search in self._searches:
-            if (generator := search.generator(models, args, taken)) is not None:
-                seq_gen_cls = generator.cls
-                extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), **generator.arguments}
+        args, seq_gen_cls, extra_gen_cls_kwargs = self._generation.generator_options(
+            models, args, seq_gen_cls, extra_gen_cls_kwargs
+        )
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax and its numbers back.
-
-        Targets that are padded on the left (``--left-pad-target``) are moved there: fairseq counts the columns of what
-        it scores, and of ``--prefix-size``, from the first one.
-        """
+        """fairseq's; a batch of fairseq-interactive, which passes tokens only, gets its syntax and its numbers back."""
         if "src_syntax" not in sample["net_input"]:
             self._input.attach(sample)
         printed = sample  # by fairseq-generate, after this
-        if self.cfg.left_pad_target and sample.get("target") is not None:
-            sample, prefix_tokens = self._padded_right(sample, prefix_tokens)
+        sample, prefix_tokens = self._generation.padded_right(sample, prefix_tokens)
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
-        for search in self._searches:
-            search.observe(generator, sample, hypotheses)
-        if self._aligned_output is not None:
-            self._aligned_output.add(sample, hypotheses, self._source_text)
-            if self._copies is not None and printed.get("target") is not None:
-                printed["target"] = self._whole_references(printed)
+        self._generation.observe(generator, sample, hypotheses)
+        self._generation.print_whole_references(printed)
         return hypotheses
-
-    def _source_text(self, number: int) -> PieceText:
-        """Words and pieces of a source sentence by its number in a batch's ``id``: of raw input, else of raw data."""
-        if (text := self._input.text_of(number)) is not None:
-            return text
-        from fairseq_syntax.inference.aligned_output import spelled
-
-        (dataset,) = self.datasets.values()
-        return spelled(dataset.src.get_original_text(number).split(), self.source_segmenter)
-
-    def _whole_references(self, sample: dict[str, Any]) -> Tensor:
-        """Targets [B, T] of raw data in which words stand that the dictionary did not have, as copied words may."""
-        (dataset,) = self.datasets.values()
-        texts = [dataset.tgt.get_original_text(number) for number in sample["id"].tolist()]
-        tokens = [self.target_dictionary.encode_line(text, add_if_not_exist=True).long() for text in texts]
-        return collate_tokens(tokens, self.target_dictionary.pad())
-
-    def _padded_right(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:
-        def moved(tokens: Tensor) -> Tensor:
-            return convert_padding_direction(tokens, self.target_dictionary.pad(), left_to_right=True)
-
-        net_input, target = dict(sample["net_input"]), moved(sample["target"])
-        if "prev_output_tokens" in net_input:
-            net_input["prev_output_tokens"] = moved(net_input["prev_output_tokens"])
-        prefix = None if prefix is None else target[:, : prefix.size(1)]
-        return {**sample, "net_input": net_input, "target": target}, prefix

@@ -1,0 +1,137 @@
+"""Translating with ``--task syntax_translation``: the systems' searches, alignments, and copied source words."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairseq.data.data_utils import collate_tokens
+from fairseq.utils import convert_padding_direction
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.search import SEARCHES
+from fairseq_syntax.tasks.refusals import is_set
+
+if TYPE_CHECKING:
+    from fairseq_syntax.inference.alignment import PieceText
+    from fairseq_syntax.tasks.config import SyntaxTranslationConfig
+    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
+
+
+def generation_shard(cfg: SyntaxTranslationConfig) -> tuple[int, int]:
+    """In how many parts fairseq-generate translates the data, and which is this one's, from 0.
+
+    By ``--num-shards`` and ``--shard-id``, else as one of the processes of ``torchrun``.
+
+    Raises:
+        SyntaxDataError: there is no such part
+    """
+    if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
+        if not 0 <= cfg.shard_id < cfg.num_shards:
+            raise SyntaxDataError(f"--shard-id {cfg.shard_id}: with --num-shards {cfg.num_shards} the first is 0")
+        return cfg.num_shards, cfg.shard_id
+    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+
+
+class Generation:
+    """What a task does before and after fairseq's search.
+
+    Args:
+        task: its options, dictionaries, segmentations and datasets are used
+        text_of_input: words and pieces of a line of raw input, by its number in a batch's ``id``; None: of no input
+    """
+
+    def __init__(self, task: SyntaxTranslationTask, text_of_input: Callable[[int], PieceText | None]) -> None:
+        self._task, self._text_of_input = task, text_of_input
+        self._searches = [search(task) for search in SEARCHES]
+        self._aligned_output: Any = None
+        self.copies: Mapping[str, str] | None = None  # of --replace-unk
+
+    def generator_options(
+        self, models: Sequence[Any], args: Any, cls: type | None, arguments: Mapping[str, Any] | None
+    ) -> tuple[Any, type | None, Mapping[str, Any] | None]:
+        """The options, class and further arguments of the generator.
+
+        Args:
+            args: options of generation, which are not changed
+            cls, arguments: those that the caller chose
+        """
+        if getattr(args, "print_step", False):
+            raise SyntaxDataError("--print-step is of models that translate in several passes, which these are not")
+        kind = str(getattr(args, "print_alignment", None) or "")
+        self._aligned_output = None
+        if cls is None and (kind or self.copies is not None):
+            from fairseq_syntax.inference.aligned_output import AlignedOutput
+
+            args = copy.copy(args)
+            args.print_alignment = None
+            self._aligned_output = AlignedOutput(models, self._task, kind, self._task.cfg.alignment_head, self.copies)
+        taken = cls is not None
+        for search in self._searches:
+            if (generator := search.generator(models, args, taken)) is not None:
+                cls, arguments = generator.cls, {**(arguments or {}), **generator.arguments}
+        return args, cls, arguments
+
+    def padded_right(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:
+        """A batch and its prefix tokens with targets that ``--left-pad-target`` padded on the left moved there.
+
+        fairseq counts the columns of what it scores, and of ``--prefix-size``, from the first one.
+        """
+        if not self._task.cfg.left_pad_target or sample.get("target") is None:
+            return sample, prefix
+
+        def moved(tokens: Tensor) -> Tensor:
+            return convert_padding_direction(tokens, self._task.target_dictionary.pad(), left_to_right=True)
+
+        net_input, target = dict(sample["net_input"]), moved(sample["target"])
+        if "prev_output_tokens" in net_input:
+            net_input["prev_output_tokens"] = moved(net_input["prev_output_tokens"])
+        prefix = None if prefix is None else target[:, : prefix.size(1)]
+        return {**sample, "net_input": net_input, "target": target}, prefix
+
+    def observe(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
+        """Show the hypotheses of a batch to the systems, and put what is printed into them."""
+        for search in self._searches:
+            search.observe(generator, sample, hypotheses)
+        if self._aligned_output is not None:
+            self._aligned_output.add(sample, hypotheses, self._source_text)
+
+    def _source_text(self, number: int) -> PieceText:
+        """Words and pieces of a source sentence by its number in a batch's ``id``: of raw input, else of raw data."""
+        if (text := self._text_of_input(number)) is not None:
+            return text
+        from fairseq_syntax.inference.aligned_output import spelled
+
+        (dataset,) = self._task.datasets.values()
+        return spelled(dataset.src.get_original_text(number).split(), self._task.source_segmenter)
+
+    def print_whole_references(self, sample: dict[str, Any]) -> None:
+        """With ``--replace-unk``, let fairseq-generate print words of references that the dictionary does not have.
+
+        As copied words may. The batch's targets [B, T] are made anew of raw data.
+        """
+        if self.copies is None or sample.get("target") is None:
+            return
+        (dataset,) = self._task.datasets.values()
+        dictionary = self._task.target_dictionary
+        texts = [dataset.tgt.get_original_text(number) for number in sample["id"].tolist()]
+        tokens = [dictionary.encode_line(text, add_if_not_exist=True).long() for text in texts]
+        sample["target"] = collate_tokens(tokens, dictionary.pad())
+
+
+def copies_for_unknown(cfg: SyntaxTranslationConfig) -> Mapping[str, str] | None:
+    """What ``--replace-unk`` writes for source words, taken out of the options of fairseq's program; None: not given.
+
+    Raises:
+        SyntaxDataError: its file cannot be read
+    """
+    from fairseq_syntax.inference.aligned_output import read_copies
+
+    if not is_set(cfg.replace_unk):
+        return None
+    path = str(cfg.replace_unk).removesuffix("@@ ")  # fairseq's value of the option without a file
+    cfg._get_parent().generation.replace_unk = None  # type: ignore[attr-defined]
+    return read_copies(path) if path else {}
