@@ -93,7 +93,9 @@ class LaSynEMCriterion(FairseqCriterion):
 
         decoder, target = model.decoder, sample["target"]
         if not isinstance(decoder, LaSynDecoder):
-            raise SyntaxDataError("--criterion lasyn_em trains lasyn models", hint="use --arch lasyn_transformer")
+            raise SyntaxDataError(
+                "lasyn_em trains lasyn models", option="--criterion", hint="use --arch lasyn_transformer"
+            )
         features, extra = model(**sample["net_input"], features_only=True)
         # Their number is known, so that no device has to be waited for.
         real = places_of(target.ne(self.padding_idx), sample["ntokens"])

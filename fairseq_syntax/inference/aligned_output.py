@@ -76,7 +76,7 @@ class AlignedOutput:
     ) -> None:
         paths = heads.split(os.pathsep) if heads else []
         if paths and len(paths) != len(models):
-            raise SyntaxDataError(f"--alignment-head names {len(paths)} files, and there are {len(models)} models")
+            raise SyntaxDataError(f"{len(paths)} files, and there are {len(models)} models", option="--alignment-head")
         chosen = [read_head(Path(p), m) for p, m in zip(paths, models)] or [default_head(m) for m in models]
         self._aligner, self._task, self._kind, self._copies = Aligner(models, chosen), task, kind, copies
 
@@ -128,5 +128,5 @@ class AlignedOutput:
         text += target.text[at:]
         if _UNKNOWN in text:  # the source is empty
             return tokens
-        new = segmenter.encode_text(text) if segmenter else text.split()
-        return dictionary.encode_line(" ".join(new), add_if_not_exist=True).to(tokens)
+        pieces = segmenter.encode_text(text) if segmenter else text.split()
+        return dictionary.encode_line(" ".join(pieces), add_if_not_exist=True).to(tokens)

@@ -31,7 +31,8 @@ def generation_shard(cfg: SyntaxTranslationConfig) -> tuple[int, int]:
     """
     if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
         if not 0 <= cfg.shard_id < cfg.num_shards:
-            raise SyntaxDataError(f"--shard-id {cfg.shard_id}: with --num-shards {cfg.num_shards} the first is 0")
+            message = f"must be from 0 to {cfg.num_shards - 1} with --num-shards {cfg.num_shards}"
+            raise SyntaxDataError(message, option="--shard-id")
         return cfg.num_shards, cfg.shard_id
     return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 
@@ -60,7 +61,9 @@ class Generation:
             cls, arguments: those that the caller chose
         """
         if getattr(args, "print_step", False):
-            raise SyntaxDataError("--print-step is of models that translate in several passes, which these are not")
+            raise SyntaxDataError(
+                "is of models that translate in several passes, which these are not", option="--print-step"
+            )
         kind = str(getattr(args, "print_alignment", None) or "")
         self._aligned_output = None
         if cls is None and (kind or self.copies is not None):

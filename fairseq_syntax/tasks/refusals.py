@@ -1,4 +1,4 @@
-"""What fairseq offers and these systems cannot do: refused before any work, with what to do instead."""
+"""fairseq options that these systems do not support, rejected before any work, with what to use instead."""
 
 from __future__ import annotations
 
@@ -72,14 +72,15 @@ def check_task(cfg: SyntaxTranslationConfig) -> None:
         )
     if cfg.tpu is True:
         raise SyntaxDataError(
-            "fairseq takes --bf16 and --tpu for training on a TPU, which these systems were never run on",
+            "fairseq takes it for training on a TPU, which these systems were never run on",
+            option="--bf16, --tpu",
             hint="--amp has mixed precision; fairseq-hydra-train has bfloat16 by common.bf16=true",
         )
     if cfg.ddp_backend == "fully_sharded":
         raise SyntaxDataError(
-            "--ddp-backend fully_sharded hides the layers of a model from its systems",
-            hint="use --ddp-backend pytorch_ddp or legacy_ddp, and --memory-efficient-fp16 or "
-            "--checkpoint-activations where memory is short",
+            "fully_sharded hides the layers of a model from its systems",
+            option="--ddp-backend",
+            hint="use pytorch_ddp or legacy_ddp; --memory-efficient-fp16, --checkpoint-activations save memory",
         )
 
 
@@ -93,12 +94,14 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
     """
     check_one_shard(cfg)
     if cfg.best_checkpoint_metric == "bleu" and not cfg.eval_bleu:
-        raise SyntaxDataError("--best-checkpoint-metric bleu is computed with --eval-bleu only", hint="give both")
+        message = "bleu is computed with --eval-bleu only"
+        raise SyntaxDataError(message, option="--best-checkpoint-metric", hint="give both")
     without_gpu = cfg.cpu or not torch.cuda.is_available()
     if cfg.fp16 is True and not cfg.memory_efficient_fp16 and without_gpu:
-        raise SyntaxDataError("--fp16 needs a GPU", hint="use --amp, or --memory-efficient-fp16")
+        raise SyntaxDataError("needs a GPU", option="--fp16", hint="use --amp, or --memory-efficient-fp16")
     if OmegaConf.is_config(model) and "criterion" not in model and ARCH_MODEL_REGISTRY.get(model._name) is LSTMModel:
-        raise SyntaxDataError("fairseq's own lstm needs fairseq-train: it looks for --criterion among its options")
+        message = "fairseq's own lstm looks for --criterion among its options"
+        raise SyntaxDataError(message, option="--arch", hint="use fairseq-train")
     if without_gpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         raise SyntaxDataError(
             "each of these processes would train by itself: fairseq-hydra-train starts one only without a GPU",
@@ -106,18 +109,18 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
         )
     for side in ("encoder", "decoder"):
         if getattr(model, f"{side}_xformers_att_config", None):
-            raise SyntaxDataError(
-                f"--{side}-xformers-att-config: attention that reads a parse is this package's, and would be as it is",
-                hint="leave it out",
-            )
+            message = "attention that reads a parse is this package's, and would be as it is"
+            raise SyntaxDataError(message, option=f"--{side}-xformers-att-config", hint="leave it out")
         if getattr(model, f"{side}_layers_to_keep", None):
             raise SyntaxDataError(
-                f"--{side}-layers-to-keep is for a model that is trained",
+                "is for a model that is trained",
+                option=f"--{side}-layers-to-keep",
                 hint=f"train with fewer --{side}-layers, or with --{side}-layerdrop",
             )
     if getattr(model, "merge_src_tgt_embed", False) and not one_dictionary:
         raise SyntaxDataError(
-            "--merge-src-tgt-embed makes one dictionary of two, and the data are numbered by the two",
+            "makes one dictionary of two, and the data are numbered by the two",
+            option="--merge-src-tgt-embed",
             hint="fairseq-preprocess --joined-dictionary, and --share-all-embeddings",
         )
 
@@ -142,17 +145,18 @@ def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
 def check_one_shard(cfg: SyntaxTranslationConfig) -> None:
     """Raises SyntaxDataError for ``--num-shards`` where all processes share the data already."""
     if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
-        raise SyntaxDataError(
-            "--num-shards is of fairseq-generate; training and validation share the data among their processes",
-            hint="leave it out",
-        )
+        message = "is of fairseq-generate; training and validation share the data among their processes"
+        raise SyntaxDataError(message, option="--num-shards", hint="leave it out")
 
 
-def check_whole_sources(cfg: SyntaxTranslationConfig) -> None:
-    """Raises SyntaxDataError for ``--truncate-source`` of sentences whose parses are read."""
-    if cfg.truncate_source:
+def check_datasets(cfg: SyntaxTranslationConfig, *, reads_parses: bool) -> None:
+    """Raises SyntaxDataError for options of datasets that do not run, or that change sentences and not their parses."""
+    if cfg.num_batch_buckets:
+        raise SyntaxDataError("does not run on NumPy 2", option="--num-batch-buckets", hint="leave it out")
+    if cfg.truncate_source and reads_parses:
         raise SyntaxDataError(
-            "--truncate-source would cut sentences and leave their parses whole",
+            "would cut sentences and leave their parses whole",
+            option="--truncate-source",
             hint="leave long sentences out with --max-source-positions and --skip-invalid-size-inputs-valid-test",
         )
 
@@ -161,13 +165,14 @@ def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
     """Raises SyntaxDataError where an option of the task is of no use to a model that is trained, or does it harm."""
     if traits.lstm and cfg.left_pad_target:
         raise SyntaxDataError(
-            "--left-pad-target: an LSTM decoder would read the padding before a sentence, "
-            "of which there is more or less by what else is in the batch"
+            "an LSTM decoder would read the padding before a sentence, of which there is more or less by what else is "
+            "in the batch",
+            option="--left-pad-target",
         )
     if cfg.parse_dropout and not traits.drops_parses:
         raise SyntaxDataError(
-            "--parse-dropout takes the parse from what reads it in training and at inference; this model has nothing "
-            "of that"
+            "takes the parse from what reads it in training and at inference; this model has nothing of that",
+            option="--parse-dropout",
         )
 
 
@@ -175,27 +180,32 @@ def check_criterion(criterion: Any, traits: ModelTraits) -> None:
     """Raises SyntaxDataError where a criterion would leave out what the model is trained by, or cannot read it."""
     if traits.losses and not getattr(criterion, "takes_system_losses", False):
         raise SyntaxDataError(
-            f"the criterion leaves out losses that the model is trained by: {', '.join(traits.losses)}",
-            hint="use --criterion supervised_head, which is label-smoothed cross entropy with these losses, "
-            "or turn them off (weight 0)",
+            f"it leaves out losses that the model is trained by: {', '.join(traits.losses)}",
+            option="--criterion",
+            hint="use supervised_head, which is label-smoothed cross entropy with these losses, or turn them off "
+            "(weight 0)",
         )
     if traits.adaptive_softmax and not isinstance(criterion, AdaptiveLoss):
         raise SyntaxDataError(
-            "--adaptive-softmax-cutoff: no other criterion reads such an output layer than fairseq's adaptive_loss",
+            "no other criterion reads such an output layer than fairseq's adaptive_loss",
+            option="--adaptive-softmax-cutoff",
             hint="use --criterion adaptive_loss --ddp-backend legacy_ddp, without systems that have losses",
         )
     if isinstance(criterion, AdaptiveLoss) and not traits.adaptive_softmax:
         raise SyntaxDataError(
-            "fairseq's adaptive_loss reads the output layer of --adaptive-softmax-cutoff, and the model has none",
-            hint="give the option; an LSTM has that layer in fairseq-train alone, which names its criterion to it",
+            "adaptive_loss reads the output layer of --adaptive-softmax-cutoff, and the model has none",
+            option="--criterion",
+            hint="give that option; an LSTM has that layer in fairseq-train alone, which names its criterion to it",
         )
     if getattr(criterion, "rdrop_alpha", 0) > 0 and traits.training_needs:
         raise SyntaxDataError(
-            "--rdrop-alpha: fairseq's criterion passes each batch twice, and not its parses",
+            "fairseq's criterion passes each batch twice, and not its parses",
+            option="--rdrop-alpha",
             hint="leave it out, or train a model without a parse by it",
         )
     if traits.lstm and isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment):
         raise SyntaxDataError(
-            "fairseq's criterion for given alignments reads an attention that LSTMs do not give in training",
+            "fairseq's for given alignments reads an attention that LSTMs do not give in training",
+            option="--criterion",
             hint="train a Transformer with it, or this model with another criterion",
         )

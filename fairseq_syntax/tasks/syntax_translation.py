@@ -18,7 +18,6 @@ from torch import Tensor
 from fairseq_syntax.compat.models import forget_embedding_files, ignore_syntax, name_dropouts
 from fairseq_syntax.data.dataset import SyntaxPairDataset
 from fairseq_syntax.data.directory import DataDirectory, language_pair
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.options import check_options
 from fairseq_syntax.tasks.checkpoints import Vocabularies, check_labels
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
@@ -26,11 +25,11 @@ from fairseq_syntax.tasks.generation import Generation, copies_for_unknown, gene
 from fairseq_syntax.tasks.refusals import (
     ModelTraits,
     check_criterion,
+    check_datasets,
     check_model,
     check_one_shard,
     check_task,
     check_training,
-    check_whole_sources,
     hold_save_dir,
     is_set,
 )
@@ -134,8 +133,7 @@ class SyntaxTranslationTask(TranslationTask):
         Raises:
             SyntaxDataError: there is no such split; or syntax is needed and missing, or not that of the tokens
         """
-        if self.cfg.num_batch_buckets:
-            raise SyntaxDataError("--num-batch-buckets does not run on NumPy 2", hint="leave it out")
+        check_datasets(self.cfg, reads_parses=False)
         # fairseq's default of -1 would make a dataset of negative length where there are several parts.
         self.cfg.upsample_primary = max(1, self.cfg.upsample_primary)
         training = split == self.cfg.train_subset
@@ -166,7 +164,7 @@ class SyntaxTranslationTask(TranslationTask):
     ) -> Any:
         needs, path = self.needs(side), directory.store_path(split, side)
         if side == "source" and (needs or (needs is None and os.path.exists(path))):
-            check_whole_sources(self.cfg)
+            check_datasets(self.cfg, reads_parses=True)
             self.parse_origins.check(self.directory.parsed_with(side), path)
         return directory.side_syntax(side, tokens, split, needs, lambda: self.directory.labels(side), checksums)
 
