@@ -53,11 +53,11 @@ class Summary:
         if self.arcs:
             text += f", {self.arcs} arcs ({self.arcs / self.words:.2f} a word, mean mass {self.mass / self.words:.4f})"
         if self.label_mass:
-            from fairseq_syntax.data.label_groups import built_in_for
+            from fairseq_syntax.data.label_groups import built_in_for, read_label_groups
 
-            name, groups = built_in_for(self.label_mass)
-            text += f"; {'mass' if self.arcs else 'labels'} in LDD's label groups ({name}): "
-            text += str(groups.coverage(self.label_mass))
+            name = built_in_for(self.label_mass)
+            coverage = read_label_groups(name).coverage(self.label_mass)
+            text += f"; {'mass' if self.arcs else 'labels'} in LDD's label groups ({name}): {coverage}"
         return text
 
 

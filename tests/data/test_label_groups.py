@@ -91,9 +91,8 @@ def test_coverage():
 
 
 def test_the_built_in_map_that_fits():
-    assert built_in_for({"nsubj": 3.0, "obl": 1.0, "case": 1.0})[0] == "ud"
-    name, groups = built_in_for({"nsubj": 3.0, "dobj": 1.0, "pobj": 1.0})
-    assert name == "stanford" and groups == read_label_groups("stanford")
+    assert built_in_for({"nsubj": 3.0, "obl": 1.0, "case": 1.0}) == "ud"
+    assert built_in_for({"nsubj": 3.0, "dobj": 1.0, "pobj": 1.0}) == "stanford"
 
 
 def test_a_map_for_other_labels_is_refused():
@@ -102,6 +101,21 @@ def test_a_map_for_other_labels_is_refused():
         ud.check(["SBJ", "OBJ", "VMOD", "NMOD", "punct"])
     assert "label_groups_ud.txt" in str(error.value) and "SBJ" in str(error.value)
     assert ud.check(["SBJ", "nsubj"]).unknown_share == 0.5
+
+
+@pytest.mark.parametrize(
+    "labels, right, wrong",
+    [
+        (["root", "nsubj", "det", "punct", "amod", "advmod", "obj"], "ud", "stanford"),
+        (["root", "nsubj", "det", "punct", "amod", "advmod", "dobj"], "stanford", "ud"),
+    ],
+)
+def test_the_map_of_another_scheme_is_refused_where_it_knows_most_labels_of_a_few_sentences(labels, right, wrong):
+    assert not read_label_groups(right).check(labels).unknown
+    with data_error(option="--ldd-label-groups"):
+        read_label_groups(wrong).check(labels)
+    shared = labels[:-1]
+    assert not read_label_groups(wrong).check(shared).unknown and not read_label_groups(right).check(shared).unknown
 
 
 @pytest.mark.parametrize("arcs", [True, False])
