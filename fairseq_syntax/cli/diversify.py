@@ -44,9 +44,9 @@ def main(args: argparse.Namespace) -> None:
     import random
 
     from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.lab.figures.plot import save
+    from fairseq_syntax.lab.figures.plot import diversity_curves, save
     from fairseq_syntax.lab.lasyn.diversity import Diversifier, training_bigrams
-    from fairseq_syntax.lab.lasyn.measures import diversity_curves, measure, table
+    from fairseq_syntax.lab.lasyn.measures import measure, table
     from fairseq_syntax.lab.scoring.metrics import Scorer
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import atomic_open, make_folder, write_json

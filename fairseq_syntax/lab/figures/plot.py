@@ -6,7 +6,8 @@ Each function returns a matplotlib figure; :func:`save` writes it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +20,13 @@ from fairseq_syntax.use.pages.fonts import any_script
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
     "bleu_by_length",
     "box_plot",
+    "diversity_curves",
     "gain_by_length",
     "reliability_diagram",
     "save",
@@ -49,7 +52,7 @@ def box_plot(scores: Mapping[str, np.ndarray], metric: str) -> Figure:
     places = np.arange(1, len(values) + 1)
     # dots at random places beside each other; always the same, so that the picture is
     random = np.random.default_rng(0)
-    for place, one, color in zip(places, values, _colors(len(values))):
+    for place, one, (_, color, _) in zip(places, values, _looks(scores)):
         shown = one if len(one) <= 2000 else random.choice(one, 2000, replace=False)
         axes.scatter(place + random.uniform(-0.28, 0.28, len(shown)), shown, s=4, color=color, alpha=0.25, linewidths=0)
     axes.boxplot(
@@ -63,7 +66,6 @@ def box_plot(scores: Mapping[str, np.ndarray], metric: str) -> Figure:
     )
     axes.set_xticks(places, list(scores))
     axes.set_ylabel(f"{metric} of a sentence")
-    axes.grid(axis="y", alpha=0.3)
     return figure
 
 
@@ -76,20 +78,11 @@ def bleu_by_length(table: Mapping) -> Figure:
     """
     buckets = table["buckets"]
     names = list(buckets[0]["BLEU"])
-    figure, axes = _axes(width=max(4.5, 1.2 + len(buckets) * (0.3 + 0.22 * len(names))), height=3.6)
-    places = np.arange(len(buckets))
-    width = 0.8 / len(names)
-    for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
-        offset = (i - (len(names) - 1) / 2) * width
-        scores = [b["BLEU"][name] for b in buckets]
-        style = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
-        axes.bar(places + offset, scores, width * 0.92, label=name, **style)
-    labels = [f"({b['over']}, {b['to']}]\n{b['sentences']:,}" for b in buckets]
-    axes.set_xticks(places, labels)
+    figure, axes = _axes(width=_width(buckets, names, 0.3), height=3.6)
+    _bars(axes, {name: [bucket["BLEU"][name] for bucket in buckets] for name in names})
+    axes.set_xticks(range(len(buckets)), [f"({b['over']}, {b['to']}]\n{b['sentences']:,}" for b in buckets])
     axes.set_xlabel(f"tokens of the {table['of']}; sentences below")
     axes.set_ylabel("BLEU")
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
     _legend(figure)
     return figure
 
@@ -110,25 +103,16 @@ def gain_by_length(table: Mapping, baseline: str) -> Figure:
     if baseline not in buckets[0]["BLEU"] or not names:
         hint = f"there are {', '.join(buckets[0]['BLEU'])}"
         raise SyntaxDataError(f"no gain over {baseline} can be drawn", hint=hint)
-    width = max(4.5, 1.2 + len(buckets) * (0.3 + 0.22 * len(names)))
-    figure, (axes, below) = _axes(width=width, height=4.6, rows=2, ratios=(3, 1))
-    places = np.arange(len(buckets))
-    bar = 0.8 / len(names)
-    for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
-        gains = [bucket["BLEU"][name] - bucket["BLEU"][baseline] for bucket in buckets]
-        style = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
-        axes.bar(places + (i - (len(names) - 1) / 2) * bar, gains, bar * 0.92, label=name, **style)
+    figure, (axes, below) = _axes(width=_width(buckets, names, 0.3), height=4.6, rows=2, ratios=(3, 1))
+    _bars(axes, {name: [b["BLEU"][name] - b["BLEU"][baseline] for b in buckets] for name in names})
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_ylabel(f"ΔBLEU over {baseline}")
-    axes.set_xticks(places, [""] * len(places))
+    axes.set_xticks(range(len(buckets)), [""] * len(buckets))
     sentences = np.array([bucket["sentences"] for bucket in buckets])
-    below.bar(places, 100 * sentences / sentences.sum(), 0.8, color="gray")
+    below.bar(range(len(buckets)), 100 * sentences / sentences.sum(), 0.8, color="gray")
     below.set_ylabel("% of sentences")
-    below.set_xticks(places, [f"({bucket['over']}, {bucket['to']}]" for bucket in buckets])
+    below.set_xticks(range(len(buckets)), [f"({bucket['over']}, {bucket['to']}]" for bucket in buckets])
     below.set_xlabel(f"tokens of the {table['of']}")
-    for panel in (axes, below):
-        panel.grid(axis="y", alpha=0.3)
-        panel.set_axisbelow(True)
     _legend(figure)
     return figure
 
@@ -148,17 +132,15 @@ def score_by_property(part: Mapping, metric: str) -> Figure:
     if metric not in intervals[0]["scores"]:
         raise SyntaxDataError(f"no scores by {metric}", hint=f"there are {', '.join(intervals[0]['scores'])}")
     names = list(intervals[0]["scores"][metric])
-    figure, axes = _axes(width=max(4.5, 1.2 + len(intervals) * (0.5 + 0.22 * len(names))), height=3.6)
+    figure, axes = _axes(width=_width(intervals, names, 0.5), height=3.6)
     places = np.arange(len(intervals))
-    for i, (name, color) in enumerate(zip(names, _colors(len(names)))):
+    for offset, (name, color, mark) in zip(_offsets(len(names), 0.6), _looks(names)):
         scores = [interval["scores"][metric][name] for interval in intervals]
         middle = np.array([one["score"] for one in scores])
         # a score may lie outside the percentiles of its resamples, by a hair and in small intervals
         ends = np.array([[one.get("low", np.nan), one.get("high", np.nan)] for one in scores])
         errors = np.maximum([middle - ends[:, 0], ends[:, 1] - middle], 0.0)
         bare = np.isnan(ends[:, 0])
-        offset = (i - (len(names) - 1) / 2) * 0.6 / len(names)
-        mark = MARKS[i % len(MARKS)]
         axes.errorbar(places + offset, middle, errors, fmt=mark, color=color, markersize=5, capsize=3, label=name)
         axes.plot(places[bare] + offset, middle[bare], mark, color=color, markerfacecolor="white", markersize=5)
     labels = [interval_label(part["property"], interval["over"], interval["to"]) for interval in intervals]
@@ -167,7 +149,6 @@ def score_by_property(part: Mapping, metric: str) -> Figure:
     hollow = "; hollow: too few for an interval" if any(bounded) and not all(bounded) else ""
     axes.set_xlabel(f"{part['property']}; sentences below{hollow}")
     axes.set_ylabel(metric)
-    axes.grid(axis="y", alpha=0.3)
     _legend(figure)
     return figure
 
@@ -189,7 +170,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
     figure, panels = _axes(width=0.8 + 4.2 * len(metrics), height=3.6, columns=len(metrics))
     for axes, metric in zip(np.atleast_1d(panels), metrics):
         drawn = False
-        for (_, curves), color, mark in zip(runs.items(), _colors(len(runs)), _marks(len(runs))):
+        for name, color, mark in _looks(runs):
+            curves = runs[name]
             train = "train" if metric in curves.get("train", {}) else "train_inner"
             for kind in curves:
                 points = [point for point in curves[kind].get(metric, ()) if point[0] >= since]
@@ -205,9 +187,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
             raise SyntaxDataError(f"no log has {metric}", hint=f"there are {', '.join(logged)}")
         axes.set_xlabel("updates")
         axes.set_ylabel(metric)
-        axes.grid(alpha=0.3)
-    looks = zip(runs, _colors(len(runs)), _marks(len(runs)))
-    handles = [Line2D([], [], color=color, marker=mark, markersize=4, label=name) for name, color, mark in looks]
+        axes.grid(axis="x", alpha=0.3)
+    handles = [Line2D([], [], color=color, marker=mark, markersize=4, label=name) for name, color, mark in _looks(runs)]
     handles.append(Line2D([], [], color="gray", linestyle="-", label="validation"))
     handles.append(Line2D([], [], color="gray", linestyle="--", label="training"))
     _legend(figure, handles)
@@ -223,20 +204,39 @@ def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]
     """
     figure, (axes, below) = _axes(width=4.6, height=5.4, rows=2, ratios=(3, 1))
     axes.plot([0, 1], [0, 1], color="gray", linewidth=1, linestyle=":", label="perfect")
-    for (name, bins), color, mark in zip(curves.items(), _colors(len(curves)), _marks(len(curves))):
-        p, accuracy, count = (np.array(column, dtype=float) for column in zip(*bins))
+    for name, color, mark in _looks(curves):
+        p, accuracy, count = (np.array(column, dtype=float) for column in zip(*curves[name]))
         error = float((count * np.abs(p - accuracy)).sum() / count.sum())
         axes.plot(p, accuracy, f"{mark}-", color=color, markersize=4, label=f"{name} (ECE {100 * error:.1f}%)")
         below.plot(p, count / count.sum(), f"{mark}-", color=color, markersize=3)
     axes.set_ylabel("accuracy")
     for panel in (axes, below):
         panel.set_xlim(0, 1)
-        panel.grid(alpha=0.3)
+        panel.grid(axis="x", alpha=0.3)
     axes.set_ylim(0, 1)
     below.set_yscale("log")
     below.set_ylabel("share")
     below.set_xlabel("probability")
     axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+@any_script()
+def diversity_curves(rows: Sequence[Mapping]) -> Figure:
+    """BLEU and distinct-1 over the edit distance of the tags, each with its own axis (Figure 3 of the LaSyn paper).
+
+    Args:
+        rows: of :func:`fairseq_syntax.lab.lasyn.measures.measure`
+    """
+    figure, axes = _axes(width=5.2, height=3.6)
+    distances = [row["distance"] for row in rows]
+    panels = zip((axes, axes.twinx()), ("bleu", "distinct1"), _looks(["BLEU", "distinct-1"]))
+    for panel, key, (name, color, mark) in panels:
+        panel.plot(distances, [row[key] for row in rows], color=color, marker=mark)
+        panel.set_ylabel(name, color=color)
+        panel.tick_params(axis="y", colors=color)
+    axes.set_xlabel("edit distance from the most likely tags")
+    axes.set_xticks(distances)
     return figure
 
 
@@ -268,7 +268,7 @@ def check_ending(path: str | os.PathLike[str]) -> str:
 
 
 def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: Sequence[float] | None = None):
-    """A figure of its own, which no global state of pyplot keeps alive."""
+    """A figure of its own, which no global state of pyplot keeps alive, and its axes, with horizontal lines."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -277,7 +277,27 @@ def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: 
     axes = figure.subplots(rows, columns, height_ratios=ratios)
     for one in np.atleast_1d(axes).flat:
         one.spines[["top", "right"]].set_visible(False)
+        one.grid(axis="y", alpha=0.3)
+        one.set_axisbelow(True)
     return figure, axes
+
+
+def _width(intervals: Sequence, names: Sequence[str], room: float) -> float:
+    """Of a figure with a bar or a dot for each system in each interval, in inches."""
+    return max(4.5, 1.2 + len(intervals) * (room + 0.22 * len(names)))
+
+
+def _offsets(n: int, width: float) -> list[float]:
+    """The middles of n places that share a width around 0."""
+    return [(i - (n - 1) / 2) * width / n for i in range(n)]
+
+
+def _bars(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
+    """For each system a bar in each interval."""
+    for i, (offset, (name, color, _)) in enumerate(zip(_offsets(len(values), 0.8), _looks(values))):
+        style = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
+        places = np.arange(len(values[name])) + offset
+        axes.bar(places, values[name], 0.8 / len(values) * 0.92, label=name, **style)
 
 
 def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
@@ -290,9 +310,6 @@ def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
         legend.remove()
 
 
-def _colors(n: int) -> list[str]:
-    return [COLORS[i % len(COLORS)] for i in range(n)]
-
-
-def _marks(n: int) -> list[str]:
-    return [MARKS[i % len(MARKS)] for i in range(n)]
+def _looks(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Each name with a colour and a mark."""
+    return list(zip(names, cycle(COLORS), cycle(MARKS)))
