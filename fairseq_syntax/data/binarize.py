@@ -79,51 +79,43 @@ def _pair(
     texts: list[bytes], part: ConlluPart, tokens: str, parse: str, segmenter: Segmenter | None
 ) -> Iterator[tuple[list[str], ParsedLine]]:
     for number, (raw, line) in enumerate(zip(texts, part.read(parse), strict=True), start=part.start + 1):
+
+        def wrong(message: str, hint: str, number: int = number) -> SyntaxDataError:
+            return SyntaxDataError(message, path=tokens, line=number, hint=hint)
+
         pieces = decode_line(raw, tokens, number).split()
-        counts = [t.pieces or 1 for t in line.tokens]
-        expected = sum(counts)
-        if len(pieces) != expected:
-            unsplit = all(t.pieces is None for t in line.tokens)
-            raise SyntaxDataError(
-                f"{len(pieces)} pieces, but the parse has {expected}",
-                path=tokens,
-                line=number,
-                hint=f"write both files with fairseq-syntax segment; {parse} has no Pieces="
-                if unsplit
-                else f"is {parse} the parse of this text?",
-            )
+        counts = [token.pieces or 1 for token in line.tokens]
+        if len(pieces) != sum(counts):
+            hint = f"is {parse} the parse of this text?"
+            if all(token.pieces is None for token in line.tokens):
+                hint = f"write both files with fairseq-syntax segment; {parse} has no Pieces="
+            raise wrong(f"{len(pieces)} pieces, but the parse has {sum(counts)}", hint)
         longest = max(line.tokens, key=lambda token: token.pieces or 1, default=None)
-        if longest is not None and (longest.pieces or 1) > layout.WORD_LIMITS["pieces"]:
+        limit = layout.WORD_LIMITS["pieces"]
+        if longest is not None and (longest.pieces or 1) > limit:
             raise SyntaxDataError(
-                f"the word {longest.form[:40]!r}… has {longest.pieces} pieces; a store holds "
-                f"{layout.WORD_LIMITS['pieces']} of a word",
+                f"the word {longest.form[:40]!r}… has {longest.pieces} pieces; a store holds {limit} of a word",
                 path=parse,
                 line=line.file_line,
                 hint="is it a word? fairseq-syntax filter leaves such lines out",
             )
-        segmented: list[list[str]] | None
-        if segmenter is not None and line.tokens:
-            segmented = segmenter.encode_words([t.form for t in line.tokens], spaces_before(line.tokens))
-        else:
-            segmented = None if any(t.pieces for t in line.tokens) else [[t.form] for t in line.tokens]
-        if segmented is not None and pieces != (flat := list(chain.from_iterable(segmented))):
-            at, piece, of_parse = next(
-                (i, a, b) for i, (a, b) in enumerate(zip_longest(pieces, flat, fillvalue="")) if a != b
-            )
-            raise SyntaxDataError(
-                f"piece {at + 1} is {piece!r}, but the parse has {of_parse!r}",
-                path=tokens,
-                line=number,
-                hint=f"is {parse} (line {line.file_line}) the parse of this text?",
-            )
-        if segmented is not None and counts != list(map(len, segmented)):
-            wrong = next(t for t, word in zip(line.tokens, segmented) if (t.pieces or 1) != len(word))
-            raise SyntaxDataError(
-                f"the parse gives {wrong.form!r} {wrong.pieces or 1} pieces, its segmentation another number",
-                path=tokens,
-                line=number,
-                hint=f"write {tokens} and {parse} with fairseq-syntax segment",
-            )
+        if segmenter is not None:
+            words = segmenter.encode_words([token.form for token in line.tokens], spaces_before(line.tokens))
+        elif not any(token.pieces for token in line.tokens):
+            words = [[token.form] for token in line.tokens]
+        else:  # by a segmentation that is not here
+            yield pieces, line
+            continue
+        flat = list(chain.from_iterable(words))
+        if pieces != flat:
+            pairs = enumerate(zip_longest(pieces, flat, fillvalue=""), 1)
+            at, (piece, of_parse) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+            hint = f"is {parse} (line {line.file_line}) the parse of this text?"
+            raise wrong(f"piece {at} is {piece!r}, but the parse has {of_parse!r}", hint)
+        if counts != list(map(len, words)):
+            token, word = next(both for both in zip(line.tokens, words) if (both[0].pieces or 1) != len(both[1]))
+            message = f"the parse gives {token.form!r} {token.pieces or 1} pieces, its segmentation {len(word)}"
+            raise wrong(message, f"write {tokens} and {parse} with fairseq-syntax segment")
         yield pieces, line
 
 
@@ -213,15 +205,9 @@ class _StorePart:
                 if not line.words:
                     sentence.arcs = [] if self.with_arcs else None
                 elif self.with_arcs != (sentence.arcs is not None):
-                    which = "no Arcs= in this sentence, but in others"
-                    if not self.with_arcs:
-                        which = "Arcs= in this sentence, not in others"
-                    raise SyntaxDataError(
-                        which,
-                        path=self.parse,
-                        line=line.file_line,
-                        hint="parse the whole text with --distributions, or all of it without",
-                    )
+                    message = "some sentences have Arcs=, others have none"
+                    hint = "parse the whole text with --distributions, or all of it without"
+                    raise SyntaxDataError(message, path=self.parse, line=line.file_line, hint=hint)
                 stored.append(sentence)
             with errors_in(self.tokens):
                 batch = pack(stored, with_arcs=self.with_arcs, first=part.start)
