@@ -295,9 +295,9 @@ def _offsets(n: int, width: float) -> list[float]:
 def _bars(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
     """For each system a bar in each interval."""
     for i, (offset, (name, color, _)) in enumerate(zip(_offsets(len(values), 0.8), _looks(values))):
-        style = {"color": color, "hatch": HATCHES[i % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
-        places = np.arange(len(values[name])) + offset
-        axes.bar(places, values[name], 0.8 / len(values) * 0.92, label=name, **style)
+        places, width = np.arange(len(values[name])) + offset, 0.8 / len(values) * 0.92
+        look = HATCHES[i % len(HATCHES)]
+        axes.bar(places, values[name], width, label=name, color=color, hatch=look, edgecolor="white", linewidth=0)
 
 
 def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
