@@ -28,6 +28,7 @@ from fairseq_syntax.lab.scoring.report import Options
 from fairseq_syntax.lab.scoring.significance import LEAST_SENTENCES, Difference, Resampled, bounds
 from fairseq_syntax.lab.scoring.tables import Table, number
 
+INTERVALS = "in brackets: 95 % intervals over sentences, and over seeds where there are several"
 DRAWS, DRAWS_BY = 10_000, 1000  # of the bootstrap behind the shares, and behind those by properties of the parse
 
 
@@ -58,8 +59,8 @@ def _kept(resampled: Resampled, twin: str, system: str, baseline: str) -> list[f
     return [(score[twin] - score[baseline]) / (score[system] - score[baseline]), *bounds(drawn)]
 
 
-def _figures(found: Difference) -> list[float]:
-    return [found.difference, found.low, found.high]
+def _figures(difference: Difference) -> list[float]:
+    return [difference.difference, difference.low, difference.high]
 
 
 def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> list[dict[str, Any]]:
@@ -118,17 +119,16 @@ def measure_by(
     Returns:
         ``{"property", "intervals"}``, and of each interval ``{"over", "to", "sentences", "rows"}``
     """
-    found = []
+    by_property = []
     for prop in properties:
         intervals = []
         for interval in prop.intervals(prop.values(parses)):
             chosen = interval.lines.tolist()
-            entry: dict[str, Any] = {"over": interval.over, "to": interval.to, "sentences": len(chosen)}
             resampled = Resampled(scorer, runs, draws, subset=chosen, groups=groups)
-            entry["rows"] = measure(resampled, baseline, controls)
-            intervals.append(entry)
-        found.append({"property": prop.name, "intervals": intervals})
-    return found
+            rows = measure(resampled, baseline, controls)
+            intervals.append({"over": interval.over, "to": interval.to, "sentences": len(chosen), "rows": rows})
+        by_property.append({"property": prop.name, "intervals": intervals})
+    return by_property
 
 
 def shares(
@@ -169,38 +169,39 @@ def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> T
         first = [row["system"], str(Estimate(*row["gain"]))]
         if not row["controls"]:
             body.append([*first, "", "", "", ""])
-        for control, found in row["controls"].items():
-            kept = "" if found["kept"] is None else percent(found["kept"])
-            figures = [str(Estimate(*found[what])) for what in ("gain", "syntax")]
-            body.append([*first, control, *figures, kept])
+        for control, share in row["controls"].items():
+            kept = "" if share["kept"] is None else percent(share["kept"])
+            body.append([*first, control, *(str(Estimate(*share[what])) for what in ("gain", "syntax")), kept])
             first = ["", ""]
     header = ["system", f"gain, {metric}", "control", "gain with it", "syntax", "kept with it"]
-    notes = ["in brackets: 95 % intervals over sentences, and over seeds where there are several"]
-    if any(found["kept"] is None for row in rows for found in row["controls"].values()):
+    notes = [INTERVALS]
+    if any(share["kept"] is None for row in rows for share in row["controls"].values()):
         notes.append("no share is given of a gain that may be 0")
     return Table(title, header, body, notes)
 
 
-def by_table(metric: str, found: Mapping[str, Any]) -> Table | None:
+def by_table(metric: str, part: Mapping[str, Any]) -> Table | None:
     """One property of :func:`measure_by` as a table: gains, and what the parse adds to each control; None: no rows."""
 
     def shown(figures: Sequence[float], sentences: int) -> str:
         return str(Estimate(*figures)) if sentences >= LEAST_SENTENCES else f"{figures[0]:+.2f}"
 
-    header, rows = ["", *(interval_label(found["property"], i["over"], i["to"]) for i in found["intervals"])], []
-    for place, row in enumerate(found["intervals"][0]["rows"]):
-        of_intervals = [(interval["rows"][place], interval["sentences"]) for interval in found["intervals"]]
-        rows.append([f"{row['system']}, gain", *(shown(one["gain"], n) for one, n in of_intervals)])
-        for control in row["controls"]:
-            cells = (shown(one["controls"][control]["syntax"], n) for one, n in of_intervals)
-            rows.append([f"{row['system']}, syntax against {control}", *cells])
-    if not rows:
+    intervals = part["intervals"]
+    counts = [interval["sentences"] for interval in intervals]
+    header = ["", *(interval_label(part["property"], interval["over"], interval["to"]) for interval in intervals)]
+    rows = [["sentences", *map(str, counts)]]
+    for of_system in zip(*(interval["rows"] for interval in intervals)):
+        name = of_system[0]["system"]
+        rows.append([f"{name}, gain", *map(shown, (row["gain"] for row in of_system), counts)])
+        for control in of_system[0]["controls"]:
+            syntax = (row["controls"][control]["syntax"] for row in of_system)
+            rows.append([f"{name}, syntax against {control}", *map(shown, syntax, counts)])
+    if len(rows) == 1:
         return None
-    rows.insert(0, ["sentences", *(str(interval["sentences"]) for interval in found["intervals"])])
-    notes = ["in brackets: 95 % intervals over sentences, and over seeds where there are several"]
-    if any(interval["sentences"] < LEAST_SENTENCES for interval in found["intervals"]):
+    notes = [INTERVALS]
+    if min(counts) < LEAST_SENTENCES:
         notes.append(f"none for fewer than {LEAST_SENTENCES} sentences")
-    return Table(f"{metric} by {found['property']}", header, rows, notes)
+    return Table(f"{metric} by {part['property']}", header, rows, notes)
 
 
 def percent(figures: Sequence[float]) -> str:
