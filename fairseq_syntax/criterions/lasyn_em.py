@@ -44,8 +44,6 @@ class LaSynEMConfig(FairseqDataclass):
     )
     label_smoothing: float = option(0.0, "label smoothing of P(y | z)", low=0, high=1)
     sentence_avg: bool = II("optimization.sentence_avg")
-    # Not read any more; fairseq-validate finds it in checkpoints of version 0.1.
-    update_freq: list[int] = II("optimization.update_freq")  # noqa: RUF009
 
 
 @register_criterion("lasyn_em", dataclass=LaSynEMConfig)
@@ -72,15 +70,8 @@ class LaSynEMCriterion(FairseqCriterion):
         observed_updates: int = 0,
     ) -> None:
         super().__init__(task)
-        check_options(
-            LaSynEMConfig,
-            {
-                "em_steps": em_steps,
-                "tag_weight": tag_weight,
-                "label_smoothing": label_smoothing,
-                "observed_updates": observed_updates,
-            },
-        )
+        named = {"em_steps": em_steps, "tag_weight": tag_weight, "observed_updates": observed_updates}
+        check_options(LaSynEMConfig, {**named, "label_smoothing": label_smoothing})
         self.tag_weight, self.smoothing, self.sentence_avg = tag_weight, label_smoothing, sentence_avg
         self._em_steps = em_steps
         self._checked: LaSynDecoder | None = None

@@ -25,19 +25,13 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
             "(auto) one line per input, raw or a CoNLL-U parse with its rows joined by \\n"
         },
     )
-    syntax_parser: str = field(
-        default="",
-        metadata={
-            "help": "parser for raw text in fairseq-interactive, as in fairseq-syntax parse (default: that of the "
-            "training text, with its options)"
-        },
+    syntax_parser: str = option(
+        "",
+        "parser for raw text in fairseq-interactive, as in fairseq-syntax parse",
+        shown="that of the training text, with its options",
     )
-    syntax_parser_lang: str = field(
-        default="", metadata={"help": "language of the parser's models (default: as for the training text)"}
-    )
-    syntax_parser_dir: str = field(
-        default="", metadata={"help": "directory of the parser's models, as --model-dir of fairseq-syntax parse"}
-    )
+    syntax_parser_lang: str = option("", "language of the parser's models", shown="as for the training text")
+    syntax_parser_dir: str = option("", "directory of the parser's models (as --model-dir of parse)", shown="")
     missing_parse: ChoiceEnum(["error", "neutral"]) = field(  # type: ignore[valid-type]
         default="error",
         metadata={
@@ -68,10 +62,8 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
         low=0,
         high=1,
     )
-    alignment_head: str = field(
-        default="",
-        metadata={
-            "help": "for --print-alignment: what fairseq-syntax align --choose wrote, a file for each model of --path, "
-            "with colons (default: the layer and heads that fairseq takes)"
-        },
+    alignment_head: str = option(
+        "",
+        "for --print-alignment: what fairseq-syntax align --choose wrote, a file for each model of --path, with colons",
+        shown="the layer and heads that fairseq takes",
     )
