@@ -35,6 +35,14 @@ class Choices:
     p: Floats
     right: NDArray[np.bool_]
 
+    @classmethod
+    def of(cls, distributions: Sequence[Sequence[tuple[float, bool]]]) -> Choices:
+        """From each distribution's choices: probability, and whether it is the gold one."""
+        choices = [choice for distribution in distributions for choice in distribution]
+        p, right = zip(*choices) if choices else ((), ())
+        owner = np.repeat(np.arange(len(distributions)), [len(distribution) for distribution in distributions])
+        return cls(len(distributions), owner, np.array(p), np.array(right, dtype=bool))
+
     def at(self, temperature: float) -> Choices:
         """The distributions with the parser's scores divided by ``temperature``: p^(1/T), normalised."""
         scaled = np.exp(np.log(np.maximum(self.p, _LEAST)) / temperature)
@@ -86,62 +94,42 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
     Raises:
         SyntaxDataError: lines or words differ, or a line has no distributions
     """
-    heads, arcs, labels = _Collector(), _Collector(), _Collector()
-    tree_p: list[float] = []
-    tree_right: list[bool] = []
-    tree_labelled: list[bool] = []
+    heads: list[list[tuple[float, bool]]] = []
+    arcs: list[list[tuple[float, bool]]] = []
+    labels: list[list[tuple[float, bool]]] = []
+    tree: list[tuple[float, bool, bool]] = []
     for truth, guess in zip(gold, parsed, strict=True):
         if truth.words != guess.words:
             raise SyntaxDataError(
                 f"line {truth.line_number + 1} has other words in the treebank than in the parse",
                 hint="parse the treebank's own words",
             )
-        if not truth.words:
-            continue
-        if guess.arcs is None:
+        if truth.words and guess.arcs is None:
             raise SyntaxDataError(
                 f"line {truth.line_number + 1} of the parse has no distributions", hint="parse with --distributions"
             )
         mass_of_words: list[dict[int, dict[str, float]]] = [{} for _ in truth.words]
-        for dependent, head, label, p in guess.arcs:
+        for dependent, head, label, p in guess.arcs or ():
             by_label = mass_of_words[dependent].setdefault(head, {})
             by_label[label] = by_label.get(label, 0.0) + p
         for word, by_head in enumerate(mass_of_words):
             head, label = truth.heads[word], truth.deprels[word]
             mass = {candidate: sum(by_label.values()) for candidate, by_label in by_head.items()}
-            heads.add(list(mass.values()), [candidate == head for candidate in mass])
-            joint = [
-                (c == head and name == label, p) for c, by_label in by_head.items() for name, p in by_label.items()
-            ]
-            arcs.add([p for _, p in joint], [right for right, _ in joint])
+            heads.append([(p, candidate == head) for candidate, p in mass.items()])
+            arcs.append(
+                [
+                    (p, candidate == head and name == label)
+                    for candidate, by_label in by_head.items()
+                    for name, p in by_label.items()
+                ]
+            )
             if mass.get(head, 0.0) > 0.0:
-                by_label = by_head[head]
-                labels.add([p / mass[head] for p in by_label.values()], [name == label for name in by_label])
-            tree_p.append(mass.get(guess.heads[word], 0.0))
-            tree_right.append(guess.heads[word] == head)
-            tree_labelled.append(guess.heads[word] == head and guess.deprels[word] == label)
-    if not tree_p:
+                labels.append([(p / mass[head], name == label) for name, p in by_head[head].items()])
+            right = guess.heads[word] == head
+            tree.append((mass.get(guess.heads[word], 0.0), right, right and guess.deprels[word] == label))
+    if not tree:
         raise SyntaxDataError("there are no words to compare")
-    return Sample(
-        heads.done(), arcs.done(), labels.done(), np.array(tree_p), np.array(tree_right), np.array(tree_labelled)
-    )
-
-
-class _Collector:
-    def __init__(self) -> None:
-        self.n = 0
-        self.owner: list[int] = []
-        self.p: list[float] = []
-        self.right: list[bool] = []
-
-    def add(self, p: Sequence[float], right: Sequence[bool]) -> None:
-        self.owner += [self.n] * len(p)
-        self.p += p
-        self.right += right
-        self.n += 1
-
-    def done(self) -> Choices:
-        return Choices(self.n, np.array(self.owner, dtype=np.int64), np.array(self.p), np.array(self.right, dtype=bool))
+    return Sample(Choices.of(heads), Choices.of(arcs), Choices.of(labels), *map(np.array, zip(*tree)))
 
 
 def reliability(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> list[tuple[float, float, int]]:
