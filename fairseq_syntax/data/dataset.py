@@ -144,8 +144,8 @@ class SyntaxPairDataset(LanguagePairDataset):
             if sizes[longest] > max_tokens:
                 too_long = int((sizes > max_tokens).sum())
                 raise SyntaxDataError(
-                    f"sentence {int(indices[longest]) + 1} has {sizes[longest]} pieces, more than a batch of {max_tokens} "
-                    f"(the longest of {too_long} such sentences)",
+                    f"sentence {int(indices[longest]) + 1} has {sizes[longest]} pieces, more than a batch of "
+                    f"{max_tokens} (the longest of {too_long} such sentences)",
                     option="--max-tokens",
                     hint="raise it, or leave long sentences out: --max-source-positions, --max-target-positions and "
                     "--skip-invalid-size-inputs-valid-test",
