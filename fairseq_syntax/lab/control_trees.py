@@ -119,8 +119,8 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
     rng.shuffle(code)
     level = lowest = 0
     starts = [0, 0]  # behind the steps that first lead to the second lowest level, and to the lowest
-    for place, node in enumerate(code, 1):
-        level += 2 if node else -1
+    for place, is_node in enumerate(code, 1):
+        level += 2 if is_node else -1
         if level < lowest:
             starts, lowest = [starts[-1], place], level
     start = starts[rng.randrange(2)] % len(code)
