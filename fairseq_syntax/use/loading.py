@@ -31,8 +31,6 @@ def no_checkpoint(path: str) -> SyntaxDataError:
     there = sorted(p.name for p in folder.glob("*.pt")) if folder.is_dir() else []
     beside = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")
     hint = f"beside it: {beside}" if there else None if folder.is_dir() else f"there is no folder {folder}"
-    if ":" in path and all(map(os.path.exists, path.split(":"))):
-        hint = "several models are given one by one, with spaces or in a list, and not with colons"
     return SyntaxDataError("no such checkpoint", path=path, hint=hint)
 
 

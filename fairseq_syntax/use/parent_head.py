@@ -163,7 +163,7 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
         SyntaxDataError: the model has none, or not in that system, or cannot encode a sentence without its parse
     """
     systems = dict(getattr(model.encoder, "systems", {}))
-    places = {name: place for name, system in systems.items() if (place := system.parent_head())}
+    places = {name: place for name, module in systems.items() if (place := module.parent_head())}
     if system is not None and system not in places:
         raise SyntaxDataError(f"the model's encoder has no {system} with a parent head", option="--system")
     if not places:

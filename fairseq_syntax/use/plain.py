@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fairseq_syntax.corpus.store.flat import FlatSyntax
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.inference.alignment_head import AlignmentHead
 from fairseq_syntax.model.encoder import EncoderSystem, SyntaxTransformerEncoder
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import SyntaxTransformerModel
@@ -192,6 +194,26 @@ def check_equal(
     if not difference < 1e-3:
         message = f"{other} computes something else: log-probabilities differ by {difference:.2g}"
         raise SyntaxDataError(message, hint=DISTIL)
+
+
+@dataclass
+class Loaded:
+    """A model in evaluation mode, its options, task and alignment head."""
+
+    model: Any
+    options: dict[str, Any]
+    task: Any
+    head: AlignmentHead
+
+    def plain(self) -> tuple[Any, dict[str, Any]]:
+        """The model as one of fairseq's own, verified against the original, and its options.
+
+        Raises:
+            SyntaxDataError: as :func:`plain_model`, or log-probabilities differ
+        """
+        model, options = plain_model(self.model, self.options, self.task)
+        check_equal(self.model, lambda batch, _: model(**batch)[0], self.task, "the plain model")
+        return model, options
 
 
 def _value(value: Any) -> Any:

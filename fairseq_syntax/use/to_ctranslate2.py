@@ -1,0 +1,148 @@
+"""Export to CTranslate2, by its own converter of fairseq models.
+
+The converter is told that the architecture is ``transformer``. Label embeddings (:mod:`.sennrich_haddow`), which take
+the place of the last dimensions of a piece's embedding, become source factors that are concatenated.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
+from fairseq_syntax.use.exported import FACTOR_MARK, factored
+from fairseq_syntax.use.plain import DISTIL, Loaded, acts_at_inference, check_equal, plain_options
+
+TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
+
+
+def write(loaded: Loaded, folder: Path, quantization: str | None = None) -> list[str]:
+    """Write a CTranslate2 model; returns the columns of the parse that it takes as source factors.
+
+    Raises:
+        SyntaxDataError: CTranslate2 is not installed, or cannot compute the model
+    """
+    try:
+        from ctranslate2.converters.converter import Converter
+    except ImportError as error:
+        hint = "pip install 'fairseq-syntax[export]'"
+        raise SyntaxDataError("CTranslate2 is not installed", hint=hint) from error
+
+    embedding = _label_embedding(loaded.model)
+    if embedding is None:
+        model, options = loaded.plain()
+        columns: list[str] = []
+    else:
+        model, options = loaded.model, plain_options("transformer", loaded.options)
+        columns = list(embedding.embeddings)
+
+    class Converted(Converter):
+        def _load(self):  # quantizing changes it in place
+            return _specification(model, options, loaded, embedding)
+
+    Converted().convert(os.fspath(folder), force=True)  # with fewer bits, nobody could tell it from another model
+    _check_scores(loaded, folder, columns)
+    if quantization is not None:
+        Converted().convert(os.fspath(folder), quantization=quantization, force=True)
+    return columns
+
+
+def _label_embedding(model: Any) -> LabelEmbedding | None:
+    """The label embeddings of a model, if they are the only system that acts at inference."""
+    systems = list(getattr(model.encoder, "systems", {}).values())
+    embedding = next((system for system in systems if isinstance(system, LabelEmbedding)), None)
+    if embedding is None:
+        return None
+    others = [s.name for s in systems if s is not embedding and acts_at_inference(s, model.encoder)]
+    if others:
+        raise SyntaxDataError(f"{' and '.join(others)} has no counterpart in CTranslate2", hint=DISTIL)
+    if type(model.decoder).__module__.split(".")[0] != "fairseq":
+        raise SyntaxDataError(f"{type(model.decoder).__name__} has no counterpart in CTranslate2", hint=DISTIL)
+    return embedding
+
+
+@torch.no_grad()
+def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embedding: LabelEmbedding | None) -> Any:
+    """The model as a CTranslate2 specification."""
+    from ctranslate2.converters import fairseq as converter
+    from ctranslate2.specs.common_spec import EmbeddingsSpec
+
+    task, head = loaded.task, loaded.head
+    heads = head.heads if head.head is None else 1
+    args = Namespace(**{**options, "alignment_layer": head.layer, "alignment_heads": heads})
+    if not hasattr(args, "encoder_attention_heads"):
+        raise SyntaxDataError(f"CTranslate2 has no counterpart of {options['_name']}", hint=TO_FAIRSEQ)
+    for option in ("cross_self_attention", "no_cross_attention", "adaptive_input", "adaptive_softmax_cutoff"):
+        if getattr(args, option, None):
+            raise SyntaxDataError(f"CTranslate2 has no counterpart of --{option.replace('_', '-')}", hint=TO_FAIRSEQ)
+    try:
+        spec = converter._get_model_spec(args)  # its checks of the options, too
+    except ValueError as error:
+        raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}", hint=TO_FAIRSEQ) from None
+    if embedding is not None:
+        spec.encoder.embeddings += [EmbeddingsSpec() for _ in embedding.embeddings]
+    # the arrays below are the parameters themselves, which are quantized in place and whose heads change places
+    model = copy.deepcopy(model)
+    if head.head is not None:
+        move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
+    converter.set_transformer_encoder(spec.encoder, model.encoder)
+    converter.set_transformer_decoder(spec.decoder, model.decoder)
+    spec.register_source_vocabulary(converter._get_vocab(task.source_dictionary))
+    if embedding is not None:
+        if marked := [s for s in task.source_dictionary.symbols if FACTOR_MARK in s]:
+            raise SyntaxDataError(f"the piece {marked[0]!r} holds {FACTOR_MARK}, which marks factors in CTranslate2")
+        spec.encoder.embeddings[0].weight = model.encoder.embed_tokens.weight[:, : embedding.kept].numpy()
+        tables: list[tuple[str, Any]] = list(embedding.embeddings.items())
+        for place, (column, labels) in zip(spec.encoder.embeddings[1:], tables):
+            # The end of a sentence has the embedding of no label, and CTranslate2 looks for its symbols at the end.
+            none = labels.weight[:1]
+            place.weight = torch.cat([labels.weight, none, none, none]).numpy()
+            spec.register_source_vocabulary([*task.source_labels[column], "<blank>", "<s>", "</s>"])
+    spec.register_target_vocabulary(converter._get_vocab(task.target_dictionary))
+    spec.config.decoder_start_token = spec.config.eos_token
+    spec.config.add_source_eos = True
+    return spec
+
+
+@torch.no_grad()
+def move_to_front(attention: Any, head: int) -> None:
+    """Renumber an attention's heads so that ``head`` is the first, of which CTranslate2 reports the weights.
+
+    What the attention computes stays as it was.
+    """
+    order = [head, *(h for h in range(attention.num_heads) if h != head)]
+    rows = torch.arange(attention.embed_dim).view(attention.num_heads, -1)[order].flatten()
+    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+        projection.weight.copy_(projection.weight[rows].clone())
+        if projection.bias is not None:
+            projection.bias.copy_(projection.bias[rows].clone())
+    attention.out_proj.weight.copy_(attention.out_proj.weight[:, rows].clone())
+
+
+def _check_scores(loaded: Loaded, folder: Path, columns: list[str]) -> None:
+    """Compare CTranslate2's log-probabilities in float32 with the model's."""
+    import ctranslate2
+
+    task = loaded.task
+    source, target = task.source_dictionary, task.target_dictionary
+    translator = ctranslate2.Translator(os.fspath(folder), device="cpu", intra_threads=1)
+
+    def scores_of(batch: dict[str, Any], targets: Tensor) -> Tensor:
+        lengths = (batch["src_lengths"] - 1).tolist()
+        labels = [(task.source_labels[c], getattr(batch["src_syntax"], c).split(lengths)) for c in columns]
+        sources = []
+        for number, (row, length) in enumerate(zip(batch["src_tokens"], lengths)):
+            factors = [[names[i] for i in of_rows[number].tolist()] for names, of_rows in labels]
+            sources.append(factored([source[i] for i in row[-1 - length : -1].tolist()], factors))
+        results = translator.score_batch(sources, [[target[i] for i in row[:-1].tolist()] for row in targets])
+        return torch.tensor([result.log_probs for result in results])
+
+    check_equal(loaded.model, scores_of, task, "CTranslate2", columns)
