@@ -75,9 +75,10 @@ def _parts(tokens: str, parse: str, n_lines: int) -> Iterator[tuple[Span, tuple[
         yield (part.start, part.end), (list(islice(texts, part.end - part.start)), part)
 
 
-def _pair(
+def _checked_parses(
     texts: list[bytes], part: ConlluPart, tokens: str, parse: str, segmenter: Segmenter | None
-) -> Iterator[tuple[list[str], ParsedLine]]:
+) -> Iterator[ParsedLine]:
+    """The parses of a part, each compared with its line of pieces. Raises SyntaxDataError."""
     for number, (raw, line) in enumerate(zip(texts, part.read(parse), strict=True), start=part.start + 1):
 
         def wrong(message: str, hint: str, number: int = number) -> SyntaxDataError:
@@ -104,7 +105,7 @@ def _pair(
         elif not any(token.pieces for token in line.tokens):
             words = [[token.form] for token in line.tokens]
         else:  # by a segmentation that is not here
-            yield pieces, line
+            yield line
             continue
         flat = list(chain.from_iterable(words))
         if pieces != flat:
@@ -116,7 +117,7 @@ def _pair(
             token, word = next(both for both in zip(line.tokens, words) if (both[0].pieces or 1) != len(both[1]))
             message = f"the parse gives {token.form!r} {token.pieces or 1} pieces, its segmentation {len(word)}"
             raise wrong(message, f"write {tokens} and {parse} with fairseq-syntax segment")
-        yield pieces, line
+        yield line
 
 
 def binarize(
@@ -199,7 +200,7 @@ class _StorePart:
         collecting = gc.isenabled()
         gc.disable()  # a part makes millions of objects and no cycles
         try:
-            for _, line in _pair(texts, part, self.tokens, self.parse, self.segmenter):
+            for line in _checked_parses(texts, part, self.tokens, self.parse, self.segmenter):
                 with errors_in(self.parse, line.file_line):
                     sentence = to_stored(line, labels)
                 if not line.words:

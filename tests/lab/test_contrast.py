@@ -158,11 +158,11 @@ def test_a_set_that_cannot_be_read_is_not_called_something_else(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.tsv", "source\tcorrect\n", "a.tsv:1: the header has no column incorrect"),
+        ("a.tsv", "source\tcorrect\n", "a.tsv:1: the header must have the column incorrect once"),
         (
             "a.tsv",
             "source\tcorrect\tincorrect\tsource\nx\ty\tz\tx\n",
-            "a.tsv:1: the header has the column source twice",
+            "a.tsv:1: the header must have the column source once",
         ),
         ("a.tsv", "source\tcorrect\tincorrect\n\nx\ty\tz\n", "a.tsv:2: 1 columns"),
         ("a.tsv", "source\tcorrect\tincorrect\nx\ty\n", "a.tsv:2: 2 columns"),

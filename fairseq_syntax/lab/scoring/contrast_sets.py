@@ -24,6 +24,8 @@ from fairseq_syntax.runtime.files import read_lines, uncompressed_name
 # Further distances are counted together, as by the sets' own programs: LingEval97's are in words, ContraPro's, of a
 # pronoun from what it stands for, in sentences.
 LONGEST = {"words": 15, "sentences": 3}
+COLUMNS = ("source", "correct", "incorrect", "category", "distance")  # of a table
+OPTIONAL = ("category", "distance")
 
 
 @dataclass(frozen=True)
@@ -98,30 +100,22 @@ def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
             contrast_set.row(number, line)
     count = len(columns[0])
     contrast_set.items = [Item(number, (count + number,), name) for number in range(count)]
-    return _checked(contrast_set, lambda number: {"path": paths[0], "line": number + 1})
+    return _checked(contrast_set, paths[0], first_line=1)
 
 
 def read_tsv(name: str, path: str) -> ContrastSet:
     """A table with a header; rows are scored correct, incorrect, correct, …"""
     contrast_set = ContrastSet(name)
-    header: list[str] = []
     lines = list(read_lines(path))
     while lines and not lines[-1].strip():
         lines.pop()
-    for number, line in enumerate(lines, 1):
+    header = [cell.strip() for cell in lines[0].split("\t")] if lines else []
+    for column in COLUMNS:
+        if header.count(column) != 1 and not (column in OPTIONAL and column not in header):
+            message = f"the header must have the column {column} once"
+            raise SyntaxDataError(message, path=path, line=1)
+    for number, line in enumerate(lines[1:], 2):
         cells = line.split("\t")
-        if number == 1:
-            header = [cell.strip() for cell in cells]
-            missing = [column for column in ("source", "correct", "incorrect") if column not in header]
-            if missing:
-                raise SyntaxDataError(f"the header has no column {missing[0]}", path=path, line=1)
-            if double := [
-                column
-                for column in ("source", "correct", "incorrect", "category", "distance")
-                if header.count(column) > 1
-            ]:
-                raise SyntaxDataError(f"the header has the column {double[0]} twice", path=path, line=1)
-            continue
         if len(cells) != len(header):
             raise SyntaxDataError(f"{len(cells)} columns, but the header has {len(header)}", path=path, line=number)
         row = dict(zip(header, cells))
@@ -133,7 +127,7 @@ def read_tsv(name: str, path: str) -> ContrastSet:
         source = len(contrast_set.sources) - 1
         correct, incorrect = contrast_set.row(source, row["correct"]), contrast_set.row(source, row["incorrect"])
         contrast_set.items.append(Item(correct, (incorrect,), row.get("category") or name, distance))
-    return _checked(contrast_set, lambda number: {"path": path, "line": number + 2})
+    return _checked(contrast_set, path, first_line=2)
 
 
 def read_json(name: str, path: str) -> ContrastSet:
@@ -176,7 +170,7 @@ def read_json(name: str, path: str) -> ContrastSet:
                 Item(correct, (row,), str(error.get("type") or name), distance)
                 for row, error, distance in zip(rows, errors, distances)
             ]
-    return _checked(contrast_set, lambda number: {"path": path})
+    return _checked(contrast_set, path)
 
 
 def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
@@ -213,13 +207,23 @@ def _distance(value: Any) -> int | None:
     return int(number)
 
 
-def _checked(contrast_set: ContrastSet, where: Any) -> ContrastSet:
+def _checked(contrast_set: ContrastSet, path: str, first_line: int | None = None) -> ContrastSet:
+    """The set, if it has pairs and their sources have words.
+
+    Args:
+        path: of its file
+        first_line: of the sources, where each has one in it
+
+    Raises:
+        SyntaxDataError: it has none
+    """
     if not contrast_set.items:
-        raise SyntaxDataError(f"the set {contrast_set.name} has no pairs", **where(-1) | {"line": None})
+        raise SyntaxDataError(f"the set {contrast_set.name} has no pairs", path=path)
     used = {contrast_set.rows[row][0] for item in contrast_set.items for row in (item.correct, *item.incorrect)}
     for number, source in enumerate(contrast_set.sources):
         if number in used and not source.strip():
-            raise SyntaxDataError(f"source {number + 1} is empty", **where(number))
+            line = None if first_line is None else first_line + number
+            raise SyntaxDataError(f"source {number + 1} is empty", path=path, line=line)
     return contrast_set
 
 
