@@ -47,10 +47,12 @@ def main(argv: list[str] | None = None) -> int:
         subparser = subparsers.choices[args.subcommand]
         options = [option for action in subparser._actions for option in action.option_strings]
         subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_similar(unknown[0].partition('=')[0], options)}")
+    fairseq_log = logging.getLogger("fairseq")
+    level = fairseq_log.level
     try:
         if modules[args.subcommand].COMMAND.needs_fairseq:
             register()
-            logging.getLogger("fairseq").setLevel(logging.WARNING)
+            fairseq_log.setLevel(logging.WARNING)
         status: int = modules[args.subcommand].main(args) or 0
         sys.stdout.flush()  # of a full disk, Python would only say so when it ends
         return status
@@ -63,6 +65,8 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(error, OSError) and error.filename is None:
             discard_output()
         return reported
+    finally:
+        fairseq_log.setLevel(level)  # a training in this process has its log
 
 
 def _by_group(modules: dict[str, Any]) -> str:

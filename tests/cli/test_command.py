@@ -1,6 +1,7 @@
 """The ``fairseq-syntax`` command itself: what it imports, and when this package is known to fairseq."""
 
 import argparse
+import logging
 import re
 import shlex
 import subprocess
@@ -52,6 +53,13 @@ def test_a_subcommand_that_needs_no_model_does_not_wait_for_fairseq(tmp_path):
     (tmp_path / "a").write_text("one line\n")
     done = command("score", "--ref", str(tmp_path / "a"), "--sys", f"A={tmp_path / 'a'}")
     assert "100.00" in done.stdout and done.stderr == "[]\n"
+
+
+def test_a_training_in_the_same_process_keeps_its_log(tmp_path, capsys):
+    log = logging.getLogger("fairseq")
+    level = log.level
+    assert main(["translate", str(tmp_path / "model.pt"), "--input", str(tmp_path / "text")]) == 1
+    assert log.level == level
 
 
 @pytest.mark.slow

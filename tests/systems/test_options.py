@@ -84,6 +84,13 @@ def test_unknown_words_are_copied_from_the_source(tmp_path, kind):
             assert translation and set(translation.split()) <= sources, (number, translation)
         assert translations[2].split()[0] == words.get("man", "man")
     if kind == "words":
+        printed = interactive(data, model, text, *nothing_else, "--print-alignment", "hard")
+        links, translations = generated(printed, "A"), generated(printed, "D")
+        for number, row in links.items():
+            source, target = text[number].split(), translations[number].split()
+            pairs = [tuple(map(int, link.split("-"))) for link in row.split()]
+            assert pairs and all(source[i] == target[j] for i, j in pairs), (number, row, target)
+        assert any(link[0] != "0" for row in links.values() for link in row.split()), "not the first word alone"
         printed = fairseq(
             "generate", raw, "--path", model, *TASK, "--dataset-impl", "raw", *nothing_else, "--max-len-b", 3
         )

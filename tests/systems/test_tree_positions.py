@@ -205,6 +205,10 @@ def test_the_parse_matters_and_everything_learns(name, options):
     model(**sample(LINES, left=True)["net_input"])[0].square().sum().backward()
     for parameter in model.encoder.systems.parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0
+    for embeddings in model.encoder.systems.modules():
+        if isinstance(embeddings, RelativeEmbeddings):
+            for vectors in embeddings.vectors.values():  # [layers, 2, R, d]: each layer has vectors of its own
+                assert (vectors.grad.abs().sum(dim=(1, 2, 3)) > 0).all()
 
 
 @pytest.mark.parametrize("name, options", SYSTEMS)
