@@ -95,7 +95,7 @@ def controls_table(tests: Mapping[str, Any]) -> Table:
         for control in controls:
             twins = [twin_of(row, control) for row in of_tests]
             rows.append(["", f"*{control}*", *(interval(twin.get("gain")) for twin in twins)])
-            rows.append(["", f"the parse less *{control}*", *(interval(twin.get("syntax")) for twin in twins)])
+            rows.append(["", f"the parse − *{control}*", *(interval(twin.get("syntax")) for twin in twins)])
     years = [name.replace("test_", "test of ") for name in tests]
     notes = ["95 % intervals over sentences and seeds, three seeds; bold: significant"]
     title = "BLEU gained over the plain Transformer, Multi30k English–German, 8,000 updates"
@@ -140,10 +140,10 @@ def syntax_sentence(tests: Mapping[str, Any], system: str = "PSH") -> str:
             "significant" if all(significant) else "significant on one test" if any(significant) else "not significant"
         )
         parts.append(
-            f"with *{control}* trees it keeps {low_to_high([100 * share for share in kept], '{:.0f}')} % of its gain, "
-            f"and what the parse adds to them is {how}"
+            f"{low_to_high([100 * share for share in kept], '{:.0f}')} % with *{control}* trees (the difference "
+            f"from the parse is {how})"
         )
-    return f"Of the gain of supervised heads ({SYSTEMS[system]}), controls keep a part: {'; '.join(parts)}."
+    return f"Supervised heads ({SYSTEMS[system]}) keep a part of their gain without the parse: {listed(parts)}."
 
 
 # -- the amount of data ------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def amounts_table(amounts: Mapping[str, Any], whole: Mapping[str, Any]) -> Table
     rows = []
     for system, controls in AMOUNT_ROWS.items():
         for kind in ("gain", *controls):
-            title = SYSTEMS[system] if kind == "gain" else f"{SYSTEMS[system]} less *{kind}*"
+            title = SYSTEMS[system] if kind == "gain" else f"{SYSTEMS[system]} − *{kind}*"
             for test in whole:
                 row = [title, test.replace("test_", "")]
                 for of_part in parts.values():
@@ -203,7 +203,7 @@ def languages_table(languages: Mapping[str, Any]) -> Table:
             row.append(interval(twin_of(gains, control).get("syntax")))
         row.append(", ".join(f"{SYSTEMS.get(name, name)} {n}" for name, n in seeds.items()) or "0")
         rows.append(row)
-    head = ["language", "crossing", "plain", "PSH gains", "the parse less *linear*", "less *random*", "seeds"]
+    head = ["language", "crossing", "plain", "PSH gains", "the parse − *linear*", "the parse − *random*", "seeds"]
     notes = [
         "crossing: share of crossing word alignments with English",
         "BLEU by 13a, of Chinese by zh, of Japanese by ja-mecab",
@@ -228,7 +228,7 @@ def where(languages: Mapping[str, Any]) -> str:
                 lines = str(interval_of["sentences"])
                 rows.append([one["property"], between, lines, interval(row.get("gain")), less])
         if rows:
-            head = ["property", "", "paragraphs", "PSH gains", "the parse less *linear*"]
+            head = ["property", "", "paragraphs", "PSH gains", "the parse − *linear*"]
             tables.append(Table(f"{LANGUAGES[lang]}: where", head, rows, []).render("markdown"))
     return "\n\n".join(tables) or "Where in these languages the gain is, has not been measured yet."
 
@@ -238,6 +238,14 @@ def bounds(over: float | None, to: float | None) -> str:
     if over is None:
         return f"≤ {to:g}"
     return f"> {over:g}" if to is None else f"> {over:g}, ≤ {to:g}"
+
+
+def begun(languages: Mapping[str, Any]) -> dict[str, Any]:
+    """PSH's row in BLEU, of the languages in which it has been run."""
+    rows = {
+        lang: row_of(of.get("metrics", {}).get("BLEU", {}).get("rows", []), "PSH") for lang, of in languages.items()
+    }
+    return {lang: row for lang, row in rows.items() if row.get("gain")}
 
 
 def languages_sentence(languages: Mapping[str, Any]) -> str:
@@ -256,7 +264,9 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
         f"{100 * orders[far]:.0f} % in {LANGUAGES[far]}"
     )
     if not complete:
-        return f"{text}; what syntax gives in these languages is being measured."
+        first = [f"{interval(row['gain'])} BLEU in {LANGUAGES[lang]}" for lang, row in begun(languages).items()]
+        so_far = f"; so far, PSH gains {listed(first)}" if first else ""
+        return f"{text}{so_far}; not all languages and seeds have been run."
     gains = {lang: row_of(languages[lang]["metrics"]["BLEU"]["rows"], "PSH")["gain"] for lang in complete}
     significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]
     return (
@@ -334,7 +344,7 @@ def quality_sentence(quality: Mapping[str, Any] | None) -> str:
     }
     if not quality or not losses:
         return "What a parser's errors cost is being measured with gold trees."
-    costly = [f"{system} {figures[0]:+.1f}" for system, figures in losses.items() if is_significant(figures)]
+    costly = [f"{system} {-figures[0]:.1f}" for system, figures in losses.items() if is_significant(figures)]
     seeds = min(rows[f"{system}.random"]["seeds"] for system in losses)
     smallest = detectable(quality, "to_gold")
     tested = f"Random trees in place of gold ones ({quality['attachment']['random']:.0f} % of the heads right)"
@@ -342,7 +352,7 @@ def quality_sentence(quality: Mapping[str, Any] | None) -> str:
     of_seeds = seeds_of(seeds)
     not_costly = [system for system in losses if not is_significant(losses[system])]
     parts = [
-        f"change {listed(costly)} BLEU" if costly else "",
+        f"cost {listed(costly)} BLEU" if costly else "",
         f"make no significant difference to {listed(not_costly)}" if not_costly else "",
     ]
     return f"{tested} {listed([part for part in parts if part])} ({of_seeds}){power}."
