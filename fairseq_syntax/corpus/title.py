@@ -1,9 +1,9 @@
 """The header of a parse: comments above its first sentence that concern the whole text.
 
 - ``# lines = N``: the number of lines.
-- ``# parsed_with = {…}``: the parser's options, so that a model's raw text can be parsed as its training text was; and
-  under ``control`` the names of the controls that a control parse was made by, in their order, with a temperature that
-  is not the control's own (``sharpened --temperature 0.1``).
+- ``# parsed_with = {…}``: the parser's options and a digest of its ``models``, so that a model's raw text can be
+  parsed as its training text was; and under ``control`` the names of the controls that a control parse was made by, in
+  their order, with a temperature that is not the control's own (``sharpened --temperature 0.1``).
 """
 
 from __future__ import annotations
@@ -66,6 +66,21 @@ def controls(parsed_with: Mapping[str, Any] | None) -> list[str]:
 def without_control(parsed_with: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The options of the parser from whose parses controls were made; None where nothing is known."""
     return None if parsed_with is None else {name: value for name, value in parsed_with.items() if name != "control"}
+
+
+def parse_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The options by which two parses differ that concern every sentence, with both values.
+
+    What only one of them records is passed over, as are limits for long sentences, and what is about distributions
+    where one parse has none: the trees are the same.
+    """
+    passed_over = {"max_words", "long_lines", "distributions"}
+    if not (one.get("distributions") and other.get("distributions")):
+        passed_over |= {"min_prob", "structured", "temperature", "label_temperature"}
+    pairs = {name: (one[name], other[name]) for name in one if name in other and name not in passed_over}
+    if controls(one) != controls(other):
+        pairs["control"] = (controls(one), controls(other))
+    return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
 @dataclass

@@ -116,14 +116,24 @@ class LabelInventory:
         before = labels.get("parsed_with")
         return cls(labels, frozen=True, parsed_with=before if isinstance(before, dict) else None)
 
-    def note_parse(self, path: str) -> None:
-        """Note by which options a file was parsed; texts of one model are parsed by the same."""
-        from fairseq_syntax.corpus.title import parsed_with
+    def note_parse(self, path: str, *, may_differ: bool = False) -> None:
+        """Note by which options a file was parsed; the texts of one model are parsed by the same.
 
-        options, before = parsed_with(path), self.parsed_with
-        if before is None:
+        Args:
+            may_differ: warn where they are others, in place of an error
+
+        Raises:
+            SyntaxDataError: the first text was parsed with other options or models
+        """
+        from fairseq_syntax.corpus.title import parse_differences, parsed_with
+
+        options = parsed_with(path)
+        if self.parsed_with is None:
             self.parsed_with = options
-        elif options is not None and options != before:
-            names = [name for name in {**before, **options} if before.get(name) != options.get(name)]
-            differences = {name: f"{options.get(name)}, not {before.get(name)}" for name in names}
-            logger.warning("%s was parsed with other options than the first text: %s", path, differences)
+        elif differences := parse_differences(self.parsed_with, options or {}):
+            texts = [f"{name} {old!r} for the first text, {new!r} here" for name, (old, new) in differences.items()]
+            message = f"is parsed otherwise than the first text: {'; '.join(texts)}"
+            if not may_differ:
+                hint = "parse both alike; where this is meant, give the labels: --source-labels or --target-labels"
+                raise SyntaxDataError(message, path=path, hint=hint)
+            logger.warning("%s %s", path, message)

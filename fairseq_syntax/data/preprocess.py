@@ -85,10 +85,14 @@ def check_text(args: Namespace) -> None:
 
     Raises:
         SyntaxDataError: a side is missing, empty or not UTF-8, the two sides differ in their number of lines, or
-            splits are cut by two models
+            splits are cut by two models, or parsed in two ways
     """
     for lang in languages(args):
         check_segmentation([f"{prefix}.{lang}" for _, prefix in splits(args)], lang)
+        if not _labels_file(args, lang):
+            labels = LabelInventory()
+            for side in (side for side in sides(args) if side.lang == lang):
+                labels.note_parse(side.parse)
     for _, prefix in splits(args):
         texts = [f"{prefix}.{lang}" for lang in languages(args)]
         align = f"{prefix}.{args.align_suffix}" if getattr(args, "align_suffix", None) else ""
@@ -106,6 +110,12 @@ def check_text(args: Namespace) -> None:
             )
 
 
+def _labels_file(args: Namespace, lang: str) -> str | None:
+    """The label inventory that was given for a language."""
+    path: str | None = args.source_labels if lang == args.source_lang else args.target_labels
+    return path
+
+
 def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> None:
     """Binarize the syntax of all splits that ``args`` names into ``args.destdir``, beside their token datasets.
 
@@ -116,7 +126,7 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
         labels = inventories.get(side.lang)
         path = labels_path(args.destdir, side.lang)
         if labels is None:
-            labels_file = args.source_labels if side.lang == args.source_lang else args.target_labels
+            labels_file = _labels_file(args, side.lang)
             if labels_file or side.split != "train":
                 labels = LabelInventory.load(labels_file or path)
             else:
@@ -125,7 +135,7 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
             copy_segmentation(os.path.dirname(side.tokens) or ".", args.destdir, side.lang)
         out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         dictionary = os.path.join(args.destdir, f"dict.{side.lang}.txt")
-        labels.note_parse(side.parse)
+        labels.note_parse(side.parse, may_differ=bool(_labels_file(args, side.lang)))
         options: dict[str, Any] = {"lang": side.lang, "dictionary": dictionary, "workers": workers or args.workers}
         summary = binarize(side.tokens, side.parse, out, labels, **options)
         logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)

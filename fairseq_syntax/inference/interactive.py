@@ -64,15 +64,16 @@ class InteractiveInput:
         if self.given_parser is not None:
             return self.given_parser
         cfg = self.task.cfg
+        before = self.task.parse_origins.for_raw_text(read=bool(self.needs))
         options = options_as_before(
-            self.task.parse_origins.for_raw_text(read=bool(self.needs)),
+            before,
             parser=cfg.syntax_parser,
             lang=cfg.syntax_parser_lang,
             model_dir=cfg.syntax_parser_dir or None,
             distributions="arcs" in self.needs,
             source_lang=cfg.source_lang,
         )
-        return load_parser(options)
+        return load_parser(options, before)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -20,6 +20,7 @@ from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import store_path
+from fairseq_syntax.corpus.title import title
 from fairseq_syntax.data.binarize import Summary, binarize
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
@@ -183,6 +184,37 @@ def test_parses_of_another_folder(toy, segmented, tmp_path):
     with data_error(path="valid.en.conllu"):
         (parses / "valid.en.conllu").rename(segmented / "valid.en.conllu")
         preprocess(segmented, tmp_path / "other", "--source-parses", parses)
+
+
+BEFORE = {"parser": "stanza", "tokenizer": "auto", "models": "a", "distributions": True, "min_prob": 0.01}
+
+
+@pytest.mark.parametrize(
+    "change, differs",
+    [
+        ({"parser": "supar"}, ["parser", "stanza", "supar"]),
+        ({"tokenizer": "whitespace"}, ["tokenizer", "auto", "whitespace"]),
+        ({"models": "b"}, ["models"]),
+        ({"min_prob": 0.5}, ["min_prob", "0.01", "0.5"]),
+        ({"control": ["linear"]}, ["control", "linear"]),
+        ({"min_prob": 0.5, "distributions": False, "max_words": 9}, []),
+    ],
+)
+def test_splits_that_were_parsed_in_two_ways(toy, segmented, tmp_path, change, differs):
+    """An error before the work, unless the labels are given: a model may be tried on another parser's parses."""
+    for split, options in (("train", BEFORE), ("valid", BEFORE | change)):
+        path = segmented / f"{split}.en.conllu"
+        rows = title(len(toy.lines[split]), parsed_with=options)
+        path.write_text(rows + path.read_text("utf-8").split("\n", 1)[1], encoding="utf-8")
+    if differs:
+        with data_error(*differs, path="valid.en.conllu"):
+            preprocess(segmented, tmp_path / "data")
+        assert not list((tmp_path / "data").glob("*.bin"))
+    with toy_data.logged("fairseq_syntax.data.labels") as said:
+        labels = LabelInventory(LabelInventory.load(toy.data / "labels.en.json").labels, parsed_with=BEFORE)
+        labels.save(tmp_path / "labels.json")
+        preprocess(segmented, tmp_path / "data", *(["--source-labels", tmp_path / "labels.json"] if differs else []))
+    assert all(name in said.getvalue() for name in differs) and said.getvalue().count("\n") == bool(differs)
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------

@@ -366,8 +366,11 @@ def options_as_before(
     return ParserOptions(**same | {"model_dir": model_dir, "distributions": distributions})
 
 
-def load_parser(options: ParserOptions) -> Parser:
+def load_parser(options: ParserOptions, before: Mapping[str, Any] | None = None) -> Parser:
     """Loads the parser that the options describe.
+
+    Args:
+        before: the options that a training text was parsed with, and its models: a warning says that these are others
 
     Raises:
         SyntaxDataError: as :func:`parser_module`; its models are missing, or its device is
@@ -377,4 +380,7 @@ def load_parser(options: ParserOptions) -> Parser:
 
         check_device(options.device)
     parser: Parser = parser_module(options.parser).load(options)
+    models = before.get("models") if before and before.get("parser") == options.parser else None
+    if models and models != fingerprint_of_models(options):
+        logger.warning("the training text was parsed with other models of %s than these", options.parser)
     return parser

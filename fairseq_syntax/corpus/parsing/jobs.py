@@ -60,10 +60,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """A job whose text was read: its lines, its parts, and the fingerprint of all that the parse depends on."""
+    """A job whose text was read: its lines, its parts, and the fingerprints of its models and of all together."""
 
     job: Job
     n_lines: int
+    models: str
     fingerprint: str
 
     @classmethod
@@ -89,9 +90,8 @@ class Plan:
         if n_lines == 0:
             raise SyntaxDataError("is empty", path=job.text)
         models = fingerprint_of_models(job.options, job.output)
-        return cls(
-            job, n_lines, fingerprint(VERSION, digest.hexdigest(), job.options.of_the_result, models, job.part_lines)
-        )
+        depends_on = digest.hexdigest(), job.options.of_the_result, models, job.part_lines
+        return cls(job, n_lines, models, fingerprint(VERSION, *depends_on))
 
     @property
     def step(self) -> Step:
@@ -175,7 +175,7 @@ def merge(plan: Plan) -> Path:
 
 def _write(plan: Plan, made: MadeParts) -> None:
     with atomic_open_binary(plan.job.output) as file:
-        options = plan.job.options.of_the_result
+        options = {**plan.job.options.of_the_result, "models": plan.models}
         file.write(title(plan.n_lines, parsed_with=options).encode())
         for _, body in made:
             file.write(body)

@@ -228,16 +228,18 @@ def load_source(
     if any(other != before[0] for other in before):
         logger.warning("the training texts of these models were parsed with different options; the first are used")
 
+    first = before[0] if before else None
+
     def load(distributions: bool) -> Source:
         options = options_as_before(
-            before[0] if before else None,
+            first,
             parser=parser,
             lang=lang,
             model_dir=model_dir,
             distributions=distributions,
             source_lang=models[0].source_lang,
         )
-        return Source(load_parser(options), neutral, parse_timeout)
+        return Source(load_parser(options, first), neutral, parse_timeout)
 
     try:
         try:
