@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
+import chain_parser
 import pytest
 from data_errors import data_error
 from hypothesis import given, settings
@@ -751,6 +752,14 @@ def test_a_title_without_options(tmp_path, rows):
     path = tmp_path / "p.conllu"
     path.write_text(rows)
     assert parsed_with(path) is None
+
+
+def test_models_other_than_those_of_the_training_text_are_told(monkeypatch, caplog):
+    monkeypatch.setattr(chain_parser, "fingerprint", lambda options: "these")
+    for models, told in (("these", 0), ("others", 1), ("", 0)):
+        caplog.clear()
+        load_parser(CHAIN, {**CHAIN.of_the_result, "models": models})
+        assert len(caplog.records) == told
 
 
 def test_raw_text_is_parsed_as_the_training_text_was(caplog):

@@ -137,7 +137,7 @@ def test_words_are_found_in_the_text(server):
 def test_a_parser_without_probabilities_serves_models_that_need_none(trained, monkeypatch):
     """It was asked for them, for the page, and refused."""
 
-    def load(options):
+    def load(options, before):
         if options.distributions:
             raise SyntaxDataError("has no distributions")
         return load_parser(options)
