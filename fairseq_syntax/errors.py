@@ -19,7 +19,7 @@ class SyntaxDataError(ValueError):
     Args:
         message: what is wrong, in one sentence
         path: the file at fault
-        line: its line at fault, counted from 1
+        line: its line at fault, counted from 1; without a path, of the sentences that are given
         option: the option at fault, as it is written: ``--pascal-variance``
         hint: what to do, usually the command to run
     """

@@ -101,7 +101,7 @@ def main(args: argparse.Namespace) -> int:
     ready = file_by_name(args.scores or (), others=models)
     names = [*models, *ready]
     if not names:
-        raise SyntaxDataError("nothing to compare", hint="give MODEL or --scores NAME=FILE")
+        raise SyntaxDataError("nothing to compare", option="--scores", hint="give MODEL or --scores NAME=FILE")
     if args.baseline is not None and args.baseline not in names:
         hint = f"one of {', '.join(names)}"
         raise SyntaxDataError(f"no system is called {args.baseline}", option="--baseline", hint=hint)

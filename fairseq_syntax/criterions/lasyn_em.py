@@ -134,6 +134,7 @@ class LaSynEMCriterion(FairseqCriterion):
         if syntax is None:
             raise SyntaxDataError(
                 "the tag loss needs the target's parse, and this batch has none",
+                option="--task",
                 hint="use --task syntax_translation on data with a parsed target, or set --tag-weight 0",
             )
         tags = decoder.target_values(sample["target"], syntax)

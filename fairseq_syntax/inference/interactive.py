@@ -122,7 +122,7 @@ class InteractiveInput:
                 parsed[i] = ParsedLine()
             elif parsed[i] is None:
                 if self.task.cfg.syntax_input == "conllu":
-                    raise SyntaxDataError(f"input line {numbers[i] + 1} is not CoNLL-U: {str(line)[:60]!r}")
+                    raise SyntaxDataError(f"not CoNLL-U: {str(line)[:60]!r}", line=numbers[i] + 1)
                 raw[i] = str(line)
         if raw:
             parses = self._parse_raw(list(raw.values()), [numbers[i] for i in raw])
@@ -145,7 +145,7 @@ class InteractiveInput:
             try:
                 parse = self.own_parse(line)
             except SyntaxDataError as error:
-                raise SyntaxDataError(f"input line {number + 1}: {error.message}", hint=error.hint) from error
+                raise SyntaxDataError(error.message, line=number + 1, hint=error.hint) from error
             parses.append(parse if isinstance(parse, ParsedLine) else None)
         return parses
 
@@ -205,8 +205,9 @@ class InteractiveInput:
         if numbers is None and str(self.task.cfg.syntax_input) != "text":
             for number, line in zip(self._numbers(lines, None), lines):
                 if is_row_of_block(line):
-                    message = f"input line {number + 1}: a row of CoNLL-U, and each line is taken for a sentence"
-                    raise SyntaxDataError(message, hint="give --syntax-input conllu for a file of blocks")
+                    message = "a row of CoNLL-U, and each line is taken for a sentence"
+                    hint = "give conllu for a file of blocks"
+                    raise SyntaxDataError(message, line=number + 1, option="--syntax-input", hint=hint)
         numbers, segmenter = self._numbers(lines, numbers), self.task.source_segmenter
         self._store = None
         if self.needs or self._has_parser():

@@ -262,6 +262,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
             names = " and ".join(s.name for s in self._systems if s.training_needs | s.inference_needs)
             raise SyntaxDataError(
                 f"{names} cannot encode a sentence without its parse, and this batch has none",
+                option="--task",
                 hint="use --task syntax_translation; a tool that passes tokens only cannot be used with it",
             )
         if syntax is None:

@@ -56,7 +56,9 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
     for system, step in _supervised_steps(model, extra, sample):
         if step.syntax is None:
             raise SyntaxDataError(
-                f"{system.name} learns from the parse, and this batch has none", hint="use --task syntax_translation"
+                f"{system.name} learns from the parse, and this batch has none",
+                option="--task",
+                hint="use --task syntax_translation",
             )
         for name, place in system.supervises().items():
             part = system.loss(name, step.scores[place], step) if place in step.scores else None

@@ -60,6 +60,7 @@ class SyntaxLSTMEncoder(LSTMEncoder):
         if self.needs and src_syntax is None:
             raise SyntaxDataError(
                 "this model cannot translate a sentence without its parse, and this batch has none",
+                option="--task",
                 hint="use --task syntax_translation",
             )
         tokens = utils.convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)

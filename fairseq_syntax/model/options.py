@@ -164,6 +164,7 @@ def check_task(task: Any, model: str) -> None:
     if isinstance(task, FairseqTask) and not isinstance(task, TASK_REGISTRY["syntax_translation"]):
         raise SyntaxDataError(
             f"{model} with {type(task).__name__}, another task: that knows of no parse and of no loss of its systems",
+            option="--task",
             hint="use --task syntax_translation",
         )
 

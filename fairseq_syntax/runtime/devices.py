@@ -15,4 +15,4 @@ def check_device(name: str | None) -> None:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # no such name, no driver, no CUDA in PyTorch
         reason = str(error).strip().partition("\n")[0]
-        raise SyntaxDataError(f"the device {name} cannot be used: {reason}"[:300], hint="--device cpu") from error
+        raise SyntaxDataError(f"{name} cannot be used: {reason}"[:300], option="--device", hint="cpu can") from error

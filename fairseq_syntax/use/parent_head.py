@@ -69,9 +69,8 @@ class ParentHeadParser(Parser):
         segmented = [self._segment(line) for line in lines]
         for line, pieces in segmented:
             if len(pieces) > self.max_pieces:
-                number = line.line_number + 1
-                message = f"line {number} has {len(pieces)} pieces, and the model takes {self.max_pieces}"
-                raise SyntaxDataError(message, line=number)
+                message = f"has {len(pieces)} pieces, and the model takes {self.max_pieces}"
+                raise SyntaxDataError(message, line=line.line_number + 1)
         predicted: list[ParsedLine] = [ParsedLine(line_number=line.line_number) for line, _ in segmented]
         for batch in self._batches([len(pieces) for _, pieces in segmented]):
             for i, scores in zip(batch, self._scores([segmented[i] for i in batch])):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from data_errors import refused
 
 from fairseq_syntax.cli import demo, run
 from fairseq_syntax.cli import main as command
@@ -23,12 +24,9 @@ def test_the_recipe_of_the_toy_corpus_is_run_with_two_systems(monkeypatch: pytes
     assert args.only == ["transformer", "PASCAL"] and args.output == str(tmp_path) and args.workers == 2
 
 
-def test_a_package_without_the_programs_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_package_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(demo, "__file__", str(tmp_path / "a" / "b" / "cli" / "demo.py"))
-    assert command(["demo"]) == 1
-    assert "toy programs are not there" in capsys.readouterr().err
+    refused(["demo"], path=tmp_path / "a" / "b" / "toy")
 
 
 def completions(line: str, out: Path) -> set[str]:

@@ -112,7 +112,7 @@ def test_a_tokenizer_that_loses_text_is_told_with_file_and_line(text, monkeypatc
     monkeypatch.setattr("fairseq_syntax.corpus.parsing.base.BasicTokenizer", _Losing)
     with data_error("' lost'", "--tokenizer", path="text.en"):
         parse_corpus(job(text, part_lines=3))
-    with data_error("line 9", "--tokenizer"):
+    with data_error("--tokenizer", line=9):
         load_parser(CHAIN).parse([["a", "list"], "b", "it is lost"], first_line=6)
 
 
@@ -417,22 +417,22 @@ def test_a_result_that_was_damaged_is_not_taken_for_done(text):
 
 
 @pytest.mark.parametrize(
-    ("change", "names"),
+    ("change", "names", "line"),
     [
-        (lambda parses: parses[:-1], ["lines 4 to 6", "chain_parser"]),
-        (lambda parses: [parses[0], replace(parses[1], upos=[])], ["line 6", "upos"]),
-        (lambda parses: [parses[0], replace(parses[1], heads=[0])], ["line 6", "heads"]),
-        (lambda parses: [replace(parses[0], heads=[1]), parses[1]], ["line 4", "head 1"]),
-        (lambda parses: [parses[0], replace(parses[1], heads=[0, 3])], ["line 6", "head 3"]),
-        (lambda parses: [parses[0], replace(parses[1], heads=[-1, 0])], ["line 6", "head -1"]),
-        (lambda parses: [parses[0], replace(parses[1], arcs=None)], ["chain_parser", "--distributions"]),
-        (lambda parses: [parses[0], replace(parses[1], arcs=[(3, 0, "a", 1.0)])], ["line 6", "word 3"]),
+        (lambda parses: parses[:-1], ["chain_parser"], None),
+        (lambda parses: [parses[0], replace(parses[1], upos=[])], ["upos"], 6),
+        (lambda parses: [parses[0], replace(parses[1], heads=[0])], ["heads"], 6),
+        (lambda parses: [replace(parses[0], heads=[1]), parses[1]], ["head 1"], 4),
+        (lambda parses: [parses[0], replace(parses[1], heads=[0, 3])], ["head 3"], 6),
+        (lambda parses: [parses[0], replace(parses[1], heads=[-1, 0])], ["head -1"], 6),
+        (lambda parses: [parses[0], replace(parses[1], arcs=None)], ["chain_parser", "--distributions"], None),
+        (lambda parses: [parses[0], replace(parses[1], arcs=[(3, 0, "a", 1.0)])], ["word 3"], 6),
     ],
 )
-def test_what_is_no_parse_of_the_words_is_the_parsers_fault(change, names):
+def test_what_is_no_parse_of_the_words_is_the_parsers_fault(change, names, line):
     parser = load_parser(replace(CHAIN, distributions=True))
     parser.parse_sentences = lambda sentences: change([parser.chain(words) for words in sentences])
-    with data_error(*names):
+    with data_error(*names, line=line):
         parser.parse(["one", "", "two words"], first_line=3)
     assert [line.words for line in parser.parse(["", " "])] == [[], []]
 
@@ -466,7 +466,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(text, workers):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     died = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert died.returncode == (-9 if workers == "1" else 1)
-    assert "a worker process was killed" in died.stderr or workers == "1"
+    assert "error: " in died.stderr or workers == "1"
     left = os.listdir(text.with_name("out.parts"))
     assert 0 < len([name for name in left if name.endswith(".part")]) < 10
     assert not text.with_name("out").exists()
@@ -644,7 +644,7 @@ def test_an_existing_parse_is_passed_on_once(text, capsys, caplog):
     for said in (False, True):
         assert parse(*common) == 0
         assert f"{out}: {len(TEXT)} lines\nnext: " in capsys.readouterr().out
-        assert ("copy.conllu is up to date" in caplog.text) == said
+        assert ("copy.conllu" in caplog.text) == said
     parse_corpus(job(text, overwrite=True, options=replace(CHAIN, distributions=True)))
     assert parse(*common) == 1 and "copy.conllu" in capsys.readouterr().err
     assert parse(*common, "--overwrite") == 0 == parse(*common)
@@ -703,7 +703,7 @@ def test_only_what_is_named_as_a_parse_is_to_be_segmented(text, capsys):
     """Under another name it would be taken for text."""
     for name, next_ in (("a.conllu", True), ("a.conllu.gz", True), ("a.txt", False)):
         assert parse("--parser", "chain_parser", "--input", text, "--output", text.with_name(name)) == 0
-        assert ("next: fairseq-syntax segment" in capsys.readouterr().out) == next_
+        assert ("fairseq-syntax segment" in capsys.readouterr().out) == next_
 
 
 def test_an_existing_parse_keeps_its_empty_lines(text):
@@ -772,7 +772,7 @@ def test_raw_text_is_parsed_as_the_training_text_was(caplog):
     assert not caplog.records or all(record.levelname == "INFO" for record in caplog.records)
     other = options_as_before(before, parser="stanza", **given)  # whose scores are others
     assert other == ParserOptions("stanza", "de", "dir", distributions=True)
-    assert "parsed by supar" in caplog.text
+    assert any("supar" in record.message for record in caplog.records if record.levelname == "WARNING")
     odd = {
         "tokenizer": None,
         "temperature": "hot",

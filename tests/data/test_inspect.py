@@ -117,10 +117,10 @@ def test_another_dataset_is_found_out(data, tmp_path, capsys):
     for ending in ("bin", "idx"):
         shutil.copy(data / f"train.en-de.en.{ending}", tmp_path / "bin" / f"valid.en-de.en.{ending}")
     assert command(["inspect", str(tmp_path / "bin" / VALID), "--check"]) == 1
-    assert "WRONG: holds 12 sentences, the tokens 60" in capsys.readouterr().out
+    assert re.search("WRONG: .*12.*60", capsys.readouterr().out)
     (tmp_path / "bin/dict.en.txt").unlink()
     assert command(["inspect", str(tmp_path / "bin" / VALID), "--check"]) == 1
-    assert re.search(r"WRONG: .*dict\.en\.txt: there is no dictionary", capsys.readouterr().out)
+    assert re.search(r"WRONG: .*dict\.en\.txt: ", capsys.readouterr().out)
     assert command(["inspect", str(tmp_path / "bin" / VALID)]) == 0, "without --check the store alone will do"
     with data_error("binarize"):
         find_stores(tmp_path)

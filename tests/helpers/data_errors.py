@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from fairseq_syntax import cli
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.faults import WITH_TRACEBACK
 
 
 @contextmanager
@@ -33,3 +37,9 @@ def data_error(
         assert os.fspath(path) in (os.fspath(error.path), Path(error.path).name), error
     assert line is None or error.line == line, error
     assert option is None or error.option == option, error
+
+
+def refused(argv: Iterable[str | os.PathLike[str]], *names: str, **about: Any) -> None:
+    """A command of this package is refused for what it is about; see :func:`data_error`."""
+    with mock.patch.dict(os.environ, {WITH_TRACEBACK: "1"}), data_error(*names, **about):
+        cli.main([os.fspath(word) for word in argv])

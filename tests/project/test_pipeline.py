@@ -160,7 +160,7 @@ def test_rows_of_blocks_are_not_taken_for_lines(toy, trained, tmp_path):
     source, block = tmp_path / "blocks.conllu", format_conllu(toy.lines["test"][7])
     for text in ("# lines = 1\n" + block, block, block.partition("\n")[2]):
         source.write_text(text, encoding="utf-8")
-        with data_error("--syntax-input"):
+        with data_error(option="--syntax-input"):
             interactive(toy.data, trained, source)
 
 
@@ -327,12 +327,12 @@ def test_bad_input_to_interactive(toy, trained, tmp_path):
     source = tmp_path / "flat"
     good = flatten(toy.lines["test"][0])
     source.write_text(good + "\n" + good.replace("\t0\troot", "\t1\troot", 1) + "\n", encoding="utf-8")
-    with data_error("input line 2"):
+    with data_error(line=2):
         interactive(toy.data, trained, source, "--buffer-size", 2, "--batch-size", 2)
     source.write_text("a man\n", encoding="utf-8")
     translator = Translator.load(trained, toy.data, device="cpu")
     translator.task.cfg.syntax_input = "conllu"
-    with data_error("input line 1", "'a man'"):
+    with data_error("'a man'", line=1):
         translator.translate(["a man"])
 
 

@@ -67,7 +67,7 @@ LEVELS = {
 
 def some_lines(seed: int = 1) -> list[Line]:
     rng = random.Random(seed)
-    return [random_line(rng) for _ in range(4)] + [Line([], [], [], [EOS])]
+    return [random_line(rng, max_words=3, max_sentences=2) for _ in range(4)] + [Line([], [], [], [EOS])]
 
 
 def packed(lines: list[Line]) -> dict:

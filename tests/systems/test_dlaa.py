@@ -295,7 +295,7 @@ def test_the_parse_matters_after_save_and_load():
 def test_missing_parse_is_an_error():
     inputs = net_input(lines(8))
     inputs.pop("src_syntax")
-    with data_error("--task syntax_translation"):
+    with data_error(option="--task"):
         model("dlaa_lstm")(**inputs)
 
 

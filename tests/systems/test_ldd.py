@@ -268,7 +268,7 @@ def test_missing_syntax(tmp_path):
     tokens = tokens_of(sentences, False)
     for variant in VARIANTS:
         encoder = build(tmp_path, ldd_variant=variant).eval().encoder
-        with data_error("--task syntax_translation"):
+        with data_error(option="--task"):
             encoder(tokens)
         if variant in ("LDD", "LDA", "UDD"):
             with data_error("--distributions"):

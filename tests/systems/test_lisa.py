@@ -101,7 +101,7 @@ def test_gold_parents_take_the_place_of_predicted_ones_at_inference(left):
     assert not torch.allclose(changed[0], logits[0]) and torch.equal(changed[1:], logits[1:])
     loss, log = system_losses(model, model(**batched["net_input"])[1], batched)
     assert loss == 0 and log == dict.fromkeys(("lisa_nll", "lisa_tokens", "lisa_correct", "lisa_words"), 0)
-    with data_error("--task syntax_translation"):
+    with data_error(option="--task"):
         model(**sample(LINES, left, syntax=False)["net_input"])
     # Training goes on with its own predictions, and learns from them.
     model.train()

@@ -448,7 +448,7 @@ def test_it_starts_from_the_weights_of_the_plain_transformer():
 @pytest.mark.parametrize("training", [True, False])
 def test_no_syntax_is_an_error(training):
     model = tiny_model("pascal_transformer").train(training)
-    with data_error("pascal", "--task syntax_translation"):
+    with data_error("pascal", option="--task"):
         model(**sample(LINES, True, syntax=False)["net_input"])
 
 
@@ -458,7 +458,7 @@ def test_print_alignment_is_an_error():
 
     model = tiny_model("pascal_transformer").eval()
     net_input = sample(LINES, True)["net_input"]
-    with data_error("--task syntax_translation"):
+    with data_error(option="--task"):
         EnsembleModelWithAlignment([model]).forward_align(
             net_input["src_tokens"], net_input["src_lengths"], net_input["prev_output_tokens"]
         )

@@ -150,7 +150,7 @@ def test_the_parse_matters_and_everything_is_trained(arch):
 def test_missing_parse_is_an_error():
     inputs = net_input(lines(8))
     inputs.pop("src_syntax")
-    with data_error("--task syntax_translation"):
+    with data_error(option="--task"):
         model("sdrnmt1_lstm")(**inputs)
 
 

@@ -73,5 +73,5 @@ def test_features_that_cannot_be(text):
 
 
 def test_a_parse_is_needed():
-    with data_error("--task syntax_translation"):
+    with data_error(option="--task"):
         tiny_model("sennrich_haddow_transformer")(**sample(LINES, True, syntax=False)["net_input"])

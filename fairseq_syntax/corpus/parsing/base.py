@@ -194,8 +194,8 @@ class Parser(ABC):
             return sentences
         if self.options.long_lines == "error":
             message = f"a sentence of {max(map(len, sentences))} tokens, more than {limit}"
-            hint = "raise --max-words, or split such sentences with --long-lines split"
-            raise SyntaxDataError(message, line=line_number + 1, hint=hint)
+            hint = "raise it, or split such sentences with --long-lines split"
+            raise SyntaxDataError(message, line=line_number + 1, option="--max-words", hint=hint)
         short: TokenizedLine = []
         for sentence in sentences:
             while len(sentence) > limit:

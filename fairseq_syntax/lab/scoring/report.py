@@ -161,10 +161,10 @@ def evaluate(
         if name is not None and name not in names:
             raise SyntaxDataError(f"no system is called {name}", hint=f"a baseline is one of {', '.join(names)}")
     if options.by and parses is None:
-        raise SyntaxDataError("scores by a property of the parse need the source's parse", hint="give --conllu")
+        raise SyntaxDataError("a property of the parse needs the source's parse", option="--by", hint="give --conllu")
     scorers = [Scorer(m, references, options.tokenize, options.lowercase) for m in options.metrics if m in METRICS]
     if options.by and not scorers:
-        raise SyntaxDataError("no metric that is asked for has scores of sentences to sort by a property of the parse")
+        raise SyntaxDataError("none has scores of sentences to sort by a property of the parse", option="--metrics")
     counts = [(f"reference {i + 1}", len(lines)) for i, lines in enumerate(references)]
     counts += [(run.path, len(run)) for system in systems for run in system.runs]
     for what, lines in (("the source", sources), ("the parse", parses), ("the groups", groups)):
