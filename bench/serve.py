@@ -172,50 +172,71 @@ def throughput() -> None:
 
 @measure("serve/beside")
 def beside() -> None:
-    """The seconds of a short request beside a large one, to the same model and to another; and of SIGTERM.
+    """The seconds of a short request beside a large one, to the same model and to another; of what comes after the
+    large one's deadline, until the server is idle; and of SIGTERM beside one, with a short request just accepted.
 
-    The large one is 20 texts of 120 words at beam 16 to a model that repeats itself, the worst case.
+    The large one is 20 texts of 120 words at beam 16 to a model that repeats itself, the worst case. The other model
+    ends a short translation after 15 pieces.
     """
-    path = _untrained(dim=512, layers=4, most=1024)
+    timeout, grace = 20.0, 10.0
+    path, other = _untrained(dim=512, layers=4, most=1024), _untrained(dim=512, layers=4, most=15)
     large = json.dumps({"conllu": "\n".join(_sentences(20, 120)), "beam": 16}).encode()
     short = {"conllu": _sentences(1, 8)[0], "beam": 4}
-    seconds: dict[str, list[float]] = {"alone": [], "model": [], "other": []}
-    load_before = os.getloadavg()[0]
-    begin = 0.0
-    with server(path, f"other={path}", "--parser", "none", "--timeout", "60", "--grace", "10") as (port, _):
-        for name in ("model", "other", "model", "other"):
-            seconds["alone"].append(_ask(port, {**short, "model": name}))
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(_head(large) + large)
+    names = ("model", "other")
+    seconds: dict[str, list[float]] = {f"{name}{how}": [] for name in names for how in (" alone", "")}
+    detail: dict[str, Any] = {"load_average": os.getloadavg()[0]}
+    options = ["--parser", "none", "--timeout", f"{timeout:g}", "--grace", f"{grace:g}"]
+    with server(path, f"other={other}", *options) as (port, pid):
+        for _ in range(2):
+            for name in names:
+                seconds[f"{name} alone"].append(_ask(port, {**short, "model": name}))
+        begin = time.perf_counter()
+        with _sent(port, large) as client:
             time.sleep(2.0)
             for _ in range(5):
-                for name in ("model", "other"):
+                for name in names:
                     seconds[name].append(_ask(port, {**short, "model": name}))
                     time.sleep(0.2)
-            client.settimeout(0.0)
-            try:
-                answered = bool(client.recv(1))
-            except BlockingIOError:
-                answered = False
+            detail["large_one"] = client.recv(65536).split(b"\r\n")[0].decode()
+            detail["large_one_seconds"] = round(time.perf_counter() - begin, 2)
+        begin = time.perf_counter()
+        while _processor_seconds(pid) < _processor_seconds(pid, after=0.1) - 0.02:
+            pass
+        detail["idle_after_seconds"] = round(time.perf_counter() - begin - 0.1, 2)
+        with _sent(port, large), _sent(port, json.dumps({**short, "model": "other"}).encode(), after=2.0) as client:
+            time.sleep(0.05)
             begin = time.perf_counter()
-            # it leaves with the large request unanswered
-    ended = time.perf_counter() - begin
-    detail = {
-        **{f"{name}_seconds": [round(s, 3) for s in found] for name, found in seconds.items()},
-        "large_over_before_the_short_ones": answered,
-        "sigterm_seconds": round(ended, 2),
-        "load_average": load_before,
-    }
-    print(detail)
+            os.kill(pid, signal.SIGTERM)
+            detail["accepted_before_sigterm"] = client.recv(65536).split(b"\r\n")[0].decode()
+            while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":  # until it is waited for
+                time.sleep(0.02)
+        detail["sigterm_seconds"] = round(time.perf_counter() - begin, 2)
+    detail |= {f"{name}_seconds": [round(s, 3) for s in found] for name, found in seconds.items()}
+    print(json.dumps(detail, indent=1))
     record("serve/beside", seconds["model"], unit="seconds of a short request beside a large one", detail=detail)
+
+
+@contextmanager
+def _sent(port: int, body: bytes, after: float = 0.0) -> Iterator[socket.socket]:
+    """A connection with a request that is not answered yet, sent after some seconds."""
+    time.sleep(after)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(_head(body) + body)
+        yield client
+
+
+def _processor_seconds(pid: int, after: float = 0.0) -> float:
+    """What a process has used of the processors, in some seconds from now (Linux)."""
+    time.sleep(after)
+    ticks = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def _ask(port: int, body: dict[str, Any]) -> float:
     """Seconds to an answer, which must be a translation."""
     data = json.dumps(body).encode()
     begin = time.perf_counter()
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-        client.sendall(_head(data) + data)
+    with _sent(port, data) as client:
         answer = client.recv(65536)
     if not answer.startswith(b"HTTP/1.1 200"):
         raise SystemExit(f"no translation: {answer[:300]!r}")

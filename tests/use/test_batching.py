@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_syntax.use.serving.batching import Cancelled, Stage
+from fairseq_syntax.use.serving.batching import Cancelled, Stage, UnderWay
 
 
 class Work:
@@ -188,6 +188,39 @@ def test_light_items_take_half_of_the_time_at_most():
     assert heavy.result(20) == 100
     assert sum(future.done() for future in light) <= 15
     stage.close()
+
+
+def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time_at_most():
+    work, under_way, go = Stepping(), UnderWay(), threading.Event()
+    stage = Stage("test", work, size=4, weight=2000, patience=0.0, under_way=under_way)
+    other = Stage("other", lambda key, items, on_step, nested: [go.wait(20)], size=1, weight=20, under_way=under_way)
+    heavy = stage.submit(10_000, weight=1000)
+    assert work.began.wait(20)
+    seen = work.steps[10_000]
+    light = other.submit(0, weight=250)
+    while work.steps[10_000] < seen + 3:  # a light one that takes for ever does not stop it
+        time.sleep(0.002)
+    go.set()
+    assert light.result(20)
+    middling = other.submit(0, weight=251)  # not light beside this one: both go on
+    assert middling.result(20)
+    heavy.cancel()
+    stage.close(), other.close()
+
+
+def test_what_runs_is_told_of_other_stages_light_batches():
+    under_way = UnderWay()
+    assert not under_way.wait_for_light(10, 20)
+    with under_way.batch(11):
+        assert not under_way.wait_for_light(10, 20)
+        over = []
+        with under_way.batch(10):
+            waiting = threading.Thread(target=lambda: over.append(under_way.wait_for_light(10, 20)))
+            waiting.start()
+            waiting.join(0.05)
+            assert not over and under_way.wait_for_light(10, 0.0)
+        waiting.join(20)
+        assert over == [True]
 
 
 def test_a_large_request_delays_its_own_items_and_not_those_of_others():

@@ -192,7 +192,7 @@ serve(create_app(Service([Hanging()], Source(None))), "127.0.0.1", 0, grace=floa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text, status", [("hang on", None), ("one two", 200)])
+@pytest.mark.parametrize("text, status", [("hang on", b"503"), ("one two", b"200")])
 def test_sigterm_ends_it_within_the_grace_period_whatever_runs(text, status):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", HANGS, "3"]
@@ -206,7 +206,7 @@ def test_sigterm_ends_it_within_the_grace_period_whatever_runs(text, status):
         begin = time.monotonic()
         answer = connection.recv(65536)
         assert process.wait(20) != 0 and time.monotonic() - begin < 5
-    assert (answer.startswith(b"HTTP/1.1 200 ")) == (status == 200)
+    assert answer.split()[1] == status
 
 
 def test_the_work_of_a_client_that_hangs_up_is_dropped():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +50,36 @@ class _Entry(Generic[Item, Result]):
         return self.future.unwanted or time.monotonic() > self.deadline
 
 
+class UnderWay:
+    """The weights of the batches that some stages are working on, where heavy ones wait for light ones to be over.
+
+    They would share the processors otherwise: another model's short sentence would take twice as long.
+    """
+
+    def __init__(self) -> None:
+        self._weights: list[float] = []
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def batch(self, weight: float) -> Iterator[None]:
+        """While a batch is worked on whose heaviest item has this weight."""
+        self._weights.append(weight)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._weights.remove(weight)
+                self._changed.notify_all()
+
+    def wait_for_light(self, most: float, seconds: float) -> bool:
+        """Wait until no batch of at most this weight is worked on, or some seconds; whether there was one."""
+        if not any(weight <= most for weight in tuple(self._weights)):  # looked at without the lock in every step
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: not any(weight <= most for weight in self._weights), seconds)
+        return True
+
+
 class Stage(Generic[Item, Result]):
     """A worker thread that processes waiting items in batches.
 
@@ -65,6 +96,7 @@ class Stage(Generic[Item, Result]):
         weight: of a batch with its padding, at most: items times the heaviest of them. A heavier item goes alone.
         batch_done: called with the key and the number of items after each batch, in the thread
         patience: seconds that a batch has before a light one may interrupt it
+        under_way: shared with other stages, for whose light batches a heavy one waits
 
     Where ``work`` raises, the batch is halved and tried again, so that an item that cannot be worked on spoils nobody
     else's; the exception is its own result.
@@ -79,9 +111,11 @@ class Stage(Generic[Item, Result]):
         weight: float,
         batch_done: Callable[[Any, int], None] | None = None,
         patience: float = PATIENCE,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._work, self._size, self._weight = work, size, weight
         self._batch_done, self._patience = batch_done, patience
+        self._under_way = under_way or UnderWay()
         self._waiting: dict[_Entry[Item, Result], None] = {}  # in the order of arrival
         self._changed = threading.Condition()
         self._clock = 0.0  # the turn of what is worked on
@@ -186,7 +220,8 @@ class Stage(Generic[Item, Result]):
                 entry.future.set_exception(TimeoutError("too late"))
         batch = [entry for entry in batch if not entry.future.done()]
         if batch:
-            self._finish(batch, nested)
+            with self._under_way.batch(max(entry.weight for entry in batch)):
+                self._finish(batch, nested)
             if self._batch_done is not None:
                 self._batch_done(batch[0].key, len(batch))
 
@@ -242,7 +277,8 @@ class _Steps(Generic[Item, Result]):
         if len(unwanted) == len(self._batch) or self._stage._stopped:
             raise Cancelled
         if not self._nested:
-            now = time.monotonic()
-            if now - self._begin >= self._stage._patience + 2 * self._away and self._stage._interrupt(self._light):
+            now, stage = time.monotonic(), self._stage
+            left = now - self._begin - stage._patience - 2 * self._away
+            if left >= 0 and (stage._interrupt(self._light) or stage._under_way.wait_for_light(self._light, left)):
                 self._away += time.monotonic() - now
         return unwanted

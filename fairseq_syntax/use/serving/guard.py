@@ -94,7 +94,8 @@ async def in_time(work: Coroutine[Any, Any, Any], request: Request, timeout: flo
         request: one whose body has been read
 
     Raises:
-        HTTPException: 504: it takes longer than ``timeout`` seconds; 499, which nobody reads: the client has gone
+        HTTPException: 504: it takes longer than ``timeout`` seconds; 499, which nobody reads: the client has gone; 503:
+            the server ends
     """
 
     async def disconnected() -> None:
@@ -107,6 +108,10 @@ async def in_time(work: Coroutine[Any, Any, Any], request: Request, timeout: flo
         if task.done():
             return task.result()
         raise HTTPException(499 if gone.done() else 504, f"no translation within {timeout:g} seconds")
+    except asyncio.CancelledError:  # by uvicorn, when its grace period is over
+        if task.cancelled():
+            raise
+        raise HTTPException(503, "the server ends") from None
     finally:
         task.cancel()
         gone.cancel()
