@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 
+import devices
 import parse_models
 import pytest
 import torch
 from data_errors import data_error
 from enumerated_trees import enumerated
 from parse_models import models
+from toy_data import syntax_command
 
-from fairseq_syntax.corpus.conllu import format_conllu, parse_conllu_block
+from fairseq_syntax.corpus.conllu import format_conllu, parse_conllu_block, read_conllu
 from fairseq_syntax.corpus.parsing.base import ParserOptions, load_parser
 from fairseq_syntax.corpus.parsing.distributions import arcs_of_scores, head_probabilities, sparse_arcs
 
@@ -172,13 +174,13 @@ def test_missing_and_damaged_models_are_named(tmp_path):
 # ------------------------------------------------------------------------------------------------------ SuPar
 
 
-@pytest.mark.slow
-def test_supar_behind_the_same_interface(tmp_path):
+def supar_model(folder):
+    """SuPar's biaffine parser, hardly trained, as folder/model."""
     supar = pytest.importorskip("supar")
-    data = tmp_path / "train.conllu"
+    data = folder / "train.conllu"
     data.write_text(parse_models.conllu(parse_models.sentences(40)), encoding="utf-8")
     built = supar.BiaffineDependencyParser.build(
-        str(tmp_path / "model"), min_freq=1, train=str(data), build=True, encoder="lstm", feat=["char"], embed=None,
+        str(folder / "model"), min_freq=1, train=str(data), build=True, encoder="lstm", feat=["char"], embed=None,
         n_embed=20, n_pretrained=20, n_char_embed=8, n_char_hidden=8, n_lstm_hidden=12, n_lstm_layers=1, n_arc_mlp=12,
         n_rel_mlp=12, unk="unk",
     )  # fmt: skip
@@ -187,7 +189,13 @@ def test_supar_behind_the_same_interface(tmp_path):
         built.model.arc_attn.weight.normal_()  # zeros until it is trained
         built.model.rel_attn.weight.normal_()
         built.model.rel_attn.weight[built.REL.bos_index, -1, -1] = -50.0
-    built.save(str(tmp_path / "model"))
+    built.save(str(folder / "model"))
+    return built
+
+
+@pytest.mark.slow
+def test_supar_behind_the_same_interface(tmp_path):
+    built = supar_model(tmp_path)
     options = ParserOptions(parser="supar", model_dir=str(tmp_path / "model"), distributions=True, min_prob=1e-7)
     parser = load_parser(options)
     together = parser.parse(LINES)
@@ -209,3 +217,30 @@ def test_supar_behind_the_same_interface(tmp_path):
         load_parser(ParserOptions(parser="supar", model_dir=str(tmp_path / "bad")))
     with data_error("--model-dir"):
         load_parser(ParserOptions(parser="supar"))
+
+
+# ------------------------------------------------------------------------------------------------------ devices
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stanza", "supar"])
+def test_a_device_parses_as_the_cpu(name, tmp_path):
+    """Trees, labels and tags are the same, and probabilities to the fifth digit, through the command."""
+    folder = models() if name == "stanza" else tmp_path / "model"
+    if name == "supar":
+        supar_model(tmp_path)
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    parses = []
+    for device in ("cpu", "cuda"):
+        options = ["--parser", name, "--lang", "xx", "--model-dir", folder, "--distributions", "--device", device]
+        out = tmp_path / f"{device}.conllu"
+        written = ["--input", tmp_path / "text", "--output", out, "--tokenizer", "basic"]
+        with devices.on(device):
+            assert syntax_command("parse", *written, *options) == 0
+        parses.append(list(read_conllu(out)))
+    for a, b in zip(*parses, strict=True):
+        assert (a.words, a.heads, a.deprels, a.upos) == (b.words, b.heads, b.deprels, b.upos)
+        assert {arc[:3] for arc in a.arcs or []} == {arc[:3] for arc in b.arcs or []}
+        for one, other in zip(sorted(a.arcs or []), sorted(b.arcs or []), strict=True):
+            assert one[3] == pytest.approx(other[3], abs=1e-5)

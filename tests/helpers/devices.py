@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import fairseq
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import emulated_cuda
 import fairseq_syntax
 
 OURS, FAIRSEQ = (str(Path(p.__file__).parent) + "/" for p in (fairseq_syntax, fairseq))
@@ -27,6 +30,17 @@ WAITS = {
 }
 # Those that never reach the dispatcher on a CPU, and are a copy from a GPU.
 PYTHON_WAITS = ("tolist", "numpy", "cpu")
+
+
+@contextmanager
+def on(device: str) -> Iterator[None]:
+    """What the block does is computed on that device, ``cpu`` or ``cuda``; known of an emulated one."""
+    if not emulated_cuda.installed():
+        yield
+        return
+    with emulated_cuda.counted() as counts:
+        yield
+    assert bool(counts.kernels) == (device == "cuda"), counts
 
 
 def place() -> str:

@@ -16,12 +16,14 @@ class Failed(RuntimeError):
     """What one of the two raised, with its traceback, or that one waits for ever for the other."""
 
 
-def _serve(rank: int, port: int, jobs: Connection) -> None:
+def _serve(rank: int, port: int, jobs: Connection, backend: str) -> None:
     os.environ.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
     import torch
 
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group(backend, f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     logging.disable(logging.WARNING)
     while True:
         try:
@@ -35,14 +37,15 @@ def _serve(rank: int, port: int, jobs: Connection) -> None:
 
 
 class Pair:
-    """Two processes of a gloo group. A function that fails ends them; the next one has others.
+    """Two processes of a group. A function that fails ends them; the next one has others.
 
     Args:
+        backend: ``gloo``, or ``nccl``, with a device for each
         patience: seconds that one may go on after the other has ended, and both may take
     """
 
-    def __init__(self, patience: tuple[float, float] = (20, 120)) -> None:
-        self.patience = patience
+    def __init__(self, patience: tuple[float, float] = (20, 120), backend: str = "gloo") -> None:
+        self.patience, self.backend = patience, backend
         self._processes: list[Any] = []
         self._jobs: list[Connection] = []
 
@@ -53,7 +56,7 @@ class Pair:
         context = get_context("spawn")
         for rank in range(2):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, port, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, port, theirs, self.backend), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)

@@ -187,7 +187,7 @@ def _train_in_one_of_two(rank: int, arguments: Sequence[str | Path]) -> list[dic
     said = StringIO()
     try:
         with redirect_stderr(said):
-            return logged([*arguments, *distributed, "--distributed-rank", str(rank)])
+            return logged([*arguments, *distributed, "--distributed-rank", str(rank), "--device-id", str(rank)])
     except SystemExit as stop:
         raise SystemExit(said.getvalue()) from stop  # what the other process can tell why
 

@@ -5,16 +5,21 @@ Where there is no GPU they run on an emulated one (``make gpu-emulated``), but f
 """
 
 import copy
+import math
+import pkgutil
 import socket
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.sequence_generator import SequenceGenerator
+from finite import Finite
 from lstm_models import model as lstm_model
 from test_device import LSTMS, TRANSFORMERS, batch, encoder_model, some_lines
 from tiny_syntax import dictionary, tiny_model, tiny_task
+from torch.utils._python_dispatch import _disable_current_modes
 
 import emulated_cuda
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
@@ -57,6 +62,61 @@ def test_a_training_step_is_the_cpus(name, dtype):
         if a.grad is not None:
             scale = a.grad.abs().max().clamp(min=1e-3)
             torch.testing.assert_close(b.grad.cpu() / scale, a.grad / scale, atol=1e-3, rtol=1e-3, msg=parameter)
+
+
+def step_in_half_precision(name: str) -> float:
+    """A training step in float16, with scores as large as those of real models; the largest of them.
+
+    Raises:
+        FloatingPointError: a value or a gradient is NaN or infinite
+    """
+    model, criterion = made(name)
+    with torch.no_grad():
+        for parameter, weight in model.named_parameters():
+            if name in dict(LSTMS):
+                weight.mul_(16.0)
+            elif parameter.endswith(("q_proj.weight", "k_proj.weight", "embed_tokens.weight")):
+                weight.mul_(8.0)
+    model = model.cuda().half().train()
+    with Finite() as finite:
+        loss, size, _ = criterion(model, batch(some_lines(), "cuda"))
+    (loss / size).backward()
+    for parameter, weight in model.named_parameters():
+        if weight.grad is not None and not weight.grad.isfinite().all():
+            raise FloatingPointError(f"the gradient of {parameter} is not finite")
+    return finite.largest
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_stays_finite_with_large_scores(name):
+    assert step_in_half_precision(name) > 20
+
+
+SCORES = {
+    "pascal ldd": "systems.pascal.gaussian_window",
+    "ldd LDD dense": "model.sparse_factors.SparseFactors.dense",
+    "ldd LDD linear": "model.sparse_factors._rows",
+    "lasyn": "systems.lasyn.model.LaSynDecoder.log_prior",
+    "local_attention_lstm": "model.lstm_attention.LogGaussian.forward",
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", SCORES)
+def test_one_score_that_is_not_finite_is_seen(name, value):
+    """The test before this one can fail."""
+    place = f"fairseq_syntax.{SCORES[name]}"
+    original = pkgutil.resolve_name(place)
+
+    def planted(*args, **kwargs):
+        result = original(*args, **kwargs)
+        with _disable_current_modes(), torch.no_grad():  # the check must see what comes of it
+            scores = result[0] if isinstance(result, tuple) else result
+            scores[(0,) * scores.dim()] = value
+        return result
+
+    with mock.patch(place, planted), pytest.raises(FloatingPointError):
+        step_in_half_precision(name)
 
 
 @pytest.mark.parametrize("name", NAMES)

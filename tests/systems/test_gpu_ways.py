@@ -3,18 +3,25 @@
 Training in each precision, then one model in each of fairseq's commands.
 """
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from typing import Any
+from unittest import mock
 
+import devices
 import gpu_costs
 import pytest
 import torch
 import ways
-from toy_data import USER_DIR, fairseq, syntax_command
+from served import running
+from toy_data import USER_DIR, fairseq, syntax_command, translation
+from two_processes import Pair
 
 import emulated_cuda
+from fairseq_syntax.corpus.conllu import format_conllu, read_conllu, text_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 # How far the losses of six updates may be from the CPU's in float32: in half precision as far as the plain models' are.
@@ -111,37 +118,76 @@ def test_one_model_in_every_command(bench, on_gpu, row, tmp_path):
 
 
 def near(found, expected):
-    """The same translations; scores differ in their last digit at most."""
+    """Number, score and words of the same translations; scores differ in their last digit at most."""
     assert [(name, words) for name, _, words in found] == [(name, words) for name, _, words in expected]
     assert [score for _, score, _ in found] == pytest.approx([score for _, score, _ in expected], abs=0.011)
 
 
-@pytest.mark.parametrize("row", ["supervised_heads", "pascal"])
-def test_two_devices_train_as_one_with_the_joined_batch(bench, on_gpu, row, tmp_path, monkeypatch):
-    """fairseq starts a process for each device and joins them by NCCL, with its defaults."""
-    for name, value in emulated_cuda.environment().items():
-        monkeypatch.setenv(name, value)
-    same = "--optimizer sgd --lr 0.5 --dropout 0 --required-batch-size-multiple 1 --max-epoch 2 --max-tokens 4000 "
-    two = replace(on_gpu, device="--distributed-world-size 2")
-    for on, size, out in ((on_gpu, 40, "one"), (two, 20, "two")):
-        options = ways.training_options(on, row, f"{same} --batch-size {size}", 99)
-        command = [sys.executable, "-m", "fairseq_cli.train", bench.data, "--user-dir", USER_DIR, "--save-dir"]
-        done = subprocess.run(
-            [*map(str, command), str(tmp_path / out), *options], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-    one, both = (torch.load(tmp_path / d / "checkpoint_last.pt", weights_only=True)["model"] for d in ("one", "two"))
-    for name, value in one.items():
-        torch.testing.assert_close(both[name], value, atol=2e-5, rtol=1e-3)
+@pytest.fixture(scope="module")
+def two_gpus(on_gpu):
+    """A process for each of two devices, which NCCL joins."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two devices")
+    with mock.patch.dict(os.environ, emulated_cuda.environment()):
+        pair = Pair(backend="nccl")
+        yield replace(on_gpu, pair=pair)
+        pair.close()
 
 
-@pytest.mark.parametrize("row", ["pascal", "ldd (linear)", "dlaa (hard)", "lasyn"])
-def test_translate_on_the_device(bench, row, tmp_path):
-    """``fairseq-syntax translate --device cuda`` writes what the CPU writes."""
-    written = []
+@pytest.mark.parametrize("row", ways.ROWS)
+def test_two_devices_train_as_one_with_the_joined_batch(two_gpus, row, tmp_path):
+    """Parameters and figures."""
+    ways.one_of_four(two_gpus, row, tmp_path)
+
+
+def test_fairseq_starts_a_process_for_each_device(two_gpus, tmp_path):
+    """And joins them by NCCL, with its defaults."""
+    options = ways.training_options(replace(two_gpus, device="--distributed-world-size 2"), "pascal", "", 2)
+    command = [sys.executable, "-m", "fairseq_cli.train", two_gpus.data, "--user-dir", USER_DIR, "--save-dir", tmp_path]
+    subprocess.run([*map(str, command), *options], check=True)
+    assert (tmp_path / "checkpoint_last.pt").exists()
+
+
+def served(arguments: list[Any], **request: Any) -> dict[str, Any]:
+    """The answer of ``fairseq-syntax serve`` to a request."""
+    answers = []
+
+    def serve(service, host, port, grace):
+        with running(service) as server:
+            answers.append(server.translate(**request))
+
+    with (
+        mock.patch("fairseq_syntax.use.serving.app.create_app", lambda service, **_: service),
+        mock.patch("fairseq_syntax.use.serving.server.serve", serve),
+    ):
+        syntax_command("serve", *arguments)
+    ((status, answer),) = answers
+    assert status == 200, answer
+    return answer
+
+
+@pytest.mark.parametrize("row", ["pascal", "ldd (linear)", "dlaa (hard)", "senmt", "dbsa", "lasyn"])
+def test_our_commands_on_the_device(bench, row, tmp_path):
+    """``translate``, ``contrast`` and ``serve`` with ``--device cuda``: the CPU's translations and scores."""
+    model, parse = ways.checkpoint(bench, row), bench.data.parent / "raw" / "test.en.conllu"
+    lines = [line for line in read_conllu(parse) if line.words]
+    items = [f"{text_of(line)}\t{translation(line)}\t{translation(line).title()}\n" for line in lines]
+    contrasts = tmp_path / "set.tsv"
+    contrasts.write_text("source\tcorrect\tincorrect\n" + "".join(items), encoding="utf-8")
+    texts, scores, answers = [], [], []
     for device in ("cpu", "cuda"):
-        out = tmp_path / f"{device}.txt"
-        inputs = ["--input", bench.data.parent / "raw" / "test.en.conllu", "--output", out]
-        assert syntax_command("translate", ways.checkpoint(bench, row), *inputs, "--device", device) == 0
-        written.append(out.read_text(encoding="utf-8"))
-    assert written[0] == written[1] and written[0].strip()
+        options, out = ["--device", device], tmp_path / device
+        out.mkdir()
+        written = ["--input", parse, "--output", out / "text", "--max-len-b", "12"]
+        compared = ["--set", contrasts, "--conllu", parse, "--write-scores", out]
+        with devices.on(device):
+            assert syntax_command("translate", model, *written, *options) == 0
+        with devices.on(device):
+            assert syntax_command("contrast", f"model={model}", *compared, *options) == 0
+        with devices.on(device):
+            answers.append(served([model, "--parser", "none", *options], conllu=format_conllu(lines[0])))
+        texts.append((out / "text").read_text(encoding="utf-8"))
+        scores.append([float(score) for score in (out / "model.scores").read_text().split()])
+    assert texts[0] == texts[1] and texts[0].strip()
+    assert len(scores[0]) == 2 * len(lines) and scores[1] == pytest.approx(scores[0], abs=1e-3)
+    near(*([(t["sentence"], t["score"], t["text"]) for t in answer["translations"]] for answer in answers))
