@@ -570,6 +570,7 @@ def test_pieces_are_not_left_without_the_model_that_they_are_cut_by(corpus, tmp_
     run_segment(*train, "--input", other, "--overwrite")
     args = argparse.Namespace(trainpref=f"{out}/other.txt", validpref=None, testpref=None)
     args.source_lang, args.target_lang, args.only_source = "en", "xx", True
+    args.source_labels = "labels.json"  # so that no parse is needed
     check_text(args)
     args.testpref = f"{out}/other.txt,{out}/train"
     with data_error(path="train.en"):
@@ -586,6 +587,7 @@ def test_pieces_of_a_run_that_was_killed_are_not_binarized(corpus, tmp_path, mon
     run_segment(*train, "--vocab-size", "90", "--input", corpus, valid)
     args = argparse.Namespace(trainpref=f"{out}/train", validpref=f"{out}/valid", testpref=None)
     args.source_lang, args.target_lang, args.only_source = "en", "xx", True
+    args.source_labels = "labels.json"  # so that no parse is needed
     check_text(args)
 
     def begin(self, begin=Step.begin):

@@ -120,7 +120,7 @@ def test_files_that_were_compared_are_read_again_only_once_they_are_written_to(t
 def test_files_that_have_just_been_written_are_compared_again(toy, tmp_path, monkeypatch):
     """Within the resolution of a file system's clock two contents may have one time."""
     data = tmp_path / "data"
-    shutil.copytree(toy.data, data)
+    shutil.copytree(toy.data, data, ignore=shutil.ignore_patterns(manifest.COMPARED))
     monkeypatch.setattr(manifest, "_SETTLED", 10**15)
     load(data)
     assert not (data / manifest.COMPARED).exists()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import ray_cluster  # sets the environment that Ray reads when it is imported
-from data_errors import data_error
+from data_errors import data_error, refused
 
 import fairseq_syntax
 from fairseq_syntax.cli import main
@@ -66,12 +66,11 @@ def test_two_modules_import_ray_and_only_when_it_is_asked_for():
     assert set(found) == {"ray_node.py", "ray_workers.py"}
 
 
-def test_without_ray_the_extra_is_named(monkeypatch, tmp_path, capsys):
+def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     (tmp_path / "text").write_text("a\n")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     arguments = ["parse", "--parser", "chain_parser", "--input", str(tmp_path / "text")]
-    assert main([*arguments, "--output", str(tmp_path / "out"), "--ray"]) == 1
-    assert "pip install 'fairseq-syntax[ray]'" in capsys.readouterr().err
+    refused([*arguments, "--output", str(tmp_path / "out"), "--ray"], "pip install 'fairseq-syntax[ray]'")
     assert os.listdir(tmp_path) == ["text"]
 
 
@@ -110,11 +109,10 @@ def test_an_address_without_a_cluster_is_said_within_the_time_limit(monkeypatch)
         (["--ray", "--parser", "conllu"], "--ray"),
     ],
 )
-def test_options_that_contradict_each_other(tmp_path, arguments, option, capsys):
+def test_options_that_contradict_each_other(tmp_path, arguments, option):
     (tmp_path / "text").write_text("a\n")
     common = ["parse", "--parser", "chain_parser", "--input", str(tmp_path / "text"), "--output", str(tmp_path / "o")]
-    assert main([*common, *arguments]) == 1
-    assert f"error: {option}:" in capsys.readouterr().err
+    refused([*common, *arguments], option=option)
 
 
 def test_a_machine_that_does_not_share_the_folder_is_named(tmp_path):
@@ -198,7 +196,7 @@ def test_every_result_comes_and_the_source_is_not_read_ahead(nodes):
 
 @needs_ray
 @pytest.mark.slow
-def test_nodes_are_killed_and_the_parse_is_that_of_one_process(nodes, tmp_path, capsys):
+def test_nodes_are_killed_and_the_parse_is_that_of_one_process(nodes, tmp_path):
     text = tmp_path / "text"
     text.write_text("".join(f"SLOW line {number} of it\n" for number in range(120)))
     common = ["parse", "--parser", "chain_parser", "--input", str(text), "--part-lines", "3"]

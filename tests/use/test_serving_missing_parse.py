@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import pytest
+from data_errors import refused
 from served import StandIn, running
 
-from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse
 from fairseq_syntax.errors import SyntaxDataError
@@ -93,9 +93,8 @@ def test_without_a_parser():
     assert source.parser is None and source.neutral and source.timeout == 2.0
 
 
-def test_options_that_do_not_go_together(capsys):
-    assert command(["serve", "model.pt", "--parse-timeout", "1"]) == 1
-    assert "--missing-parse" in capsys.readouterr().err
+def test_options_that_do_not_go_together():
+    refused(["serve", "model.pt", "--parse-timeout", "1"], option="--parse-timeout")
 
 
 @pytest.mark.slow
