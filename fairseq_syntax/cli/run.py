@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
     work = Work(Plan(recipe, path, args.output and Path(args.output).absolute()), args.only, args.seeds, args.to)
     if args.dry_run:
         check_options(work.plan)
-        print("\n".join(typed(work.all_stages(), work.variables, lambda stage: stage.is_done())))
+        print("\n".join(typed(work.all_stages(), work.variables)))
         return 0
     if args.status:
         for run in work.kept_runs:

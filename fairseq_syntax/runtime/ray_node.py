@@ -1,12 +1,10 @@
-"""Ray tasks of :mod:`.ray_workers`: applying a function, and running a command."""
+"""The Ray task of :mod:`.ray_workers`: applying a function."""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,56 +79,3 @@ def do_task(job: Job, task: Any) -> tuple[Any, SyntaxDataError | None, list[tupl
         return None, error, records.messages
     finally:
         logging.getLogger("fairseq_syntax").removeHandler(records)
-
-
-# Starts a command as the head of a group, and ends the group when the other end of its input is closed: by a worker
-# that is killed, too. It leaves the worker's family first, of which Ray kills the children; its status goes by a pipe.
-WATCHER = """
-import os, signal, subprocess, sys, threading
-if os.fork():
-    os._exit(0)
-os.setsid()
-with open(sys.argv[1], "ab") as log:
-    try:
-        command = subprocess.Popen(
-            sys.argv[2:], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    except OSError as error:
-        log.write(f"{sys.argv[2]}: cannot be started: {error.strerror}\\n".encode())
-        print(127, flush=True)  # as a shell says it
-        sys.exit()
-def end():
-    sys.stdin.buffer.read()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(command.pid, number)
-            command.wait(10)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            pass
-threading.Thread(target=end, daemon=True).start()
-print(command.wait(), flush=True)
-"""
-
-
-def run_command(arguments: list[str], cwd: str, env: dict[str, str], log: str) -> int:
-    """Runs a command in a process of the cluster; returns its status, 127 where it cannot be started.
-
-    Raises:
-        SyntaxDataError: the folder is not there
-    """
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    watcher = [sys.executable, "-c", WATCHER, log, *arguments]
-    if not os.path.isdir(cwd):
-        hint = "the work directory must be on a file system that all nodes share"
-        raise SyntaxDataError(f"is not there on the node {socket.gethostname()}", path=cwd, hint=hint)
-    process = subprocess.Popen(
-        watcher,
-        cwd=cwd,
-        env={**os.environ, "PATH": path, **env},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    status = process.stdout.read().strip()
-    process.wait()
-    return int(status) if status else -signal.SIGKILL

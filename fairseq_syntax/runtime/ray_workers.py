@@ -23,7 +23,8 @@ from typing import Any
 import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import real
-from fairseq_syntax.runtime.ray_node import Job, do_task, run_command
+from fairseq_syntax.runtime.commands import run_command
+from fairseq_syntax.runtime.ray_node import Job, do_task
 from fairseq_syntax.runtime.workers import Pool, Workers, cores
 
 logger = logging.getLogger(__name__)
@@ -145,10 +146,12 @@ class RayWorkers:
         finally:
             pool.cancel()
 
-    def command(self, arguments: Sequence[str], *, cwd: str, env: Mapping[str, str], log: str) -> int:
+    def command(
+        self, arguments: Sequence[str], *, cwd: str, env: Mapping[str, str], log: str, output: str | None = None
+    ) -> int:
         """Runs a command on some node of the cluster, again on another if that one is lost.
 
-        Its output is appended to the file ``log``; it ends when this process does. For several threads at once.
+        Arguments as of :func:`.commands.run_command`; it ends when this process does. For several threads at once.
 
         Returns:
             its exit status
@@ -159,7 +162,7 @@ class RayWorkers:
         ray = self.connect()
         remote = ray.remote(run_command)
         options = remote.options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS - 1)
-        reference = options.remote(list(arguments), cwd, dict(env), log)
+        reference = options.remote(list(arguments), cwd, dict(env), log, output)
         self._commands.append(reference)
         try:
             return int(ray.get(reference))

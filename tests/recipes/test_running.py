@@ -123,7 +123,7 @@ def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     work, _ = run(recipe)
     monkeypatch.chdir(tmp_path)
     elsewhere = Work(Plan(load(recipe), recipe, tmp_path / "typed"))
-    lines = typed(elsewhere.all_stages(), elsewhere.variables, lambda stage: False)
+    lines = typed(elsewhere.all_stages(), elsewhere.variables)
     script = "\n".join(lines).replace("fairseq-syntax ", f"{sys.executable} -m fairseq_syntax ")
     for name in ("preprocess", "train", "generate"):
         script = script.replace(f"\nfairseq-{name} ", f"\n{sys.executable} -m fairseq_cli.{name} ")

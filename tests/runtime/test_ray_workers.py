@@ -25,7 +25,7 @@ from fairseq_syntax.cli import main
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.stages import Command, Stage
-from fairseq_syntax.runtime import ray_node, ray_workers
+from fairseq_syntax.runtime import commands, ray_workers
 from fairseq_syntax.runtime.jobs import Parts
 from fairseq_syntax.runtime.ray_workers import RayWorkers
 from fairseq_syntax.runtime.workers import in_workers
@@ -125,7 +125,7 @@ def test_a_command_ends_with_the_worker_that_started_it(tmp_path):
     command = f"import time; open({str(mark)!r}, 'w').close(); time.sleep(60)"
     source = f"""
 import subprocess, sys
-command = [sys.executable, "-c", {ray_node.WATCHER!r}, {str(log)!r}, sys.executable, "-c", {command!r}]
+command = [sys.executable, "-c", {commands.WATCHER!r}, {str(log)!r}, "", sys.executable, "-c", {command!r}]
 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 process.stdout.read()
 """
@@ -139,7 +139,7 @@ process.stdout.read()
 
 
 def test_a_command_that_cannot_be_started_says_why(tmp_path):
-    status = ray_node.run_command(["no-such-program", "a"], str(tmp_path), {}, str(tmp_path / "log"))
+    status = commands.run_command(["no-such-program", "a"], str(tmp_path), {}, str(tmp_path / "log"))
     assert status == 127
     assert (tmp_path / "log").read_text() == "no-such-program: cannot be started: No such file or directory\n"
 

@@ -1,0 +1,85 @@
+"""Commands that end when the process that wants them does, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+from fairseq_syntax.errors import SyntaxDataError
+
+# Starts a command as the head of a group, and ends the group when the other end of its input is closed: by a worker
+# that is killed, too. It leaves the worker's family first, of which Ray kills the children; its status goes by a pipe.
+WATCHER = """
+import os, signal, subprocess, sys, threading
+if os.fork():
+    os._exit(0)
+os.setsid()
+with open(sys.argv[1], "ab") as log, open(sys.argv[2] or os.devnull, "wb") as output:
+    try:
+        command = subprocess.Popen(
+            sys.argv[3:],
+            stdin=subprocess.DEVNULL,
+            stdout=output if sys.argv[2] else log,
+            stderr=log,
+            start_new_session=True,
+        )
+    except OSError as error:
+        log.write(f"{sys.argv[3]}: cannot be started: {error.strerror}\\n".encode())
+        print(127, flush=True)  # as a shell says it
+        sys.exit()
+def end():
+    sys.stdin.buffer.read()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(command.pid, number)
+            command.wait(10)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            pass
+threading.Thread(target=end, daemon=True).start()
+print(command.wait(), flush=True)
+"""
+
+
+def run_command(
+    arguments: list[str],
+    cwd: str,
+    env: dict[str, str],
+    log: str,
+    output: str | None = None,
+    started: Callable[[subprocess.Popen], None] | None = None,
+) -> int:
+    """Runs a command, which ends when this process does; returns its status, 127 where it cannot be started.
+
+    Args:
+        env: variables beside those of this process
+        log: the file that its output is appended to
+        output: a file for its standard output, which is there when the command has succeeded
+        started: takes the process as soon as there is one: the command ends when its ``stdin`` is closed
+
+    Raises:
+        SyntaxDataError: the folder is not there
+    """
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    part = f"{output}.part" if output else ""
+    if not os.path.isdir(cwd):
+        hint = "the work directory must be on a file system that all nodes share"
+        raise SyntaxDataError(f"is not there on the node {socket.gethostname()}", path=cwd, hint=hint)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WATCHER, log, part, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PATH": path, **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    if started is not None:
+        started(process)
+    assert process.stdout is not None
+    status = process.stdout.read().strip()
+    process.wait()
+    if output and status == b"0":
+        os.replace(part, output)
+    return int(status) if status else -signal.SIGKILL
