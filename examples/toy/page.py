@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from fairseq_syntax.lab.recipes.environment import described
+from fairseq_syntax.lab.recipes.hardware import described
 from fairseq_syntax.lab.recipes.layout import Table
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
@@ -50,7 +50,8 @@ def section(name: str) -> str:
     header = ["system", "knows", "seeds", "exact match", "gain", "significant", "best possible"]
     header += ["unambiguous", "BLEU", "UAS", "training"]
     rows = []
-    for system, seeds, _, gain, significant, best in table.rows:
+    (possible,) = (one.figures for one in work.plan.recipe.published if one.lines == hard.lines)
+    for system, seeds, _, gain, significant in table.rows:
         of_runs = [facts for run, facts in results.facts.items() if run.system == system]
         (entry,) = (one for one in results.reports[hard]["systems"] if one["name"] == system)
         exact, deviation = entry["mean"]["exact"], entry["sd"]["exact"]
@@ -59,7 +60,15 @@ def section(name: str) -> str:
         heads = [key for key in ("UAS, test", "UAS, encoder", "UAS, decoder") if key in of_runs[0]["values"]]
         uas = " / ".join(number(statistics.fmean(one["values"][key] for one in of_runs), 1) for key in heads)
         seconds = statistics.fmean(facts["seconds"]["train"] for facts in of_runs)
-        row = [system, work.plan.recipe.systems[system].about, seeds, match, gain, significant, number(float(best), 1)]
+        row = [
+            system,
+            work.plan.recipe.systems[system].about,
+            seeds,
+            match,
+            gain,
+            significant,
+            number(possible.get(system), 1),
+        ]
         rows.append([*row, number(rest, 1), number(means[system]["BLEU"], 1), uas, f"{seconds:.0f} s"])
     notes = [*table.notes, *(f"best possible: {one.note}" for one in work.plan.recipe.published)]
     notes += [described(dict(one)) for one in results.environments]

@@ -1,19 +1,15 @@
-"""How much of a gain is syntax: the figures against sacrebleu, the bootstrap's spread, and the page in words."""
+"""How much of a gain is syntax: the figures against sacrebleu, the bootstrap's spread, and the tables."""
 
 import random
 from argparse import Namespace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import sacrebleu
 
-from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.schema import Recipe
-from fairseq_syntax.lab.recipes.verdict import verdict
 from fairseq_syntax.lab.scoring.metrics import Scorer
 from fairseq_syntax.lab.scoring.properties import Property
-from fairseq_syntax.lab.scoring.shares import by_table, measure, measure_by
+from fairseq_syntax.lab.scoring.shares import by_table, measure, measure_by, share_table
 from fairseq_syntax.lab.scoring.significance import Resampled
 
 WORDS = list("abcdefghijklm")
@@ -88,78 +84,5 @@ def test_no_share_of_a_gain_that_may_be_nothing():
     systems = {"base": [noisy(0.3, 1)], "S": [noisy(0.3, 2)], "S.linear": [noisy(0.3, 3)]}
     row = measure(Resampled(Scorer("bleu", [REFERENCES]), systems, 100), "base", ["linear"])[0]
     assert row["gain"][1] <= 0 and row["controls"]["linear"]["kept"] is None
-
-
-# -- in words --------------------------------------------------------------------------------------------------------
-
-
-def words(bleu: dict, chrf: dict | None = None, *, tests: dict | None = None, control: str = "S.linear") -> str:
-    """What is said of a system S, given its rows in two scores; or in BLEU of several tests."""
-    systems = {name: {"arch": "transformer"} for name in ("base", "S")}
-    recipe = Recipe.model_validate(
-        {
-            "name": "toy",
-            "corpus": {"source": "en", "target": "de", "train": "a", "valid": "b", "tests": {"test": "c"}},
-            "parse": {"source": {}, "controls": {"linear": "linear"}},
-            "systems": systems | {control: {"arch": "transformer", "parse": "linear"}},
-        }
-    )
-    shown = {"baseline": "base", "controls": ["linear"], "draws": 10, "own": {"BLEU": 0.25, "chrF": None}}
-    rows = tests or {"test": {"BLEU": bleu, "chrF": chrf}}
-    shares = {
-        test: {**shown, "metrics": {metric: [{"system": "S", **of}] for metric, of in metrics.items()}}
-        for test, metrics in rows.items()
-    }
-    said, how = verdict(Plan(recipe, Path("toy.yaml")), shares)
-    assert "0.2 (BLEU on " in how[-1]
-    return "\n".join(said)
-
-
-def row(gain: float, syntax: float | None = None, *, width: float = 1.0, seeds: int = 2, twins: int = 2) -> dict:
-    """A system's figures whose intervals reach so far to either side, without its control or with it."""
-
-    def around(value: float) -> list[float]:
-        return [value, value - width, value + width]
-
-    found: dict = {"gain": around(gain), "seeds": seeds, "controls": {}}
-    if syntax is not None:
-        kept = around(1 - syntax / gain) if gain > width else None
-        left = {"gain": around(gain - syntax), "syntax": around(syntax), "kept": kept, "seeds": twins}
-        found["controls"]["linear"] = left
-    return found
-
-
-def test_the_words_are_those_of_the_intervals():
-    both = words(row(3, 2), row(2, 0.5))
-    assert "against base: +3.00 BLEU and +2.00 chrF on test: significant." in both
-    assert "*linear*: +2.00 BLEU and +0.50 chrF on test: significant in BLEU on test; the rest" in both
-    assert "with *linear* it keeps 33 to 75 % of its gain." in both
-    assert "Part of the gain is syntax that *linear* parses lack, in BLEU on test." in both and "One seed" not in both
-    neither = words(row(3, 0.5), row(2, 0.5))
-    assert "No part of the gain is shown to need more than what *linear* parses have." in neither
-    one = words(row(3, 2), row(0.5, 2))
-    assert "against base: +3.00 BLEU and +0.50 chrF on test: significant in BLEU on test; the rest is not" in one
-    assert "it keeps 33 % of its gain." in one
-    assert "lack, in BLEU on test." in one, "in chrF there is no gain of which syntax could be a part"
-    nothing = words(row(0.5, 2), row(-3, 0))
-    assert "a significant loss in chrF on test; the rest is not significant." in nothing
-    assert "No gain is shown" in nothing and "Part of the gain" not in nothing and "keeps" not in nothing
-    worse = words(row(3, -2), row(3, -2))
-    assert "*linear*: -2.00 BLEU and -2.00 chrF on test: a significant loss" in worse
-    assert "No part of the gain" in worse
-
-
-def test_the_words_say_what_is_not_known_yet():
-    assert "The control *linear* is not finished." in words(row(3), row(3))
-    assert "One seed of S:" in words(row(3, 2, seeds=1), row(3, 2, seeds=1))
-    assert "One seed of S.linear:" in words(row(3, 2, twins=1), row(3, 2, twins=1))
-    other = {"control": "T.linear"}
-    assert "No control is planned for it: what of its gain is syntax is open." in words(row(3), row(3), **other)
-    assert "No control" not in words(row(0.5), row(0.5), **other), "there is nothing to ask it of"
-
-
-def test_a_control_that_one_test_has_and_another_has_not_yet():
-    """A run that was interrupted between two tests has written the control's figures for the first alone."""
-    said = words({}, tests={"one": {"BLEU": row(3, 2)}, "two": {"BLEU": row(3)}})
-    assert "*linear*: +2.00 BLEU on one: significant" in said
-    assert "syntax that *linear* parses lack, in BLEU on one. The control *linear* is not finished." in said
+    table = share_table("BLEU", [row], "test")
+    assert table.rows[0][-1] == "" and any("one seed of S, S.linear" in note for note in table.notes)

@@ -9,7 +9,7 @@ name the keys of the runs that they are of.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,12 @@ class Kept:
     def read(cls, path: Path | None) -> Kept:
         """Reads a file; nothing where there is none. Raises SyntaxDataError for another file."""
         kept = cls()
-        if path is None or not path.exists():
-            return kept
-        for number, line in enumerate(read_lines(path), start=1):
+        for number, line in enumerate(read_lines(path) if path is not None and path.exists() else (), start=1):
             try:
                 entry = json.loads(line)
-                kind = entry["kind"]
-                if kind == "run":
+                if entry["kind"] == "run":
                     kept.runs[entry["run"]] = entry
-                elif kind == "scores":
+                elif entry["kind"] == "scores":
                     kept.scores[entry["table"]] = entry
                 else:
                     kept.environments.append(entry["environment"])
@@ -55,10 +52,8 @@ class Kept:
     def write(self, path: Path) -> None:
         """Writes all of it; the same content gives the same bytes."""
         make_folder(path.parent)
-        entries: Iterable[Mapping[str, Any]] = [
-            *({"kind": "environment", "environment": one} for one in self.environments),
-            *(self.runs[name] for name in self.runs),
-            *(self.scores[name] for name in self.scores),
-        ]
+        entries = [{"kind": "environment", "environment": one} for one in self.environments]
+        entries += [{**one, "kind": "run"} for one in self.runs.values()]
+        entries += [{**one, "kind": "scores"} for one in self.scores.values()]
         with atomic_open(path) as file:
-            file.writelines(json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in entries)
+            file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)

@@ -57,6 +57,13 @@ class Plan(Layout):
         more = [one for one in ([one.run for one in once + of_run], recipe.env) if one]
         return fingerprint(corpus, parse, pieces, system.parse, commands, *more)
 
+    def score_key(self, table: Table) -> str:
+        """What kept scores depend on beside the runs."""
+        told = {"values", "trees", "perplexity"}
+        commands = [one.run for one in self.recipe.commands.values() if one.before == "score"]
+        score = self.recipe.score.model_dump(exclude=told, exclude_defaults=True)
+        return fingerprint(str(table), score, self.recipe.baseline, *filter(None, [commands]))
+
     def _with_commands(self, stages: list[Stage], runs: Sequence[Run]) -> list[Stage]:
         """The stages with the recipe's own commands, each before the stages that it says."""
         for name, one in self.recipe.commands.items():

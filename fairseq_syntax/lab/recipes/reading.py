@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -51,9 +51,21 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
     path = Path(path)
     document = read(path)
     for key, text in (changes or {}).items():
-        _change(document, path, key, text)
+        try:
+            _set(document.values, key, yaml.load(text, _Texts))
+        except yaml.YAMLError as error:
+            raise SyntaxDataError(f"--set {key}: not YAML: {text}") from error
     document.values.setdefault("name", path.stem)
     return check(document, path)
+
+
+class _Texts(yaml.SafeLoader):
+    """Scalars as they are written, but for null and ``<<``."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
@@ -63,14 +75,15 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
         SyntaxDataError: it cannot be read, is not YAML, or extends itself
     """
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        loader = _Texts(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        document = Document(None, dict(_places(node, (), path)))
+        document.values = None if node is None else loader.construct_document(node)
     except (OSError, UnicodeDecodeError) as error:
         raise SyntaxDataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise SyntaxDataError(f"not YAML: {error.problem}", path=path, line=line) from error
-    document = Document(None)
-    document.values = _construct(node, (), document.places, path)
     if not isinstance(document.values, dict):
         raise SyntaxDataError("is not a recipe: it should be a mapping of keys such as corpus and systems", path=path)
     base_name = document.values.pop("extends", None)
@@ -80,37 +93,26 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     if base_path.resolve() in [one.resolve() for one in (*extending, path)]:
         raise SyntaxDataError(f"extends {base_name}, which extends it", path=path)
     base = read(base_path, (*extending, path))
-    for own in ("name", "about", "folder", "page", "kept"):  # where and what another recipe is
-        base.values.pop(own, None)
+    for key in ("name", "about", "folder", "page", "kept"):  # where and what another recipe is
+        base.values.pop(key, None)
     return Document(_merged(base.values, document.values), {**base.places, **document.places})
 
 
-def _construct(node: yaml.Node | None, keys: tuple[str, ...], places: dict, path: Path) -> Any:
-    """A node's value: texts as they are written, ``null`` as None; ``<<`` is merged."""
-    if node is None:
-        return None
-    places[keys] = (path, node.start_mark.line + 1)
-    if isinstance(node, yaml.ScalarNode):
-        return None if node.tag.endswith(":null") else node.value
+def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The keys below a node, with their file and line. Raises SyntaxDataError where one stands twice."""
     if isinstance(node, yaml.SequenceNode):
-        return [_construct(one, (*keys, str(number)), places, path) for number, one in enumerate(node.value)]
-    values: dict[str, Any] = {}
-    merged: dict[str, Any] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
-            raise SyntaxDataError("a key must be a text", path=path, line=line)
-        if key.tag.endswith(":merge"):
-            many = value.value if isinstance(value, yaml.SequenceNode) else [value]
-            for one in reversed(many):
-                merged |= _construct(one, keys, places, path) or {}
-            continue
-        if key.value in values:
-            raise SyntaxDataError(f"{key.value} stands twice", path=path, line=line)
-        inner = (*keys, key.value)
-        values[key.value] = _construct(value, inner, places, path)
-        places[inner] = (path, line)
-    return {**merged, **values}
+        for number, one in enumerate(node.value):
+            yield (*keys, str(number)), (path, one.start_mark.line + 1)
+            yield from _places(one, (*keys, str(number)), path)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or key.value in seen:
+                raise SyntaxDataError(f"{key.value} is a key twice, or none", path=path, line=line)
+            seen.add(key.value)
+            yield (*keys, key.value), (path, line)
+            yield from _places(value, (*keys, key.value), path)
 
 
 def _merged(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
@@ -120,24 +122,18 @@ def _merged(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
     return {key: value for key, value in merged.items() if value is not None}  # null: not taken over
 
 
-def _change(document: Document, path: Path, key: str, text: str) -> None:
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
     """Set a value by its keys; the longest names that are there come first, as a system's may have dots."""
-    values, rest = document.values, key
-    while True:
-        fitting = [one for one in values if rest.startswith(f"{one}.") and isinstance(values[one], dict)]
-        name = max(fitting, key=len, default=None)
-        if name is not None:
-            values, rest = values[name], rest[len(name) + 1 :]
-            continue
-        first, dot, after = rest.partition(".")
-        if not dot or not isinstance(values.get(first), (dict, type(None))):
-            break
+    names = [name for name, one in values.items() if key.startswith(f"{name}.") and isinstance(one, dict)]
+    first, dot, rest = key.partition(".")
+    if names:
+        name = max(names, key=len)
+        _set(values[name], key[len(name) + 1 :], value)
+    elif dot and values.get(first) is None:
         values[first] = {}
-        values, rest = values[first], after
-    try:
-        values[rest] = _construct(yaml.compose(text, yaml.SafeLoader), (), {}, path)
-    except yaml.YAMLError as error:
-        raise SyntaxDataError(f"--set {key}: not YAML: {text}") from error
+        _set(values[first], rest, value)
+    else:
+        values[key] = value
 
 
 def check(document: Document, path: Path) -> Recipe:

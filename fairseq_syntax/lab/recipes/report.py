@@ -11,19 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_syntax.lab.recipes.environment import described
+from fairseq_syntax.lab.recipes.hardware import described
 from fairseq_syntax.lab.recipes.layout import MAIN, Run, located
 from fairseq_syntax.lab.recipes.layout import Table as Scored
 from fairseq_syntax.lab.recipes.model_stages import tokenizer
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.schema import Published
-from fairseq_syntax.lab.recipes.verdict import verdict
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.names import LOWER_IS_BETTER, METRICS
 from fairseq_syntax.lab.scoring.report import DISTINCT, tables
 from fairseq_syntax.lab.scoring.shares import by_table, share_table
 from fairseq_syntax.lab.scoring.tables import Table, number
 from fairseq_syntax.runtime.files import atomic_open, make_folder
+
+_SHARES = """\
+Gain is a system's score less that of {baseline}. A control is the same system, trained and tested on parses that have \
+the form of the real ones and less, or nothing, of their syntax. What a system gains with a control, it does not owe \
+to the syntax that the control leaves out; syntax is the score with the parse less the score with the control. \
+Intervals hold 95 % of {draws} bootstrap draws over sentences and, where there are several, seeds: those from two or \
+three seeds are too narrow where seeds differ by far more than sentences. No correction is made for the number of \
+comparisons, and all share the runs of {baseline}."""
 
 
 @dataclass
@@ -37,10 +44,10 @@ class Results:
         curves: of each run whose training log is there
     """
 
-    reports: Mapping[Scored, Mapping[str, Any]]
-    facts: Mapping[Run, Mapping[str, Any]]
-    environments: Sequence[Mapping[str, Any]] = ()
-    curves: Mapping[Run, Curves] = field(default_factory=dict)
+    reports: dict[Scored, Mapping[str, Any]]
+    facts: dict[Run, Mapping[str, Any]]
+    environments: list[Mapping[str, Any]] = field(default_factory=list)
+    curves: dict[Run, Curves] = field(default_factory=dict)
 
 
 @dataclass
@@ -72,7 +79,7 @@ def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
         with atomic_open(located(plan.recipe.page, plan.base)) as file:
             file.write(as_markdown(plan, text))
     with atomic_open(pages[1]) as file:
-        file.write(as_html(plan, sections, results))
+        file.write(as_html(plan, sections))
     return pages
 
 
@@ -81,37 +88,33 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     recipe = plan.recipe
     for variant in [MAIN, *recipe.translate.variants]:
         for lines in ["", *recipe.score.lines]:
-            some = [t for t in results.reports if t.variant == variant and t.lines == lines]
-            if some:
+            if some := [t for t in results.reports if t.variant == variant and t.lines == lines]:
                 said = ", ".join(filter(None, [variant, lines]))
-                blocks: list[str | Table] = [main_table(plan, results, some)]
-                yield Section(f"Scores: {said}" if said else "Scores", blocks)
+                yield Section(f"Scores: {said}" if said else "Scores", [main_table(plan, results, some)])
     if missing := unfinished(plan, results):
         yield Section("Not finished", [missing])
-    values = values_table(plan, results)
-    if values is not None:
-        yield Section("Measured beside", [values])
-    shares = {str(table): one["shares"] for table, one in results.reports.items() if "shares" in one}
-    if shares:
-        words, how = verdict(plan, shares)
-        yield Section("How much of each gain is syntax", list(words))
-        yield Section("How to read these shares", list(how), rest=True)
-        for name, one in shares.items():
-            found = [share_table(metric, rows, f"{metric}, {name}") for metric, rows in one["metrics"].items() if rows]
-            by = [by_table(metric, each) for metric, of in one["by"].items() for each in of]
-            yield Section(
-                f"{name}: gains with controls", [*found, *(each for each in by if each is not None)], rest=True
-            )
     if recipe.published:
         yield Section("Published", published(plan, results))
+    if any(facts["values"] for facts in results.facts.values()):
+        yield Section("Measured beside", [of_systems(plan, results, "values", "Values", 2)])
+    shares = {str(table): one["shares"] for table, one in results.reports.items() if "shares" in one}
+    for name, one in shares.items():
+        found = [share_table(metric, rows, f"{metric}, {name}") for metric, rows in one["metrics"].items() if rows]
+        by = [by_table(metric, each) for metric, of in one["by"].items() for each in of]
+        yield Section(f"How much of each gain is syntax: {name}", found[:1])
+        rest = [*found[1:], *(each for each in by if each is not None)]
+        how = _SHARES.format(baseline=one["baseline"], draws=one["draws"])
+        yield Section(f"{name}: gains with controls", [*rest, how], rest=True)
     for table, one in results.reports.items():
         yield Section(str(table), list(tables(dict(one))), rest=True)
-    about = {name: one.about for name, one in recipe.systems.items() if one.about}
-    if about:
-        yield Section("Systems", [f"{name}: {text}" for name, text in about.items()], rest=True)
-    yield Section("Wall time", [seconds_table(plan, results)], rest=True)
+    parses = {system.parse for system in recipe.systems.values()}
+    about = {**recipe.systems, **{name: one for name, one in recipe.parse.controls.items() if name in parses}}
+    if lines := [f"{name}: {one.about}" for name, one in about.items() if one.about]:
+        yield Section("Systems", lines, rest=True)
+    seconds = of_systems(plan, results, "seconds", "Seconds, mean over the seeds", 0)
+    yield Section("Wall time", [seconds], rest=True)
     yield Section("Commands", ["Of the first seed of each system.", "$" + commands(plan, results)], rest=True)
-    yield Section("Hardware and versions", [described(dict(one)) for one in results.environments], rest=True)
+    yield Section("Hardware and versions", [described(one) for one in results.environments], rest=True)
 
 
 def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
@@ -121,40 +124,26 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     baseline = (variant and variant.baseline) or recipe.baseline
     # By the recipe: kept reports have their metrics in the order of their names.
     there = results.reports[scored[0]]["signatures"]
-    metric = next(n for key in recipe.score.metrics if (n := METRICS.get(key, DISTINCT)) in there)
-    lines = scored[0].lines or None
-    # a paper's figures in another metric stand in a table of their own
-    figures = [one for one in recipe.published if one.metric == metric and one.lines == lines]
-    figures = figures if scored[0].variant == MAIN else []
-    header, several = ["system"], len(recipe.seeds) > 1
-    header += ["seeds"] if several else []
+    metric = next(name for key in recipe.score.metrics if (name := METRICS.get(key, DISTINCT)) in there)
+    several = len(recipe.seeds) > 1
+    header = ["system", *(["seeds"] if several else [])]
     for table in scored:
         header += [f"{metric}, {table.test}", "gain", "significant"]
-        header += [one.source for one in figures if one.test == table.test]
-    header += [one.source for one in figures if one.test is None]
-    means = (
-        [one for one in recipe.published if one.metric == f"mean {metric} of the tests" and figures]
-        if recipe.score.mean
-        else []
-    )
-    header += ["mean of the tests", *(one.source for one in means)] if recipe.score.mean else []
+    header += ["mean of the tests"] if recipe.score.mean else []
     rows = []
-    names = [name for name in recipe.systems if any(_entry(results.reports[t], name) for t in scored)]
-    names += [name for one in figures for name in one.figures if name not in recipe.systems]
-    for name in dict.fromkeys(names):
+    for name in recipe.systems:
         entries = [_entry(results.reports[table], name) for table in scored]
-        row = [name]
-        row += ["/".join(str(n) for n in dict.fromkeys(len(e["runs"]) for e in entries if e)) or "–"] if several else []
-        for table, entry in zip(scored, entries):
+        if not any(entries):
+            continue
+        seeds = dict.fromkeys(len(entry["runs"]) for entry in entries if entry)
+        row = [name, *(["/".join(map(str, seeds))] if several else [])]
+        for entry in entries:
             row += _cells(entry, metric, name == baseline)
-            row += [number(one.figures.get(name)) for one in figures if one.test == table.test]
-        row += [number(one.figures.get(name)) for one in figures if one.test is None]
         if recipe.score.mean:
             scores = [entry["mean"][metric] for entry in entries if entry]
             row.append(number(statistics.fmean(scores) if len(scores) == len(scored) else None))
-            row += [number(one.figures.get(name)) for one in means]
         rows.append(row)
-    compared = sum(1 for name in names if name in recipe.systems and name != baseline)
+    compared = sum(row[0] != baseline for row in rows)
     notes = [f"gain over {baseline}; significant: p < 0.05 in the bootstrap over sentences and seeds"]
     notes[0] += f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
     if results.reports[scored[0]].get("format", 2) < 2:
@@ -183,27 +172,27 @@ def _cells(entry: Mapping[str, Any] | None, metric: str, is_baseline: bool) -> l
 
 
 def pictures(plan: Plan, results: Results) -> Iterator[Section]:
-    """Draw and save: BLEU and gains by length, box plots of the sentences' scores."""
-    from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, gain_by_length, save
+    """Draw and save: BLEU and gains by length, box plots of the sentences' scores, perplexity during training."""
+    from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, gain_by_length, save, training_curves
 
-    folder = plan.folder / "figures"
+    drawn: dict[str, dict[str, Any]] = {}
     for table, one in results.reports.items():
-        drawn = {}
+        of = drawn.setdefault(str(table), {})
         if "by_length" in one:
-            drawn["BLEU by length"] = bleu_by_length(one["by_length"])
+            of["BLEU by length"] = bleu_by_length(one["by_length"])
             if one.get("baseline") and len(one["systems"]) > 1:
-                drawn["Gains by length"] = gain_by_length(one["by_length"], one["baseline"])
+                of["Gains by length"] = gain_by_length(one["by_length"], one["baseline"])
         if plan.recipe.score.box and not table.lines and (scores := sentence_scores(plan, table, one)):
             metric = next(METRICS[key] for key in plan.recipe.score.metrics if key in METRICS)
-            drawn["Scores of sentences"] = box_plot(scores, metric)
+            of["Scores of sentences"] = box_plot(scores, metric)
         saved = []
-        for title, figure in drawn.items():
-            make_folder(folder)
-            picture = Picture(folder / f"{table}.{title.lower().replace(' ', '-')}.svg", title)
+        for title, figure in figures.items():
+            picture = Picture(plan.folder / "figures" / f"{name}.{title.lower().replace(' ', '-')}.svg", title)
+            make_folder(picture.path.parent)
             save(figure, picture.path)
             saved.append(picture)
         if saved:
-            yield Section(f"Figures: {table}", saved)
+            yield Section(f"Figures: {name}", saved)
 
 
 def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -237,21 +226,24 @@ def unfinished(plan: Plan, results: Results) -> str:
     return ", ".join(missing)
 
 
-def values_table(plan: Plan, results: Results) -> Table | None:
-    """Numbers of the runs beside their scores: mean ± standard deviation over the seeds."""
-    names = list(dict.fromkeys(name for facts in results.facts.values() for name in facts["values"]))
+def of_systems(plan: Plan, results: Results, what: str, title: str, digits: int) -> Table:
+    """Numbers of the runs beside their scores: mean ± standard deviation over the seeds.
+
+    Args:
+        what: of the facts, ``values`` or ``seconds``
+    """
+    names = list(dict.fromkeys(name for facts in results.facts.values() for name in facts[what]))
     rows = []
     for system in plan.recipe.systems:
-        row, own = [system], [facts["values"] for run, facts in results.facts.items() if run.system == system]
+        of_runs = [facts[what] for run, facts in results.facts.items() if run.system == system]
+        row = [system]
         for name in names:
-            found = [values[name] for values in own if name in values]
-            text = number(statistics.fmean(found) if found else None)
-            if len(found) > 1:
-                text += f" ± {number(statistics.stdev(found))}"
-            row.append(text)
-        if own and any(own):
+            values = [one[name] for one in of_runs if name in one]
+            text = number(statistics.fmean(values) if values else None, digits)
+            row.append(text + (f" ± {number(statistics.stdev(values), digits)}" if len(values) > 1 else ""))
+        if any(of_runs):
             rows.append(row)
-    return Table("Values", ["system", *names], rows) if rows else None
+    return Table(title, ["system", *names], rows)
 
 
 def published(plan: Plan, results: Results) -> list[Table]:
@@ -276,23 +268,19 @@ def published(plan: Plan, results: Results) -> list[Table]:
 
 
 def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:
-    """Our scores of what a paper's figures measure, by system; of no test alone, those of the recipe's only test."""
-    tests = [one.test] if one.test else plan.tests
-    report = results.reports.get(Scored(tests[0])) if len(tests) == 1 else None
-    scores = {system["name"]: system["mean"].get(one.metric) for system in report["systems"]} if report else {}
-    return {name: score for name, score in scores.items() if score is not None}
-
-
-def seconds_table(plan: Plan, results: Results) -> Table:
-    """Mean seconds of a run's stages."""
-    kinds = list(dict.fromkeys(kind for facts in results.facts.values() for kind in facts["seconds"]))
-    rows = []
-    for system in plan.recipe.systems:
-        own = [facts["seconds"] for run, facts in results.facts.items() if run.system == system]
-        if own:
-            means = [[seconds[kind] for seconds in own if kind in seconds] for kind in kinds]
-            rows.append([system, *(number(statistics.fmean(of) if of else None, 0) for of in means)])
-    return Table("Seconds, mean over the seeds", ["system", *kinds], rows)
+    """Our scores of what a paper's figures measure, by system; ``mean METRIC of the tests`` is of all tests."""
+    metric = one.metric.removeprefix("mean ").removesuffix(" of the tests")
+    tests = plan.tests if metric != one.metric else [one.test] if one.test else plan.tests[:2]
+    reports = [results.reports.get(Scored(test, lines=one.lines or "")) for test in tests]
+    if metric == one.metric and len(reports) > 1:
+        return {}  # of which test, the paper does not say
+    scores = {}
+    for name in plan.recipe.systems:
+        entries = [report and _entry(report, name) for report in reports]
+        values = [entry["mean"].get(metric) for entry in entries if entry]
+        if len(values) == len(tests) and None not in values:
+            scores[name] = statistics.fmean(values)
+    return scores
 
 
 def commands(plan: Plan, results: Results) -> str:
@@ -325,40 +313,19 @@ def as_markdown(plan: Plan, sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + f"\n\nWritten by `fairseq-syntax run {plan.path.name}`.\n"
 
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
-th, td { padding: .25rem .75rem; text-align: right; border-bottom: 1px solid #8884; }
-th:first-child, td:first-child { text-align: left; }
-caption { text-align: left; font-weight: 600; }
-pre { overflow-x: auto; background: #8881; padding: 1rem; font-size: 13px; }
-summary { cursor: pointer; font-weight: 600; margin: .75rem 0; }
-.note { font-size: 85%; opacity: .8; margin: .1rem 0; }
-.yes { font-weight: 600; }
-svg { max-width: 100%; height: auto; background: #fff; }
-"""
-
-
-def as_html(plan: Plan, sections: Sequence[Section], results: Results) -> str:
+def as_html(plan: Plan, sections: Sequence[Section]) -> str:
     """The report as one page that needs nothing else."""
-    escape = html.escape
-    name = escape(str(plan.recipe.name))
-    head = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
-    head += f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>'
-    parts = [head, f"<body><h1>{name}</h1>", *([f"<p>{escape(plan.recipe.about)}</p>"] if plan.recipe.about else [])]
+    name, about = html.escape(str(plan.recipe.name)), html.escape(plan.recipe.about)
+    parts = [f"<h1>{name}</h1>", *([f"<p>{about}</p>"] if about else [])]
     for section in sections:
         inner = "\n".join(_html_block(block) for block in section.blocks)
-        title = escape(section.title)
-        if section.rest:
-            parts.append(f"<details><summary>{title}</summary>{inner}</details>")
-        else:
-            parts.append(f"<h2>{title}</h2>{inner}")
-    drawn = _curves(results)
-    parts += [f"<h2>Training</h2>{drawn}"] if drawn else []
-    return "\n".join(
-        [*parts, f"<p class=note>Written by fairseq-syntax run {escape(plan.path.name)}</p></body></html>\n"]
-    )
+        title = html.escape(section.title)
+        folded = f"<details><summary>{title}</summary>{inner}</details>"
+        parts.append(folded if section.rest else f"<h2>{title}</h2>{inner}")
+    page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
+    for mark, text in {"RECIPE": html.escape(plan.path.name), "NAME": name, "BODY": "\n".join(parts)}.items():
+        page = page.replace(f"__{mark}__", text)
+    return page
 
 
 def _html_block(block: str | Table | Picture) -> str:
@@ -377,20 +344,3 @@ def _html_block(block: str | Table | Picture) -> str:
     notes = "".join(f"<p class=note>{escape(note)}</p>" for note in block.notes)
     caption = f"<caption>{escape(block.title)}</caption>"
     return f"<table>{caption}<thead>{row(block.header, 'th')}</thead><tbody>{body}</tbody></table>{notes}"
-
-
-def _curves(results: Results) -> str:
-    """The perplexity of the validation data over updates, of the first seed of each system, as SVG; empty without."""
-    first: dict[str, Curves] = {}
-    for run, curves in results.curves.items():
-        if curves.get("valid", {}).get("ppl"):
-            first.setdefault(run.system, curves)
-    if not first:
-        return ""
-    import io
-
-    from fairseq_syntax.lab.figures.plot import training_curves
-
-    text = io.StringIO()
-    training_curves(first, ["ppl"]).savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]

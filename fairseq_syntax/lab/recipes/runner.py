@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.recipes.hardware import hardware
 from fairseq_syntax.lab.recipes.stages import Command, Stage, dependencies, user_dir
 from fairseq_syntax.runtime.commands import run_command
 from fairseq_syntax.runtime.console import on_termination, progress, say
@@ -132,7 +133,8 @@ class Runner:
                     if not path.exists():
                         return self._failed(stage, f"it did not make {path}")
                 seconds = round(time.monotonic() - begun, 1)
-                step.finish({"seconds": seconds, "commands": [str(command) for command in stage.commands]})
+                commands = [str(command) for command in stage.commands]
+                step.finish({"seconds": seconds, "commands": commands, "hardware": hardware()})
                 self.say(f"{stage.name}: done in {tqdm.format_interval(seconds)}")
                 return True
         except SyntaxDataError as error:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.lab.recipes.environment import environment as hardware
 from fairseq_syntax.lab.recipes.kept import Kept
-from fairseq_syntax.lab.recipes.layout import Run, Table, located
+from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.model_stages import translations
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.report import Results, write_report
@@ -19,7 +18,7 @@ from fairseq_syntax.lab.recipes.runner import Runner, environment
 from fairseq_syntax.lab.recipes.stages import KINDS, Stage, ancestors, dependencies
 from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
-from fairseq_syntax.runtime.files import atomic_open, fingerprint, make_folder, write_json
+from fairseq_syntax.runtime.files import atomic_open, make_folder
 from fairseq_syntax.runtime.jobs import read_record
 
 
@@ -41,7 +40,7 @@ class Work:
     ) -> None:
         self.plan, self.to = plan, to
         self.chosen = plan.chosen(only, seeds)
-        self.kept_file = located(plan.recipe.kept, plan.base) if plan.recipe.kept else None
+        self.kept_file = plan.place(plan.recipe.kept) if plan.recipe.kept else None
         self.kept = Kept.read(self.kept_file)
         self.variables = environment(plan.recipe.threads, plan.recipe.env)
 
@@ -54,39 +53,31 @@ class Work:
 
     def finished(self) -> list[Run]:
         """Runs whose translations are there."""
-        there = []
-        for run in self.plan.runs:
-            if run in self.kept_runs or all(stage.is_done() for stage in translations(self.plan, run)):
-                there.append(run)
-        return there
+        return [
+            run
+            for run in self.plan.runs
+            if run in self.kept_runs or all(stage.is_done() for stage in translations(self.plan, run))
+        ]
 
     def stages(self) -> list[Stage]:
         """The stages up to the translations that are asked for, but for runs that are kept."""
         runs = [run for run in self.chosen if run not in self.kept_runs]
         stages = self.plan.stages(runs)
-        if not runs:  # what scores are made from, and no more
-            needs = dependencies(stages)
-            wanted = {path for table in self.plan.tables() for path in self._of_the_test(table)}
-            names = {stage.name for stage in stages if not wanted.isdisjoint(stage.outputs)}
-            named = ancestors(names, needs)
-            stages = [stage for stage in stages if stage.name in named]
+        if not runs:  # what scores are made from beside translations, and no more
+            read = {path for one in self.scores(self.plan.runs) for path in one.inputs if path not in one.reads}
+            makers = [stage.name for stage in stages if not read.isdisjoint(stage.outputs)]
+            wanted = ancestors(makers, dependencies(stages))
+            stages = [stage for stage in stages if stage.name in wanted]
         return [stage for stage in stages if KINDS.index(stage.kind) <= KINDS.index(self.to)]
 
-    def _of_the_test(self, table: Table) -> list[Path]:
-        """What a table's scores are made from, but for the translations."""
-        stage = self.plan.score(table, self.plan.runs)
-        return [] if stage is None else [path for path in stage.inputs if path not in stage.reads]
-
-    def scores(self, finished: Sequence[Run] | None = None) -> list[Stage]:
+    def scores(self, finished: Sequence[Run]) -> list[Stage]:
         """The stages that score what is finished."""
-        finished = self.finished() if finished is None else finished
         made = (self.plan.score(table, finished) for table in self.plan.tables())
         return [stage for stage in made if stage is not None]
 
     def all_stages(self) -> list[Stage]:
         """All of them, as if all runs were finished."""
-        scores = self.scores(self.plan.runs) if self.to in ("score", "report") else []
-        return [*self.stages(), *scores]
+        return [*self.stages(), *(self.scores(self.plan.runs) if self.to in ("score", "report") else [])]
 
     # -------------------------------------------------------------------------------------------------------- work
 
@@ -96,86 +87,72 @@ class Work:
         Returns:
             names of the stages that failed
         """
-        self._remember_environment()
         failed = runner.run(self.stages())
         if self.to not in ("score", "report"):
             return failed
         finished = self.finished()
-        self.restore(finished)
+        for run in self.kept_runs:
+            self._restore(run)
         return failed + runner.run([stage for stage in self.scores(finished) if not stage.missing()])
 
-    def restore(self, finished: Sequence[Run]) -> None:
-        """Write the translations of kept runs where they would be."""
-        for run in finished:
-            entry = self.kept.runs.get(str(run), {})
-            if run not in self.kept_runs:
-                continue
-            for table, path in self.plan.outputs(run).items():
-                lines = entry["outputs"].get(str(table))
-                if lines is not None and not path.exists():
-                    make_folder(path.parent)
-                    with atomic_open(path) as file:
-                        file.writelines(f"{line}\n" for line in lines)
+    def _restore(self, run: Run) -> None:
+        """Write the translations of a kept run where they would be."""
+        for table, path in self.plan.outputs(run).items():
+            lines = self.kept.runs[str(run)]["outputs"].get(str(table))
+            if lines is not None and not path.exists():
+                make_folder(path.parent)
+                with atomic_open(path) as file:
+                    file.writelines(f"{line}\n" for line in lines)
 
     def report(self) -> tuple[Path, Path]:
         """Write report.md and report.html from what is there. Raises SyntaxDataError where there are no results."""
         results = self.results()
         if not results.reports:
-            hint = "run the recipe first"
-            raise SyntaxDataError("there are no results yet", path=self.plan.folder, hint=hint)
+            raise SyntaxDataError("there are no results yet", path=self.plan.folder, hint="run the recipe first")
         return write_report(self.plan, results)
 
     def results(self) -> Results:
         """What is known of the recipe's runs."""
         finished = self.finished()
-        reports: dict[Table, Mapping[str, Any]] = {}
+        results = Results({}, {}, list(self.kept.environments))
+        keys = {str(run): self.plan.key(run) for run in self.plan.runs}
         for table in self.plan.tables():
-            stage = self.plan.score(table, finished)
-            entry = self.kept.scores.get(str(table))
+            stage, entry = self.plan.score(table, finished), self.kept.scores.get(str(table))
             if stage is not None and stage.is_done():
-                reports[table] = json.loads(self.plan.score_file(table).read_text(encoding="utf-8"))
-            elif entry is not None and entry["key"] == self.score_key(table) and self._holds(entry):
-                reports[table] = entry["report"]
-        facts = {run: self.facts(run) for run in finished}
-        curves = {}
+                results.reports[table] = json.loads(self.plan.score_file(table).read_text(encoding="utf-8"))
+            elif (
+                entry is not None
+                and entry["key"] == self.plan.score_key(table)
+                and entry["runs"].items() <= keys.items()
+            ):
+                results.reports[table] = entry["report"]
         for run in finished:
+            if run in self.kept_runs:
+                results.facts[run] = self.kept.runs[str(run)]["facts"]
+            else:
+                results.facts[run] = self._facts(run, results)
             log = self.plan.model(run) / "train.log"
             if log.exists():
-                curves[run] = read_curves(log)
-        return Results(reports, facts, [*self.kept.environments, *self._environments()], curves)
+                results.curves[run] = read_curves(log)
+        return results
 
-    def _holds(self, entry: Mapping[str, Any]) -> bool:
-        """Whether kept scores are of runs as the recipe has them now."""
-        runs = {str(run): run for run in self.plan.runs}
-        return all(name in runs and self.plan.key(runs[name]) == key for name, key in entry["runs"].items())
-
-    def score_key(self, table: Table) -> str:
-        """What kept scores depend on beside the runs."""
-        score = self.plan.recipe.score
-        told = {"values", "trees", "perplexity"}
-        return fingerprint(str(table), score.model_dump(exclude=told, exclude_defaults=True), self.plan.recipe.baseline)
-
-    def facts(self, run: Run) -> dict[str, Any]:
+    def _facts(self, run: Run, results: Results) -> dict[str, Any]:
         """What is told of a run beside its scores: seconds and commands by kind of stage, and values."""
-        if run in self.kept_runs:
-            return dict(self.kept.runs[str(run)]["facts"])
-        recipe = self.plan.recipe
+        score = self.plan.recipe.score
         facts: dict[str, Any] = {"seconds": {}, "commands": [], "values": {}}
         for stage in self.plan.of_run(run):
             note = (read_record(stage.stamp) or {}).get("note") or {}
             before = facts["seconds"].get(stage.kind, 0.0)
             facts["seconds"][stage.kind] = round(before + note.get("seconds", 0.0), 1)
             facts["commands"] += note.get("commands", [])
-        if run.system in recipe.score.trees:
-            for test in self.plan.tests:
-                found = json.loads(self.plan.tree_scores(run, test).read_text(encoding="utf-8"))
-                facts["values"][f"UAS, {test}"] = 100 * found["UAS"]["f1"]
-        if recipe.score.perplexity:
-            log = self.plan.model(run) / "train.log"
-            points = read_curves(log).get("valid", {}).get("ppl") if log.exists() else None
-            if points:
-                facts["values"]["perplexity, valid"] = points[-1][1]
-        for name, value in recipe.score.values.items():
+            if (machine := note.get("hardware")) and machine not in results.environments:
+                results.environments.append(machine)
+        for test in self.plan.tests if run.system in score.trees else ():
+            facts["values"][f"UAS, {test}"] = 100 * number_in(self.plan.tree_scores(run, test), "UAS.f1")
+        log = self.plan.model(run) / "train.log"
+        if score.perplexity and log.exists() and (points := read_curves(log).get("valid", {}).get("ppl")):
+            facts["values"]["perplexity, valid"] = points[-1][1]
+        for name, value in score.values.items():
             if value.systems is None or run.system in value.systems:
                 facts["values"][name] = number_in(self.plan.place(value.file, run), value.key)
         return facts
@@ -184,8 +161,8 @@ class Work:
         """Put the results into the recipe's file of kept results. Raises SyntaxDataError where it names none."""
         if self.kept_file is None:
             raise SyntaxDataError("the recipe has no `kept`", path=self.plan.path, hint="kept: results.jsonl.gz")
-        results, kept = self.results(), Kept()
-        kept.environments = list({fingerprint(one): one for one in results.environments}.values())
+        results = self.results()
+        kept = Kept(environments=list(results.environments))
         for run, facts in results.facts.items():
             outputs = {
                 str(table): read_translations(path).lines
@@ -193,50 +170,22 @@ class Work:
                 if path.exists()
             }
             outputs = outputs or self.kept.runs.get(str(run), {}).get("outputs", {})
-            kept.runs[str(run)] = {
-                "kind": "run",
-                "run": str(run),
-                "key": self.plan.key(run),
-                "outputs": outputs,
-                "facts": facts,
-            }
+            kept.runs[str(run)] = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
         for table, report in results.reports.items():
-            names = [f"{system['name']}" for system in report["systems"]]
-            runs = {str(run): self.plan.key(run) for run in results.facts if run.system in names}
-            entry = {
-                "kind": "scores",
-                "table": str(table),
-                "key": self.score_key(table),
-                "runs": runs,
-                "report": report,
-            }
+            names = [system["name"] for system in report["systems"]]
+            keys = {str(run): self.plan.key(run) for run in results.facts if run.system in names}
+            entry = {"table": str(table), "key": self.plan.score_key(table), "runs": keys, "report": report}
             kept.scores[str(table)] = entry
         kept.write(self.kept_file)
         return self.kept_file
-
-    @property
-    def _environment_file(self) -> Path:
-        return self.plan.folder / "environments.json"
-
-    def _environments(self) -> list[Mapping[str, Any]]:
-        try:
-            return list(json.loads(self._environment_file.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return []
-
-    def _remember_environment(self) -> None:
-        before, now = self._environments(), hardware()
-        if now not in before:
-            make_folder(self.plan.folder)
-            write_json(self._environment_file, [*before, now])
 
 
 def number_in(path: Path, key: str) -> float:
     """A number of a JSON file. Raises SyntaxDataError where it is not there."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
         for part in key.split("."):
-            found = found[int(part)] if isinstance(found, list) else found[part]
-        return float(found)
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        return float(value)
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise SyntaxDataError(f"there is no number {key} ({type(error).__name__}: {error})", path=path) from error

@@ -5,81 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_syntax.lab.recipes.schema import Filter, ParseSide, Recipe, Subset
+from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Subset
 
 PAIRS, FIRST, UPDATES, WIDTH, PIECES = 200, 12, 4, 32, 300
 _WIDTHS = ("embed-dim", "ffn-embed-dim", "hidden-size", "out-embed-dim", "embed-path")
-_LEFT_OUT = ("fp16", "bf16", "amp", "memory-efficient-fp16", "max-epoch", "update-freq", "patience", "keep-last-epochs")
+_LEFT_OUT = ("fp16", "bf16", "amp", "memory-efficient-fp16", "max-epoch", "update-freq", "patience", "keep-last-epochs",
+             "max-update", "max-tokens")  # fmt: skip
+_TRAIN = {"max-update": str(UPDATES), "max-tokens": "1000"}
+_TRANSLATE = {"beam": "2", "max-len-a": "0", "max-len-b": "12"}
 
 
 def smoke(recipe: Recipe) -> Recipe:
     """The recipe for a smoke test: every stage and every system, with one seed."""
-    corpus = recipe.corpus.model_copy(
-        update={
-            "first": FIRST,
-            "words": {},
-            "download": False,
-            "filter": _filter(recipe.corpus.filter),
-            "subset": Subset(pairs=PAIRS),
-        }
-    )
-    parse = recipe.parse.model_copy(update={side: _side(getattr(recipe.parse, side)) for side in ("source", "target")})
-    systems = {
-        name: system.model_copy(
-            update={
-                "size": _narrow(system.size),
-                "train": _short(system.train),
-                "options": _narrow(system.options),
-                "seeds": None,
-                "translate": {key: value for key, value in system.translate.items() if key != "fp16"},
-            }
-        )
-        for name, system in recipe.systems.items()
+    small = recipe.model_copy(deep=True)
+    small.name = f"{recipe.name}-smoke"
+    small.folder = recipe.folder and f"{recipe.folder}-smoke"
+    small.kept, small.device, small.workers, small.seeds = None, "cpu", 1, recipe.seeds[:1]
+    small.corpus.first, small.corpus.subset = FIRST, Subset(pairs=PAIRS)
+    small.corpus.words, small.corpus.download, small.corpus.filter.languages = {}, False, False
+    for side in filter(None, (small.parse.source, small.parse.target)):
+        _without_models(side)
+    size = small.pieces.size or PIECES
+    small.pieces.size = min(size, PIECES) if isinstance(size, int) else {k: min(n, PIECES) for k, n in size.items()}
+    small.pieces.train_lines, small.pieces.models = 0, {}
+    small.size, small.train = _cut(recipe.size), {**_cut(recipe.train), **_TRAIN}
+    for system in small.systems.values():
+        system.size, system.train, system.options = map(_cut, (system.size, system.train, system.options))
+        system.translate.pop("fp16", None)
+        system.seeds = None
+    small.translate.__pydantic_extra__ = {**recipe.translate.options, "fp16": None, **_TRANSLATE}
+    # Files with a line for each sentence of a test are of the whole test.
+    small.score.resamples, small.score.trials, small.score.lines, small.score.groups = 20, 20, {}, None
+    small.published = [figures for figures in recipe.published if figures.lines is None]
+    return small
+
+
+def _without_models(side: ParseSide) -> None:
+    """A parser that needs no model, also in place of a parse that exists: that is of all sentences."""
+    side.parser, side.models, side.structured, side.files = "fairseq_syntax.corpus.parsing.chain", None, False, None
+    side.tokenizer = "spaces" if side.tokenizer == "spaces" else "basic"
+
+
+def _cut(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of fairseq-train that cost no time: narrow layers, float32, no limit of their own."""
+    dashed = {key.replace("_", "-"): value for key, value in values.items()}
+    return {
+        key: str(min(int(value), WIDTH)) if key.endswith(_WIDTHS) and str(value).isdigit() else value
+        for key, value in dashed.items()
+        if key not in _LEFT_OUT
     }
-    size = recipe.pieces.size or PIECES
-    size = min(size, PIECES) if isinstance(size, int) else {lang: min(one, PIECES) for lang, one in size.items()}
-    translate = recipe.translate.model_copy()
-    extra = {key: value for key, value in recipe.translate.options.items() if key != "fp16"}
-    translate.__pydantic_extra__ = {**extra, "beam": "2", "max-len-a": "0", "max-len-b": "12"}
-    return recipe.model_copy(
-        update={
-            "name": f"{recipe.name}-smoke",
-            "folder": None if recipe.folder is None else f"{recipe.folder}-smoke",
-            "kept": None,
-            "corpus": corpus,
-            "parse": parse,
-            "pieces": recipe.pieces.model_copy(update={"size": size, "train_lines": 0, "models": {}}),
-            "size": _narrow(recipe.size),
-            "train": {**_short(recipe.train), "max-update": str(UPDATES), "max-tokens": "1000"},
-            "systems": systems,
-            "seeds": recipe.seeds[:1],
-            "translate": translate,
-            # Files with a line for each sentence of a test are of the whole test.
-            "score": recipe.score.model_copy(update={"resamples": 20, "trials": 20, "lines": {}, "groups": None}),
-            "published": [figures for figures in recipe.published if figures.lines is None],
-            "device": "cpu",
-            "workers": 1,
-        }
-    )
-
-
-def _filter(one: Filter) -> Filter:
-    return one.model_copy(update={"languages": False})
-
-
-def _side(side: ParseSide | None) -> ParseSide | None:
-    """A parse by a parser that needs no model, also in place of one that exists: that is of all sentences."""
-    if side is None:
-        return side
-    changes = {"parser": "fairseq_syntax.corpus.parsing.chain", "models": None, "structured": False, "files": None}
-    return side.model_copy(update={**changes, "tokenizer": "spaces" if side.tokenizer == "spaces" else "basic"})
-
-
-def _narrow(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(min(int(value), WIDTH)) if key.endswith(_WIDTHS) and str(value).isdigit() else value
-            for key, value in _short(values).items()}  # fmt: skip
-
-
-def _short(values: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key.replace("_", "-"): value for key, value in values.items()}
-    return {key: value for key, value in kept.items() if key not in (*_LEFT_OUT, "max-update", "max-tokens")}

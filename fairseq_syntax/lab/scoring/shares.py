@@ -177,6 +177,10 @@ def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> T
     notes = [INTERVALS]
     if any(share["kept"] is None for row in rows for share in row["controls"].values()):
         notes.append("no share is given of a gain that may be 0")
+    seeds = {row["system"]: row["seeds"] for row in rows}
+    seeds |= {f"{row['system']}.{name}": one["seeds"] for row in rows for name, one in row["controls"].items()}
+    if lone := [name for name, count in seeds.items() if count == 1]:
+        notes.append(f"one seed of {', '.join(lone)}: the intervals say nothing of other seeds")
     return Table(title, header, body, notes)
 
 

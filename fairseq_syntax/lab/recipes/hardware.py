@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,39 +15,34 @@ _PACKAGES = ("fairseq-syntax", "fairseq-fixed", "torch", "numpy", "sacrebleu", "
              "sentencepiece", "subword-nmt", "pyarrow")  # fmt: skip
 
 
-def environment() -> dict[str, Any]:
+@cache
+def hardware() -> Mapping[str, Any]:
     """Hardware and versions of this process; nothing that names the machine or its user."""
     facts: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
     facts |= {"machine": platform.machine(), "cpu": _cpu(), "cpus": len(os.sched_getaffinity(0))}
     facts["memory_gib"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     facts["versions"] = {}
     for package in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             facts["versions"][package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    try:
+    with suppress(ImportError):
         import torch
-    except ImportError:
-        return facts
-    facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+        facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts
 
 
-def described(one: dict[str, Any]) -> str:
+def _cpu() -> str:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or "unknown"
+
+
+def described(one: Mapping[str, Any]) -> str:
     """Hardware and versions in words; what was not noted is left out."""
     gpus = ", ".join(one.get("gpus") or []) or "no GPU"
     versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
     memory = f", {one['memory_gib']} GiB" if one.get("memory_gib") else ""
     machine = f"{one['cpus']} cores of {one['cpu']}{memory}, {gpus}"
     return f"{machine}; {one['system']} {one['machine']}, Python {one['python']}; {versions}"
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
