@@ -5,17 +5,11 @@ python -m fairseq_syntax.lab.recipes.reference writes docs/recipe-keys.md and re
 
 from __future__ import annotations
 
-import inspect
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
-
-from fairseq_syntax.lab.recipes import schema
-from fairseq_syntax.lab.recipes.reading import _models
 from fairseq_syntax.lab.recipes.schema import Recipe
 from fairseq_syntax.runtime.files import atomic_open
 
@@ -31,26 +25,31 @@ run --keys` prints it.
 Paths are relative to the recipe's folder; `~` and `$NAME` are expanded. Options of fairseq are written without dashes:
 `lr: 0.001`, `amp: true`. `extends: OTHER.yaml` inherits the keys of another recipe in the same folder, except `name`,
 `about`, `folder`, `page` and `kept`. `systems` and lists are replaced as a whole, and `null` inherits nothing."""
+_TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true, false", "null": ""}
 
 
 def page() -> str:
     """The reference as Markdown: a table for each section, the recipe's own keys first."""
+    whole = Recipe.model_json_schema()
+    sections: dict[str | None, Any] = {None: whole, **{f"#/$defs/{name}": one for name, one in whole["$defs"].items()}}
     parts, seen = [_HEAD], set()
-    waiting: list[tuple[str, type[BaseModel]]] = [("", Recipe)]
+    waiting: list[tuple[str, str | None]] = [("", None)]
     while waiting:
-        name, model = waiting.pop(0)
-        if model in seen:
+        name, reference = waiting.pop(0)
+        if reference in seen:
             continue
-        seen.add(model)
-        title = f"## {name}" if name else "## The file"
-        head = [title, "", _about(model), "", "| key | value | default | |", "|---|---|---|---|"]
-        rows = [f"| `{key}` | {_type(info)} | {_default(info)} | {_text(info)} |" for key, info in _fields(model)]
-        parts.append("\n".join([*head, *rows]))
-        waiting += [
-            (f"{name}.{key}".strip(".") + _suffix(info), one)
-            for key, info in _fields(model)
-            for one in _models(info.annotation)
-        ]
+        seen.add(reference)
+        section = sections[reference]
+        head = [f"## {name or 'The file'}", "", _about(section), "", "| key | value | default | |", "|---|---|---|---|"]
+        for key, value in section["properties"].items():
+            needed = key in section.get("required", ())
+            below = _references(value)
+            text = value.get("description") or next((_about(sections[one]).split("\n")[0] for one in below), "")
+            default = "needed" if needed else _default(value.get("default"))
+            head.append(f"| `{key}` | {_type(value)} | {default} | {text} |")
+            suffix = {"object": ".NAME", "array": "[]"}.get(value.get("type", ""), "")
+            waiting += [(f"{name}.{key}".strip(".") + suffix, one) for one in below]
+        parts.append("\n".join(head))
     return "\n\n".join(parts) + "\n"
 
 
@@ -59,57 +58,40 @@ def json_schema() -> str:
     return json.dumps(Recipe.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    return list(model.model_fields.items())
+def _about(section: Mapping[str, Any]) -> str:
+    return section.get("description", "").replace("``", "`")
 
 
-def _about(model: type[BaseModel]) -> str:
-    return (inspect.getdoc(model) or "").replace("``", "`")
+def _references(value: Any) -> list[str]:
+    """The sections that are named in a value's schema."""
+    if isinstance(value, list):
+        return [one for each in value for one in _references(each)]
+    if not isinstance(value, Mapping):
+        return []
+    return [value["$ref"]] if "$ref" in value else [one for each in value.values() for one in _references(each)]
 
 
-def _suffix(info: FieldInfo) -> str:
-    """How the key goes on: ``systems.NAME``, ``commands[]``."""
-    origin = get_origin(info.annotation)
-    return ".NAME" if origin is dict else "[]" if origin is list else ""
-
-
-def _type(info: FieldInfo) -> str:
-    return _type_of(info.annotation).replace("|", "or")
-
-
-def _type_of(annotation: Any) -> str:
-    if annotation is None or annotation is type(None):
-        return ""
-    names = {str: "text", int: "whole number", float: "number", bool: "true, false", Any: "anything"}
-    if annotation in names:
-        return names[annotation]
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _type(value: Mapping[str, Any]) -> str:
+    if "$ref" in value:
         return "section"
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return ", ".join(f"`{one}`" for one in inner)
-    if annotation == schema.Options:
-        return "options"
-    if origin is list:
-        return f"list: {_type_of(inner[0])}"
-    if origin is dict:
-        return f"by name: {_type_of(inner[1])}"
-    return " or ".join(dict.fromkeys(filter(None, map(_type_of, inner))))
+    if "enum" in value:
+        return ", ".join(f"`{one}`" for one in value["enum"])
+    if "anyOf" in value:
+        return " or ".join(dict.fromkeys(filter(None, map(_type, value["anyOf"]))))
+    if value.get("type") == "array":
+        return f"list: {_type(value['items'])}"
+    if value.get("type") == "object":
+        inner = next(iter(value.get("patternProperties", {}).values()), value.get("additionalProperties"))
+        inner = inner if isinstance(inner, Mapping) else {}  # of any type
+        return "options" if len(inner.get("anyOf", ())) > 2 else f"by name: {_type(inner)}"
+    return _TYPES[value["type"]] if "type" in value else "anything"
 
 
-def _default(info: FieldInfo) -> str:
-    value = info.default
-    if value is PydanticUndefined:
-        return "needed"
-    if value is None or isinstance(value, BaseModel) or value in ([], {}, ""):
+def _default(value: Any) -> str:
+    if value in (None, "", [], {}) or isinstance(value, dict):
         return ""
     shown = ", ".join(map(str, value)) if isinstance(value, list) else value
     return f"`{str(shown).lower() if isinstance(value, bool) else shown}`"
-
-
-def _text(info: FieldInfo) -> str:
-    own = info.description or next((_about(one).split("\n")[0] for one in _models(info.annotation)), "")
-    return own.replace("|", "\\|")
 
 
 def main() -> None:

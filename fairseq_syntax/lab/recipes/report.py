@@ -108,9 +108,10 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     for table, one in results.reports.items():
         yield Section(str(table), list(tables(dict(one))), rest=True)
     parses = {system.parse for system in recipe.systems.values()}
-    about = {**recipe.systems, **{name: one for name, one in recipe.parse.controls.items() if name in parses}}
-    if lines := [f"{name}: {one.about}" for name, one in about.items() if one.about]:
-        yield Section("Systems", lines, rest=True)
+    about: dict[str, Any] = {**recipe.systems}
+    about |= {name: its for name, its in recipe.parse.controls.items() if name in parses}
+    if said_of := [f"{name}: {its.about}" for name, its in about.items() if its.about]:
+        yield Section("Systems", said_of, rest=True)
     seconds = of_systems(plan, results, "seconds", "Seconds, mean over the seeds", 0)
     yield Section("Wall time", [seconds], rest=True)
     yield Section("Commands", ["Of the first seed of each system.", "$" + commands(plan, results)], rest=True)
@@ -185,6 +186,13 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
         if plan.recipe.score.box and not table.lines and (scores := sentence_scores(plan, table, one)):
             metric = next(METRICS[key] for key in plan.recipe.score.metrics if key in METRICS)
             of["Scores of sentences"] = box_plot(scores, metric)
+    first: dict[str, Curves] = {}
+    for run, curves in results.curves.items():
+        if curves.get("valid", {}).get("ppl"):
+            first.setdefault(run.system, curves)
+    if first:
+        drawn["training"] = {"Perplexity of the validation data": training_curves(first, ["ppl"])}
+    for name, figures in drawn.items():
         saved = []
         for title, figure in figures.items():
             picture = Picture(plan.folder / "figures" / f"{name}.{title.lower().replace(' ', '-')}.svg", title)

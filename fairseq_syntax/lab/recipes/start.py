@@ -11,6 +11,7 @@ from fairseq_syntax.corpus.gathering import read_split, split_files
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 
+_TEMPLATE = Path(__file__).with_name("first_recipe.txt")
 # What a system's line in a recipe is, by the name that --system takes.
 SYSTEMS: dict[str, str] = {
     "pascal": "{arch: pascal_transformer}",
@@ -54,65 +55,6 @@ SCALES = (
     Scale(float("inf"), "the base Transformer: for a GPU", 6, 512, 2048, 8, 0.1, 8000, 0.0007, 32_000),
 )
 
-_TEMPLATE = """\
-# Made by fairseq-syntax init for {pairs} sentence pairs. What to do with it:
-#     fairseq-syntax run {file}              makes all of it, and goes on where it was stopped
-#     fairseq-syntax run {file} --dry-run    prints the commands
-#     fairseq-syntax run --keys {file}       says what else a recipe can say
-corpus:
-  source: {source}
-  target: {target}
-  train: {train}
-  valid: {valid}
-  tests:{tests}
-  filter: {filter}      # of the training data
-
-parse:
-  source:
-    parser: stanza
-    {models}{distributions}
-
-pieces: {{method: sentencepiece, size: {pieces}{coverage}}}
-
-# {about}. These are options of fairseq-train.
-size:
-  encoder-layers: {layers}
-  decoder-layers: {layers}
-  encoder-embed-dim: {width}
-  decoder-embed-dim: {width}
-  encoder-ffn-embed-dim: {inner}
-  decoder-ffn-embed-dim: {inner}
-  encoder-attention-heads: {heads}
-  decoder-attention-heads: {heads}{normalize}
-  share-decoder-input-output-embed: true
-train:
-  criterion: label_smoothed_cross_entropy
-  label-smoothing: 0.1
-  dropout: {dropout}
-  max-tokens: {max_tokens}
-  max-update: {updates}
-  optimizer: adam
-  adam-betas: (0.9, 0.98)
-  lr: {rate}
-  lr-scheduler: polynomial_decay    # the learning rate falls to 0: the last checkpoint is the one to take
-  total-num-update: {updates}
-  warmup-updates: {warmup}
-  clip-norm: 1.0
-
-systems:                            # the first one is what the others are compared with
-  transformer: {{arch: transformer}}
-{systems}seeds: [1]                          # several tell what is chance: [1, 2, 3]
-
-translate: {{checkpoint: last, beam: 5}}
-
-score:
-  metrics: [bleu, chrf]
-  tokenize: {tokenize}              # sacrebleu's, for {target}
-
-device: {device}                         # cpu or cuda
-threads: 1                          # of each process; `run --workers 2` trains two models at a time
-"""
-
 
 def first_recipe(
     path: Path,
@@ -146,7 +88,7 @@ def first_recipe(
     covered = ", ".join(f"{lang}: 0.9995" for lang in coverage)
     lines = [f"\n    {name}: {_named(texts, base)}    # {counts[name]} pairs" for name, texts in tests.items()]
     updates = scale.updates(pairs)
-    return _TEMPLATE.format(
+    return _TEMPLATE.read_text(encoding="utf-8").format(
         pairs=pairs,
         file=path.name,
         source=source,
