@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.schema import Recipe
-
-# With `extends`, mappings are merged key by key; of these the whole is replaced.
-REPLACED = ("systems",)
 
 
 @dataclass
@@ -29,14 +25,12 @@ class Document:
     """
 
     values: Any
-    places: dict[tuple[str, ...], tuple[Path, int]] = field(default_factory=dict)
+    places: dict[tuple[str, ...], tuple[Path, int | None]] = field(default_factory=dict)
 
-    def place(self, keys: Sequence[str | int]) -> tuple[Path, int] | None:
+    def place(self, keys: Sequence[str]) -> tuple[Path, int | None] | None:
         """The file and line of a key, or of the nearest one above it."""
-        names = tuple(map(str, keys))
-        while names and names not in self.places:
-            names = names[:-1]
-        return self.places.get(names)
+        above = (self.places.get(tuple(keys[:depth])) for depth in range(len(keys), 0, -1))
+        return next(filter(None, above), None)
 
 
 def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None) -> Recipe:
@@ -52,9 +46,11 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
     document = read(path)
     for key, text in (changes or {}).items():
         try:
-            _set(document.values, key, yaml.load(text, _Texts))
+            keys = _set(document.values, key, yaml.load(text, _Texts))
         except yaml.YAMLError as error:
             raise SyntaxDataError(f"--set {key}: not YAML: {text}") from error
+        for depth in range(1, len(keys) + 1):
+            document.places.setdefault(keys[:depth], (path, None))
     document.values.setdefault("name", path.stem)
     return check(document, path)
 
@@ -116,24 +112,24 @@ def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterat
 
 
 def _merged(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
-    if not isinstance(base, dict) or not isinstance(new, dict) or keys in [(one,) for one in REPLACED]:
+    """A recipe's values over those that it extends, key by key; systems are replaced as a whole."""
+    if not isinstance(base, dict) or not isinstance(new, dict) or keys == ("systems",):
         return new
     merged = {**base, **{key: _merged(base.get(key), value, (*keys, key)) for key, value in new.items()}}
     return {key: value for key, value in merged.items() if value is not None}  # null: not taken over
 
 
-def _set(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a value by its keys; the longest names that are there come first, as a system's may have dots."""
-    names = [name for name, one in values.items() if key.startswith(f"{name}.") and isinstance(one, dict)]
-    first, dot, rest = key.partition(".")
-    if names:
-        name = max(names, key=len)
-        _set(values[name], key[len(name) + 1 :], value)
-    elif dot and values.get(first) is None:
-        values[first] = {}
-        _set(values[first], rest, value)
-    else:
-        values[key] = value
+def _set(values: dict[str, Any], key: str, value: Any) -> tuple[str, ...]:
+    """Set a value by its dotted key, and return its keys; the longest name comes first, as a system's may have dots."""
+    names = [name for name in values if key.startswith(f"{name}.")]
+    name = max(names, key=len, default=key.partition(".")[0])
+    rest = key[len(name) + 1 :]
+    if not rest:
+        values[name] = value
+        return (name,)
+    if not isinstance(values.get(name), dict):
+        values[name] = {}
+    return (name, *_set(values[name], rest, value))
 
 
 def check(document: Document, path: Path) -> Recipe:
@@ -145,66 +141,20 @@ def check(document: Document, path: Path) -> Recipe:
     try:
         return Recipe.model_validate(document.values)
     except ValidationError as error:
-        problems = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
-        raise _as_data_error(problems, document, path) from None
+        raise _as_data_error(error.errors(), document, path) from None
 
 
 def _as_data_error(problems: list[Any], document: Document, path: Path) -> SyntaxDataError:
     problem = problems[0]
-    context = problem.get("ctx", {})
-    keys = (*_keys(document.values, problem["loc"], problem["type"] == "missing"), *context.get("place", ()))
-    where, line = document.place(keys) or (path, None)
-    name = ".".join(map(str, keys))
-    message, hint = problem["msg"].removeprefix("Value error, "), None
-    if problem["type"] == "extra_forbidden":
-        known = keys_of(keys[:-1])
-        close = difflib.get_close_matches(str(keys[-1]).replace("-", "_"), known, n=1, cutoff=0.6)
-        message = f"unknown key {keys[-1]}" + (f" in {name.rpartition('.')[0]}" if len(keys) > 1 else "")
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-    elif problem["type"] == "missing":
-        message = f"{name} is missing"
-    elif name:
-        value = _value(document.values, keys)
-        shown = f", not {value!r}" if isinstance(value, str) and problem["type"] != "recipe" else ""
-        message = f"{name}: {message[:1].lower()}{message[1:]}{shown}"
-    if len(problems) > 1 and hint is None:
-        hint = f"and {len(problems) - 1} more"
-    return SyntaxDataError(message, path=where, line=line, hint=hint)
-
-
-def _keys(values: Any, loc: Sequence[str | int], missing: bool) -> tuple[str | int, ...]:
-    """The keys of pydantic's location, without the names of types that it adds for unions."""
-    keys: list[str | int] = []
-    for part in loc:
-        if _value(values, [*keys, part]) is not None or (missing and part is loc[-1]):
+    keys: list[str] = []
+    for part in map(str, problem["loc"]):  # without the names of types that pydantic adds for unions
+        if (*keys, part) in document.places or problem["type"] == "missing":
             keys.append(part)
-    return tuple(keys)
-
-
-def _value(values: Any, keys: Sequence[str | int]) -> Any:
-    for key in keys:
-        if isinstance(values, Mapping):
-            values = values.get(key)
-        elif isinstance(values, list) and str(key).isdigit() and int(key) < len(values):
-            values = values[int(key)]
-        else:
-            return None
-    return values
-
-
-def keys_of(place: Sequence[str | int]) -> list[str]:
-    """The keys that a recipe may have at a place, such as ``("systems", "pascal")``."""
-    model: Any = Recipe
-    for part in place:
-        if model is not None and part in model.model_fields:  # else a name, below which the model holds
-            model = next(_models(model.model_fields[str(part)].annotation), None)
-    extends = ["extends"] if model is Recipe else []
-    return [*extends, *model.model_fields] if model is not None else []
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models in a type, such as ``System`` in ``dict[str, System] | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for one in get_args(annotation):
-        yield from _models(one)
+    keys += problem.get("ctx", {}).get("place", ())
+    where, line = document.place(keys) or (path, None)
+    message = problem["msg"].removeprefix("Value error, ")
+    message = f"{'.'.join(keys)}: {message[:1].lower()}{message[1:]}" if keys else message
+    if isinstance(problem["input"], str):
+        message += f", not {problem['input']!r}"
+    hint = f"and {len(problems) - 1} more" if len(problems) > 1 else None
+    return SyntaxDataError(message, path=where, line=line, hint=hint)

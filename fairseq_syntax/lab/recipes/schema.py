@@ -6,7 +6,7 @@ Scalars are read as they are written (``no`` is a language, ``1.10`` a name) and
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -30,6 +30,14 @@ def _error(message: str, *place: str) -> PydanticCustomError:
     return PydanticCustomError("recipe", "{message}", {"message": message, "place": place})
 
 
+def _check_names(names: Iterable[str], known: Collection[str], what: str, *place: str) -> None:
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise _error(f"no {what} is called {name}: {meant}", *place)
+
+
 def _one_as_list(value: Any) -> Any:
     return [value] if isinstance(value, (str, int)) else value
 
@@ -42,6 +50,13 @@ class Section(BaseModel):
     """A mapping whose keys are all known."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, Mapping) and cls.model_config["extra"] == "forbid" else ():
+            _check_names([key], cls.model_fields, "key", key)
+        return values
 
 
 class Filter(Section):
@@ -370,14 +385,6 @@ class Recipe(Section):
     def baseline(self) -> str:
         """The system that the others are compared with."""
         return self.score.baseline or next(iter(self.systems))
-
-
-def _check_names(names: Sequence[str], known: Sequence[str], what: str, *place: str) -> None:
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            raise _error(f"no {what} is called {name}: {meant}", *place)
 
 
 def _resolved(systems: Mapping[str, Any], name: str, seen: tuple[str, ...]) -> Any:
