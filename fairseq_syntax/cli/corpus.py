@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--test",
         **SEVERAL,
         default=[],
-        metavar="NAME=FILE",
+        metavar="[NAME=]FILE",
         help="test sets, likewise; with --reader, the names of their splits",
     )
     files.add_argument(
@@ -66,22 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     import yaml
 
-    from fairseq_syntax.corpus.gathering import gathered, read_split, split_files
+    from fairseq_syntax.corpus.gathering import gathered, named_splits, read_split, split_files
     from fairseq_syntax.corpus.parallel_text import Split
     from fairseq_syntax.corpus.readers import read_corpus, write_corpus
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import say
 
     langs = (args.source_lang, args.target_lang)
-    tests: dict[str, list[str]] = {}
-    for text in args.test:
-        name, equals, first = text.partition("=")
-        if equals:
-            tests[name] = [first]
-        elif tests:
-            tests[next(reversed(tests))].append(text)
-        else:
-            raise SyntaxDataError(f"not a name and its files: {text}", option="--test", hint="NAME=FILE")
+    tests = named_splits(args.test)
     references = dict(args.references)
     if (args.reader is None) == (args.train is None) or (args.reader is not None) != (args.data is not None):
         raise SyntaxDataError("give --train, --valid and --test, or --reader and --data")

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **SEVERAL,
         required=True,
         metavar="[NAME=]FILE",
-        help="test sets: prefixes or .tsv files, or NAME=FILE FILE",
+        help="test sets: prefixes, pairs of files or .tsv files",
     )
     parser.add_argument(
         "--system",
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    from fairseq_syntax.corpus.gathering import named_splits
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.recipes.reading import load
     from fairseq_syntax.lab.recipes.start import first_recipe
@@ -56,17 +57,15 @@ def main(args: argparse.Namespace) -> int:
     check_output(path)
     if path.exists():
         raise SyntaxDataError("is there already", path=path, hint="remove it, or name another --output")
-    tests: dict[str, list[str]] = {}
-    for text in args.test:
-        name, equals, first = text.partition("=")
-        if equals:
-            tests[name] = [first]
-        elif tests and len(args.test) == 2 and len(next(iter(tests.values()))) == 1:
-            next(iter(tests.values())).append(text)
-        else:
-            tests[Path(text).name.removesuffix(".gz").removesuffix(".tsv")] = [text]
     text = first_recipe(
-        path, args.source_lang, args.target_lang, args.train, args.valid, tests, args.system or ["pascal"], args.models
+        path,
+        args.source_lang,
+        args.target_lang,
+        args.train,
+        args.valid,
+        named_splits(args.test),
+        args.system or ["pascal"],
+        args.models,
     )
     with atomic_open(path) as file:
         file.write(text)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
+from fairseq_syntax.cli.corpus import PAIRS
 from fairseq_syntax.cli.options import SEVERAL, natural, positive
 from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
@@ -41,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="folder with the files of the corpus (corpus.data)")
     parser.add_argument("--models", metavar="DIR", help="models of the source parser (parse.source.models)")
     parser.add_argument("--output", metavar="DIR", help="result folder (folder)")
-    parser.add_argument(
-        "--set", **SEVERAL, default=[], metavar="KEY=VALUE", help="override keys, such as train.max-epoch=2"
-    )
+    parser.add_argument("--set", **PAIRS, metavar="KEY=VALUE", help="override keys, such as train.max-epoch=2")
     some = parser.add_argument_group("a part of it")
     some.add_argument("--only", **SEVERAL, metavar="SYSTEM[/SEED]", help="only these systems or runs")
     some.add_argument("--seeds", **SEVERAL, type=natural, metavar="N", help="only these seeds")
@@ -63,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.recipes.options import check_options
     from fairseq_syntax.lab.recipes.plan import Plan
     from fairseq_syntax.lab.recipes.reading import load
@@ -72,12 +70,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.recipes.smoke import smoke
     from fairseq_syntax.runtime.console import finished
 
-    changes = {}
-    for text in args.set:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise SyntaxDataError(f"not a key and its value: {text!r}", hint="--set KEY=VALUE")
-        changes[key] = value
+    changes = dict(args.set)
     for key, folder in (("corpus.data", args.data), ("parse.source.models", args.models)):
         if folder is not None:
             changes[key] = f'"{Path(folder).absolute()}"'

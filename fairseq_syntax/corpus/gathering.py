@@ -34,6 +34,26 @@ def split_files(texts: Sequence[str], langs: Sequence[str], references: int = 1)
     return [plain_or_gz(Path(name)) for name in names]
 
 
+def named_splits(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Test sets as users write them, ``[NAME=]FILE [FILE]`` for :func:`split_files`; the default name is the file's.
+
+    Raises:
+        SyntaxDataError: two have one name
+    """
+    splits: dict[str, list[str]] = {}
+    sides: list[str] = []
+    for text in texts:
+        name, _, file = text.rpartition("=")
+        if not name and len(sides) == 1 and plain_or_gz(Path(sides[0])).is_file() and ".tsv" not in sides[0]:
+            sides.append(file)
+            continue
+        name = name or Path(file).name.removesuffix(".gz").removesuffix(".tsv")
+        if name in splits:
+            raise SyntaxDataError(f"two test sets are called {name}", option="--test", hint="NAME=FILE")
+        sides = splits[name] = [file]
+    return splits
+
+
 def plain_or_gz(path: Path) -> Path:
     """The file, or its ``.gz`` where only that is there."""
     packed = path.with_name(path.name + ".gz")

@@ -32,7 +32,7 @@ with open(sys.argv[1], "ab") as log, open(sys.argv[2] or os.devnull, "wb") as ou
         print(127, flush=True)  # as a shell says it
         sys.exit()
 def end():
-    sys.stdin.buffer.read()
+    os.read(0, 1)
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(command.pid, number)
@@ -68,18 +68,17 @@ def run_command(
     if not os.path.isdir(cwd):
         hint = "the work directory must be on a file system that all nodes share"
         raise SyntaxDataError(f"is not there on the node {socket.gethostname()}", path=cwd, hint=hint)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", WATCHER, log, part, *arguments],
         cwd=cwd,
         env={**os.environ, "PATH": path, **env},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    )
-    if started is not None:
-        started(process)
-    assert process.stdout is not None
-    status = process.stdout.read().strip()
-    process.wait()
+    ) as process:
+        if started is not None:
+            started(process)
+        assert process.stdout is not None
+        status = process.stdout.read().strip()
     if output and status == b"0":
         os.replace(part, output)
     return int(status) if status else -signal.SIGKILL

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.corpus import downloads
-from fairseq_syntax.corpus.gathering import worded
+from fairseq_syntax.corpus.gathering import named_splits, worded
 from fairseq_syntax.corpus.parallel_text import (
     parallel,
     read_aspec,
@@ -576,3 +576,13 @@ def test_wmt_fetches_archives_of_one_name_apart(tmp_path, site, monkeypatch):
         site.files[f"{year}/test.zip"] = buffer.getvalue()
     found = dict(read_corpus("wmt", tmp_path, "en", "de", download=True, options={"corpora": ["nc"]}))
     assert list(found["train"]) == [("a", "b")] and list(found["newstest2016"]) == [("en 2016", "de 2016")]
+
+
+def test_test_sets_have_names_prefixes_and_pairs_of_files(tmp_path):
+    for lang in ("en", "de"):
+        (tmp_path / f"pair.{lang}.gz").touch()
+    one, two, en, de = (str(tmp_path / name) for name in ("t2016", "t2017", "pair.en", "pair.de"))
+    assert named_splits([one, two]) == {"t2016": [one], "t2017": [two]}
+    assert named_splits([f"t={en}", de, one, f"x={two}.tsv"]) == {"t": [en, de], "t2016": [one], "x": [f"{two}.tsv"]}
+    with pytest.raises(SyntaxDataError):
+        named_splits([one, f"t2016={two}"])

@@ -67,32 +67,23 @@ class Plan(Layout):
     def _with_commands(self, stages: list[Stage], runs: Sequence[Run]) -> list[Stage]:
         """The stages with the recipe's own commands, each before the stages that it says."""
         for name, one in self.recipe.commands.items():
-            made = []
             for run in [run for run in runs if one.is_of(run.system)] if one.each == "run" else [None]:
                 of = None if run is None else str(run)
                 # what comes before it in the order of kinds is there when it begins
-                after = tuple(
-                    s.name
-                    for s in stages
-                    if KINDS.index(s.kind) < KINDS.index(one.before) and (of is None or s.run in (None, of))
+                beside = [s for s in stages if of is None or s.run in (None, of)]
+                before = [s.name for s in beside if KINDS.index(s.kind) < KINDS.index(one.before)]
+                stage = self.stage(
+                    one.before,
+                    name if of is None else f"{name} {of}",
+                    [Command(["bash", "-euo", "pipefail", "-c", Free(self.filled(one.run, run))])],
+                    [self.place(text, run) for text in one.outputs],
+                    reads=tuple(self.place(text, run) for text in one.inputs),
+                    run=of,
+                    about=(one.run, of or ""),
+                    after=tuple(before),
                 )
-                command = Command(["bash", "-euo", "pipefail", "-c", Free(self.filled(one.run, run))])
-                made.append(
-                    self.stage(
-                        one.before,
-                        name if of is None else f"{name} {of}",
-                        [command],
-                        [self.place(text, run) for text in one.outputs],
-                        reads=tuple(self.place(text, run) for text in one.inputs),
-                        run=of,
-                        about=(one.run, of or ""),
-                        after=after,
-                    )
-                )
-            for stage in made:
-                later = [s for s in stages if s.kind == one.before and (stage.run is None or s.run == stage.run)]
-                place = stages.index(later[0]) if later else len(stages)
-                names = {s.name for s in later}
-                stages = [replace(s, after=(*s.after, stage.name)) if s.name in names else s for s in stages]
+                later = {s.name for s in stages if s.kind == one.before and of in (None, s.run)}
+                stages = [replace(s, after=(*s.after, stage.name)) if s.name in later else s for s in stages]
+                place = next((at for at, s in enumerate(stages) if s.name in later), len(stages))
                 stages.insert(place, stage)
         return stages

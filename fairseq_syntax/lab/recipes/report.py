@@ -91,8 +91,8 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
             if some := [t for t in results.reports if t.variant == variant and t.lines == lines]:
                 said = ", ".join(filter(None, [variant, lines]))
                 yield Section(f"Scores: {said}" if said else "Scores", [main_table(plan, results, some)])
-    if missing := unfinished(plan, results):
-        yield Section("Not finished", [missing])
+    if missing := [str(run) for run in plan.runs if run not in results.facts]:
+        yield Section("Not finished", [", ".join(missing)])
     if recipe.published:
         yield Section("Published", published(plan, results))
     if any(facts["values"] for facts in results.facts.values()):
@@ -221,17 +221,6 @@ def sentence_scores(plan: Plan, table: Scored, report: Mapping[str, Any]) -> dic
         if runs:
             scores[system["name"]] = np.mean(runs, axis=0)
     return scores
-
-
-def unfinished(plan: Plan, results: Results) -> str:
-    """The runs that have no scores; empty where all have."""
-    scored: set[tuple[str, int]] = set()
-    for one in results.reports.values():
-        scored |= {(system["name"], len(system["runs"])) for system in one["systems"]}
-    counts = {name: max((n for other, n in scored if other == name), default=0) for name in plan.recipe.systems}
-    planned = {name: len(system.seeds or plan.recipe.seeds) for name, system in plan.recipe.systems.items()}
-    missing = [f"{name} ({counts[name]} of {planned[name]} seeds)" for name in planned if counts[name] < planned[name]]
-    return ", ".join(missing)
 
 
 def of_systems(plan: Plan, results: Results, what: str, title: str, digits: int) -> Table:

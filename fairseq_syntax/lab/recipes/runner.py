@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
-from fairseq_syntax.lab.recipes.stages import Command, Stage, dependencies, user_dir
+from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies
 from fairseq_syntax.runtime.commands import run_command
 from fairseq_syntax.runtime.console import on_termination, progress, say
 from fairseq_syntax.runtime.files import make_folder
@@ -38,11 +38,10 @@ _PROGRESS = re.compile(r"epoch (\d+)(?:: +(\d+) / (\d+)| \|).*?num_updates[= ](\
 
 def environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
     """The variables that a recipe's commands get beside those of this process."""
-    path = [os.path.dirname(user_dir()), *filter(None, [os.environ.get("PYTHONPATH")])]
-    bin_path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    path = [os.path.dirname(USER_DIR), *filter(None, [os.environ.get("PYTHONPATH")])]
     fixed = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
     malloc = {name: os.environ.get(name, value) for name, value in _MALLOC.items()}
-    return {**malloc, **fixed, "PYTHONPATH": os.pathsep.join(path), "PATH": bin_path, **extra}
+    return {**malloc, **fixed, "PYTHONPATH": os.pathsep.join(path), **extra}
 
 
 class Runner:
@@ -61,9 +60,8 @@ class Runner:
         self.folder, self.jobs, self.cluster = folder, jobs, cluster
         self.variables = dict(variables or {})
         self.started = time.monotonic()
-        self._processes: set[subprocess.Popen] = set()
+        self._processes: list[subprocess.Popen] = []
         self._begun: dict[str, tuple[Stage, float]] = {}
-        self._guard = threading.Lock()
         self._stopped = False
         self._done = 0
 
@@ -91,12 +89,7 @@ class Runner:
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
                     name = futures.pop(future)
                     self._done += 1
-                    try:
-                        fine = future.result()
-                    except BaseException:
-                        self._end_commands()
-                        raise
-                    if not fine:
+                    if not future.result():
                         failed.append(name)
                         continue
                     for before in needs.values():
@@ -140,6 +133,9 @@ class Runner:
         except SyntaxDataError as error:
             self.say(f"{stage.name}: FAILED: {error}")
             return False
+        except BaseException:
+            self._end_commands()
+            raise
         finally:
             self._begun.pop(stage.name, None)
 
@@ -167,8 +163,7 @@ class Runner:
         return run_command(command.arguments(), **where, started=self._started)  # type: ignore[arg-type]
 
     def _started(self, process: subprocess.Popen) -> None:
-        with self._guard:
-            self._processes = {one for one in self._processes if one.poll() is None} | {process}
+        self._processes.append(process)
         if self._stopped:
             self._end_commands()
 
@@ -180,7 +175,7 @@ class Runner:
         self._stopped = True
         if self.cluster is not None:
             self.cluster.cancel()
-        for process in list(self._processes):
+        for process in self._processes:
             with suppress(OSError):
                 process.stdin.close()  # type: ignore[union-attr]
 
@@ -237,7 +232,7 @@ def training_share(log: Path, stage: Stage) -> float | None:
 
 def typed(stages: Sequence[Stage], variables: Mapping[str, str]) -> list[str]:
     """The commands of stages as a person would type them, with what they need before."""
-    shown = {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONPATH")}
+    shown = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
     lines = [f"export {' '.join(f'{name}={shlex.quote(value)}' for name, value in shown.items())}"]
     folders: set[str] = set()
     for stage in stages:

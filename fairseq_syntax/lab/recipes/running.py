@@ -15,7 +15,7 @@ from fairseq_syntax.lab.recipes.model_stages import translations
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.report import Results, write_report
 from fairseq_syntax.lab.recipes.runner import Runner, environment
-from fairseq_syntax.lab.recipes.stages import KINDS, Stage, ancestors, dependencies
+from fairseq_syntax.lab.recipes.stages import KINDS, Stage
 from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
 from fairseq_syntax.runtime.files import atomic_open, make_folder
@@ -64,10 +64,14 @@ class Work:
         runs = [run for run in self.chosen if run not in self.kept_runs]
         stages = self.plan.stages(runs)
         if not runs:  # what scores are made from beside translations, and no more
-            read = {path for one in self.scores(self.plan.runs) for path in one.inputs if path not in one.reads}
-            makers = [stage.name for stage in stages if not read.isdisjoint(stage.outputs)]
-            wanted = ancestors(makers, dependencies(stages))
-            stages = [stage for stage in stages if stage.name in wanted]
+            wanted: set[Path | str] = set()
+            for score in self.scores(self.plan.runs):
+                wanted |= set(score.inputs).difference(score.reads)
+            for stage in reversed(stages):
+                if wanted.isdisjoint((stage.name, *stage.outputs)):
+                    stages.remove(stage)
+                else:
+                    wanted |= {*stage.inputs, *stage.after}
         return [stage for stage in stages if KINDS.index(stage.kind) <= KINDS.index(self.to)]
 
     def scores(self, finished: Sequence[Run]) -> list[Stage]:

@@ -368,14 +368,13 @@ class Recipe(Section):
         for side in (self.parse.source, self.parse.target):
             if side is not None and side.files and self.corpus.subset is not None:
                 raise _error("a subset has no parse yet: leave files out", "parse")
-        asked: dict[tuple[str, ...], list[str | None]] = {("score", "baseline"): [score.baseline]}
-        asked[("score", "trees")] = [*score.trees]
-        asked[("score", "also_against")] = [*score.also_against]
-        asked |= {("translate", "variants", name): [*(v.systems or []), v.baseline] for name, v in variants.items()}
-        asked |= {("commands", name): [*(c.systems or [])] for name, c in self.commands.items()}
-        asked |= {("score", "values", name): [*(v.systems or [])] for name, v in score.values.items()}
-        for place, names in asked.items():
-            _check_names([name for name in names if name is not None], list(self.systems), "system", *place)
+        for key, names in {"trees": score.trees, "also_against": score.also_against}.items():
+            _check_names(names, self.systems, "system", "score", key)
+        asked = {("translate", "variants", name): (v.systems, v.baseline) for name, v in variants.items()}
+        asked |= {("commands", name): (one.systems, None) for name, one in self.commands.items()}
+        asked |= {("score", "values", name): (value.systems, None) for name, value in score.values.items()}
+        for place, (systems, baseline) in {**asked, ("score", "baseline"): (None, score.baseline)}.items():
+            _check_names([*(systems or []), *([baseline] if baseline else [])], self.systems, "system", *place)
         for control in score.shares.controls if score.shares else ():
             if not any(name.endswith(f".{control}") for name in self.systems):
                 raise _error(f"no system is called SYSTEM.{control}, to compare SYSTEM with", "score", "shares")

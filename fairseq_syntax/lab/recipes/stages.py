@@ -6,16 +6,16 @@ words that cannot change a result, such as the number of worker processes.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import fairseq_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import file_sha256, fingerprint
 from fairseq_syntax.runtime.jobs import Step
@@ -44,7 +44,8 @@ class Free(str):
 
 
 Word = str | In | Out
-_USER_DIR = Free("$(fairseq-syntax user-dir)")
+USER_DIR = os.path.dirname(os.path.abspath(fairseq_syntax.__file__))
+_USER_DIR = Free("$(fairseq-syntax user-dir)")  # as it is typed
 PLUGIN: tuple[Word, ...] = (Free("--user-dir"), _USER_DIR, "--task", "syntax_translation")
 
 
@@ -93,7 +94,7 @@ class Command:
 
     def arguments(self) -> list[str]:
         """As it is run: by this Python, whatever is on PATH."""
-        program, *rest = [user_dir() if word is _USER_DIR else str(word) for word in self.words]
+        program, *rest = [USER_DIR if word is _USER_DIR else str(word) for word in self.words]
         if program == "fairseq-syntax":
             return [sys.executable, "-m", "fairseq_syntax", *rest]
         if program.startswith("fairseq-"):
@@ -196,14 +197,6 @@ def _listing(folder: Path) -> str:
     return fingerprint(*([os.fspath(file.relative_to(folder)), file.stat().st_size] for file in files))
 
 
-@cache
-def user_dir() -> str:
-    """What ``fairseq-syntax user-dir`` prints."""
-    spec = importlib.util.find_spec("fairseq_syntax")
-    assert spec is not None and spec.origin is not None
-    return os.path.dirname(spec.origin)
-
-
 def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:
     """Of each stage, by name, the stages that make what it reads."""
     makers: dict[Path, str] = {}
@@ -216,15 +209,3 @@ def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:
         before = {makers[path] for path in stage.inputs if path in makers}
         found[stage.name] = (before | set(stage.after)) - {stage.name}
     return found
-
-
-def ancestors(names: Iterable[str], needs: Mapping[str, set[str]]) -> set[str]:
-    """Stages by name with all that they need."""
-    reached: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += needs.get(name, ())
-    return reached

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fairseq_syntax.corpus.gathering import read_split, split_files
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import tokenizer_of
 
+_NO_MODELS = "# models: DIR             # default: those that Stanza has downloaded"
 _TEMPLATE = Path(__file__).with_name("first_recipe.txt")
 # What a system's line in a recipe is, by the name that --system takes.
 SYSTEMS: dict[str, str] = {
@@ -49,10 +49,10 @@ class Scale:
 
 
 SCALES = (
-    Scale(6_000, "a small model: minutes on a CPU", 3, 128, 256, 4, 0.2, 1600, 0.004, 1000),
-    Scale(60_000, "a small model: an hour on a CPU", 3, 128, 256, 4, 0.2, 1600, 0.004, 4000),
-    Scale(1_000_000, "as for IWSLT: for a GPU", 6, 512, 1024, 4, 0.3, 4096, 0.0005, 10_000),
-    Scale(float("inf"), "the base Transformer: for a GPU", 6, 512, 2048, 8, 0.1, 8000, 0.0007, 32_000),
+    Scale(6_000, "A small model: minutes on a CPU", 3, 128, 256, 4, 0.2, 1600, 0.004, 1000),
+    Scale(60_000, "A small model: an hour on a CPU", 3, 128, 256, 4, 0.2, 1600, 0.004, 4000),
+    Scale(1_000_000, "As for IWSLT: for a GPU", 6, 512, 1024, 4, 0.3, 4096, 0.0005, 10_000),
+    Scale(float("inf"), "The base Transformer: for a GPU", 6, 512, 2048, 8, 0.1, 8000, 0.0007, 32_000),
 )
 
 
@@ -78,57 +78,40 @@ def first_recipe(
         SyntaxDataError: a file is missing, or its two sides differ in length
     """
     langs = (source, target)
-    counts = {name: _pairs(texts, langs) for name, texts in {"train": train, "valid": valid, **tests}.items()}
-    pairs = counts["train"]
+    pairs, *counts = (
+        sum(1 for _ in read_split(split_files(texts, langs))) for texts in (train, valid, *tests.values())
+    )
     scale = next(one for one in SCALES if pairs < one.pairs)
     base = path.absolute().parent
-    folder = None if models is None else _seen(models, base)
     spaceless = tokenizer_of(source) != "13a" or tokenizer_of(target) != "13a"
     coverage = [lang for lang in langs if tokenizer_of(lang) != "13a"]
     covered = ", ".join(f"{lang}: 0.9995" for lang in coverage)
-    lines = [f"\n    {name}: {_named(texts, base)}    # {counts[name]} pairs" for name, texts in tests.items()]
+    lines = [f"\n    {name}: {_named(tests[name], base)}    # {count} pairs" for name, count in zip(tests, counts[1:])]
     updates = scale.updates(pairs)
-    return _TEMPLATE.read_text(encoding="utf-8").format(
-        pairs=pairs,
-        file=path.name,
-        source=source,
-        target=target,
-        train=_named(train, base),
-        valid=_named(valid, base),
-        tests="".join(lines),
-        filter="{max_length: 500, characters: true}" if spaceless else "{max_length: 100, max_ratio: 3}",
-        models=f"models: {folder}"
-        if folder
-        else "# models: DIR             # default: those that Stanza has downloaded",
-        distributions="\n    distributions: true         # the parser's probabilities" if "ldd" in systems else "",
-        pieces="{" + ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in coverage))}" for lang in langs) + "}",
-        coverage=f", character_coverage: {{{covered}}}" if covered else "",
-        about=scale.about[0].upper() + scale.about[1:],
-        layers=scale.layers,
-        width=scale.width,
-        inner=scale.inner,
-        heads=scale.heads,
+    values = asdict(scale) | {
+        "pairs": pairs,
+        "file": path.name,
+        "source": source,
+        "target": target,
+        "train": _named(train, base),
+        "valid": _named(valid, base),
+        "tests": "".join(lines),
+        "filter": "{max_length: 500, characters: true}" if spaceless else "{max_length: 100, max_ratio: 3}",
+        "models": f"models: {_seen(models, base)}" if models else _NO_MODELS,
+        "distributions": "\n    distributions: true         # the parser's probabilities" if "ldd" in systems else "",
+        "pieces": "{" + ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in coverage))}" for lang in langs) + "}",
+        "coverage": f", character_coverage: {{{covered}}}" if covered else "",
         # At a small model's learning rate, layers that normalize their outputs hardly learn a distant language.
-        normalize="\n  encoder-normalize-before: true\n  decoder-normalize-before: true" if scale.width == 128 else "",
-        dropout=scale.dropout,
-        max_tokens=scale.max_tokens,
-        updates=updates,
-        warmup=min(4000, updates // 8),
-        rate=scale.rate,
-        systems="".join(f"  {name}: {SYSTEMS[name]}\n" for name in systems),
-        tokenize=tokenizer_of(target),
-        device="cpu" if scale.width == 128 else "cuda",
-    )
-
-
-def _pairs(texts: Sequence[str], langs: Sequence[str]) -> int:
-    files = split_files(texts, langs)
-    for file in files:
-        if not file.is_file():
-            raise SyntaxDataError(
-                "there is no such file", path=file, hint="--train PREFIX is PREFIX.LANG, for two LANGs"
-            )
-    return sum(1 for _ in read_split(files))
+        "normalize": "\n  encoder-normalize-before: true\n  decoder-normalize-before: true"
+        if scale.width == 128
+        else "",
+        "updates": updates,
+        "warmup": min(4000, updates // 8),
+        "systems": "".join(f"  {name}: {SYSTEMS[name]}\n" for name in systems),
+        "tokenize": tokenizer_of(target),
+        "device": "cpu" if scale.width == 128 else "cuda",
+    }
+    return _TEMPLATE.read_text(encoding="utf-8").format(**values)
 
 
 def _named(texts: Sequence[str], base: Path) -> str:
