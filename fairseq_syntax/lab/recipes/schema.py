@@ -370,10 +370,12 @@ class Recipe(Section):
                 raise _error("a subset has no parse yet: leave files out", "parse")
         for key, names in {"trees": score.trees, "also_against": score.also_against}.items():
             _check_names(names, self.systems, "system", "score", key)
-        asked = {("translate", "variants", name): (v.systems, v.baseline) for name, v in variants.items()}
+        asked: dict[tuple[str, ...], tuple[list[str] | None, str | None]] = {
+            ("translate", "variants", name): (one.systems, one.baseline) for name, one in variants.items()
+        }
         asked |= {("commands", name): (one.systems, None) for name, one in self.commands.items()}
         asked |= {("score", "values", name): (value.systems, None) for name, value in score.values.items()}
-        for place, (systems, baseline) in {**asked, ("score", "baseline"): (None, score.baseline)}.items():
+        for place, (systems, baseline) in {("score", "baseline"): (None, score.baseline), **asked}.items():
             _check_names([*(systems or []), *([baseline] if baseline else [])], self.systems, "system", *place)
         for control in score.shares.controls if score.shares else ():
             if not any(name.endswith(f".{control}") for name in self.systems):
