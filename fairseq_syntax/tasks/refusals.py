@@ -66,21 +66,21 @@ def check_task(cfg: SyntaxTranslationConfig) -> None:
     """Raises SyntaxDataError for options of the task that no model goes with."""
     if cfg.syntax_input == "conllu" and is_set(cfg.constraints):
         raise SyntaxDataError(
-            "CoNLL-U has no place for the words that it asks for",
+            "CoNLL-U input has no field for constraints",
             option="--constraints",
             hint=r"give each sentence a line: its rows joined by \n, their tabs as \t, then tabs and the words",
         )
     if cfg.tpu is True:
         raise SyntaxDataError(
-            "fairseq takes it for training on a TPU, which these systems were never run on",
+            "fairseq trains on a TPU with it, and these systems have not been tested on one",
             option="--bf16, --tpu",
-            hint="--amp has mixed precision; fairseq-hydra-train has bfloat16 by common.bf16=true",
+            hint="use --amp for mixed precision; for bfloat16, use fairseq-hydra-train with common.bf16=true",
         )
     if cfg.ddp_backend == "fully_sharded":
         raise SyntaxDataError(
             "fully_sharded hides the layers of a model from its systems",
             option="--ddp-backend",
-            hint="use pytorch_ddp or legacy_ddp; --memory-efficient-fp16, --checkpoint-activations save memory",
+            hint="use pytorch_ddp or legacy_ddp; to save memory, --memory-efficient-fp16 or --checkpoint-activations",
         )
 
 
@@ -109,19 +109,19 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
         )
     for side in ("encoder", "decoder"):
         if getattr(model, f"{side}_xformers_att_config", None):
-            message = "attention that reads a parse is this package's, and would be as it is"
+            message = "replaces fairseq's attention, which the systems do not use"
             raise SyntaxDataError(message, option=f"--{side}-xformers-att-config", hint="leave it out")
         if getattr(model, f"{side}_layers_to_keep", None):
             raise SyntaxDataError(
-                "is for a model that is trained",
+                "prunes a trained model",
                 option=f"--{side}-layers-to-keep",
                 hint=f"train with fewer --{side}-layers, or with --{side}-layerdrop",
             )
     if getattr(model, "merge_src_tgt_embed", False) and not one_dictionary:
         raise SyntaxDataError(
-            "makes one dictionary of two, and the data are numbered by the two",
+            "merges the two dictionaries, but the data are numbered by the separate ones",
             option="--merge-src-tgt-embed",
-            hint="fairseq-preprocess --joined-dictionary, and --share-all-embeddings",
+            hint="use fairseq-preprocess --joined-dictionary, and --share-all-embeddings",
         )
 
 
@@ -145,7 +145,7 @@ def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
 def check_one_shard(cfg: SyntaxTranslationConfig) -> None:
     """Raises SyntaxDataError for ``--num-shards`` where all processes share the data already."""
     if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
-        message = "is of fairseq-generate; training and validation share the data among their processes"
+        message = "is an option of fairseq-generate; training and validation share the data among their processes"
         raise SyntaxDataError(message, option="--num-shards", hint="leave it out")
 
 
@@ -155,9 +155,9 @@ def check_datasets(cfg: SyntaxTranslationConfig, *, reads_parses: bool) -> None:
         raise SyntaxDataError("does not run on NumPy 2", option="--num-batch-buckets", hint="leave it out")
     if cfg.truncate_source and reads_parses:
         raise SyntaxDataError(
-            "would cut sentences and leave their parses whole",
+            "would cut sentences, but not their parses",
             option="--truncate-source",
-            hint="leave long sentences out with --max-source-positions and --skip-invalid-size-inputs-valid-test",
+            hint="skip long sentences with --max-source-positions and --skip-invalid-size-inputs-valid-test",
         )
 
 
@@ -171,7 +171,7 @@ def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
         )
     if cfg.parse_dropout and not traits.drops_parses:
         raise SyntaxDataError(
-            "takes the parse from what reads it in training and at inference; this model has nothing of that",
+            "drops the parse in training, but this model does not read one at inference",
             option="--parse-dropout",
         )
 
@@ -180,14 +180,14 @@ def check_criterion(criterion: Any, traits: ModelTraits) -> None:
     """Raises SyntaxDataError where a criterion would leave out what the model is trained by, or cannot read it."""
     if traits.losses and not getattr(criterion, "takes_system_losses", False):
         raise SyntaxDataError(
-            f"it leaves out losses that the model is trained by: {', '.join(traits.losses)}",
+            f"omits losses of the model: {', '.join(traits.losses)}",
             option="--criterion",
             hint="use supervised_head, which is label-smoothed cross entropy with these losses, or turn them off "
             "(weight 0)",
         )
     if traits.adaptive_softmax and not isinstance(criterion, AdaptiveLoss):
         raise SyntaxDataError(
-            "no other criterion reads such an output layer than fairseq's adaptive_loss",
+            "only fairseq's adaptive_loss can train this output layer",
             option="--adaptive-softmax-cutoff",
             hint="use --criterion adaptive_loss --ddp-backend legacy_ddp, without systems that have losses",
         )
@@ -199,13 +199,13 @@ def check_criterion(criterion: Any, traits: ModelTraits) -> None:
         )
     if getattr(criterion, "rdrop_alpha", 0) > 0 and traits.training_needs:
         raise SyntaxDataError(
-            "fairseq's criterion passes each batch twice, and not its parses",
+            "fairseq's criterion duplicates each batch, but not its parses",
             option="--rdrop-alpha",
-            hint="leave it out, or train a model without a parse by it",
+            hint="omit it, or use a model that needs no parse",
         )
     if traits.lstm and isinstance(criterion, LabelSmoothedCrossEntropyCriterionWithAlignment):
         raise SyntaxDataError(
-            "fairseq's for given alignments reads an attention that LSTMs do not give in training",
+            "fairseq's alignment criterion needs attention weights that LSTMs do not return in training",
             option="--criterion",
-            hint="train a Transformer with it, or this model with another criterion",
+            hint="use a Transformer, or another criterion",
         )

@@ -486,7 +486,7 @@ WAYS: dict[str, Way] = {
             "--ddp-backend legacy_ddp --find-unused-parameters",
         )
     },
-    "two processes with two batches an update: as one of all": one_of_four,
+    "two processes with two batches per update equal one process": one_of_four,
     **trained_with("--ddp-backend fully_sharded"),
     "fairseq-hydra-train `--multirun`": hydra,
     **generated_with(
@@ -612,12 +612,14 @@ def table(found: dict[tuple[str, str], Outcome], rows: Sequence[str], ways: Sequ
     """The outcomes of a family as Markdown: what works with all of its systems; what does not with some, and why."""
     plain = [way for way in ways if all(found[row, way].kind == "works" for row in rows)]
     absent = [way for way in ways if all(found[row, way].kind == "–" for row in rows)]
-    text = "These work with all of them:\n\n"
+    text = "These options work with all of these systems:\n\n"
     for title, names in grouped(plain).items():
         text += fill(f"- {title}: {'; '.join(names)}.", 120, subsequent_indent="  ", **WHOLE) + "\n"
     if absent:
-        text += "\n" + fill(f"fairseq has these for Transformers only: {'; '.join(absent)}.", 120, **WHOLE) + "\n"
-    text += "\nThese do not work with some, or with none:\n\n"
+        text += (
+            "\n" + fill(f"fairseq has these options only for Transformers: {'; '.join(absent)}.", 120, **WHOLE) + "\n"
+        )
+    text += "\nThese options do not work with the systems named:\n\n"
     for way in ways:
         if way in plain or way in absent:
             continue
@@ -639,10 +641,10 @@ WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 def grouped(ways: Sequence[str]) -> dict[str, list[str]]:
     """Ways by the command that they belong to."""
     translating = ("fairseq-generate", "fairseq-interactive", "fairseq-validate", "ensemble", "float16", "bfloat16")
-    groups: dict[str, list[str]] = {"training": [], "training by several processes": [], "translating": []}
+    groups: dict[str, list[str]] = {"training": [], "training in several processes": [], "translating": []}
     for way in ways:
         if way.startswith("two processes"):
-            groups["training by several processes"].append(way.removeprefix("two processes, "))
+            groups["training in several processes"].append(way.removeprefix("two processes, "))
         elif way.startswith(translating):
             groups["translating"].append(way)
         elif way != "default":
@@ -652,8 +654,12 @@ def grouped(ways: Sequence[str]) -> dict[str, list[str]]:
 
 def reason(outcome: Outcome) -> str:
     """Why something does not work, as Markdown; losses are not named, so that it is the same of all systems."""
-    said = {"fairseq": "fairseq's own model fails, too: ", "–": "fairseq has no such option: ", "fails": "**fails**: "}
-    why = re.sub(r"(losses that the model is trained by): [\w, ]+(?= \()", r"\1", outcome.why)
+    said = {
+        "fairseq": "fairseq's own model fails as well: ",
+        "–": "fairseq has no such option: ",
+        "fails": "**fails**: ",
+    }
+    why = re.sub(r"(omits losses of the model): [\w, ]+(?= \()", r"\1", outcome.why)
     return said.get(outcome.kind, "") + re.sub(r"(?<![`\w-])(--[a-z][\w-]*)", r"`\1`", why)
 
 
@@ -679,9 +685,9 @@ def _run_rows(rows: Sequence[str], ways: Sequence[str], outcomes: Path) -> dict[
 
 HEAD = """# Which options of fairseq work with which system
 
-Nearly all do, and those that do not say what to do instead. Written by `make ways`, which trains a tiny model of each
-system with each of these options on a CPU and translates with it: an option works where all commands end and every
-sentence is translated.
+Nearly all fairseq options work with all systems; the errors of the others name an alternative. `make ways` wrote this
+page: it trains a tiny model of each system with each option on a CPU and translates with it. An option works if all
+commands succeed and every sentence is translated.
 """
 
 
@@ -716,7 +722,7 @@ def write(found: dict[tuple[str, str], Outcome], args: argparse.Namespace, missi
     for title, family in {"Transformers": TRANSFORMERS, "LSTMs": LSTMS}.items():
         rows = [row for row in args.rows if row in family]
         if rows:
-            text += f"\n## {title}\n\nTried: {', '.join(rows)}.\n\n{table(found, rows, args.ways)}"
+            text += f"\n## {title}\n\nSystems: {', '.join(rows)}.\n\n{table(found, rows, args.ways)}"
     if missing:
         text += "\nNot run in all rows yet: " + ", ".join(missing) + ".\n"
     if args.table:
