@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_syntax.lab.recipes.layout import located
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.report import as_markdown, report
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
 from fairseq_syntax.lab.recipes.stages import KINDS, dependencies
@@ -56,6 +58,9 @@ def test_results_that_are_kept_are_those_of_the_recipe(path, tmp_path):
     assert work.kept_runs and len(work.kept_runs) == len(work.kept.runs)
     results = work.results()
     assert {str(table) for table in results.reports} == set(work.kept.scores)
+    if recipe.page:  # as `run --report` writes it
+        page = located(recipe.page, work.plan.base)
+        assert page.read_text(encoding="utf-8") == as_markdown(work.plan, list(report(work.plan, results)))
 
 
 @pytest.mark.checkout

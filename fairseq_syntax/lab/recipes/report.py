@@ -91,8 +91,12 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
             if some := [t for t in results.reports if t.variant == variant and t.lines == lines]:
                 said = ", ".join(filter(None, [variant, lines]))
                 yield Section(f"Scores: {said}" if said else "Scores", [main_table(plan, results, some)])
-    if missing := [str(run) for run in plan.runs if run not in results.facts]:
-        yield Section("Not finished", [", ".join(missing)])
+    seeds = {
+        name: [str(run.seed) for run in plan.runs if run.system == name and run not in results.facts]
+        for name in recipe.systems
+    }
+    if missing := [f"{name} {', '.join(of)}" for name, of in seeds.items() if of]:
+        yield Section("Not finished", [f"Systems and their seeds: {'; '.join(missing)}"])
     if recipe.published:
         yield Section("Published", published(plan, results))
     if any(facts["values"] for facts in results.facts.values()):
