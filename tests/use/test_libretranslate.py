@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from urllib.parse import urlencode
 
 import pytest
+from data_errors import data_error
 from served import running, stand_in_service
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -60,11 +62,50 @@ def test_the_languages(server):
         {"q": "A. B. " * 40, "source": "en", "target": "de"},
         {"q": "a" * 2001, "source": "en", "target": "de"},
         {"q": "a", "source": "en", "target": "de", "alternatives": -1},
+        {"q": "a", "source": "en", "target": "de", "alternatives": "9" * 5000},
     ],
 )
 def test_errors_are_as_libretranslate_gives_them(server, body):
     status, answer = server.translate(**body)
     assert status == 400 and list(answer) == ["error"] and answer["error"]
+
+
+def test_a_form_of_too_many_fields_is_an_error_of_its_sender(server):
+    """As of a form's limits that are not looked at (CVE-2026-54283)."""
+    status, answer = server.ask("POST", "/translate", b"q=a&" * 50_000 + b"source=en&target=de", FORM)
+    assert status == 400 and list(answer) == ["error"]
+
+
+def test_a_long_text_is_measured_before_it_is_split(server, monkeypatch):
+    """300,000 sentences in 900 KB held everybody up for three seconds."""
+    from fairseq_syntax.use.serving import libretranslate
+
+    split = []
+    monkeypatch.setattr(libretranslate, "_apart", lambda text, *args, **how: split.append(text))
+    status, answer = server.translate(q=". A" * 300_000, source="en", target="de")
+    assert status == 400 and list(answer) == ["error"] and not split
+
+
+def test_the_sentences_of_a_text_are_counted_while_it_is_split():
+    from fairseq_syntax.use.serving.libretranslate import _apart
+
+    sentences: list[str] = []
+    with data_error():
+        _apart("A. " * 1000, sentences, markup=False)
+    assert len(sentences) == 64
+
+
+@pytest.mark.parametrize("rest", [b"", b"5\r\na=bXX0\r\n\r\n"])
+def test_a_body_that_breaks_off_or_is_broken_is_no_defect_of_the_server(server, rest, caplog):
+    """The second: a chunk that does not end as it must (CVE-2025-43859)."""
+    length = b"transfer-encoding: chunked" if rest else b"content-length: 99"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(b"POST /translate HTTP/1.1\r\nhost: localhost\r\n" + length + b"\r\n\r\n" + rest)
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.recv(1000)
+    assert not answer or answer.split()[1] == b"400"
+    assert server.ask("GET", "/health")[0] == 200
+    assert "500" not in server.ask("GET", "/metrics")[1] and not [r for r in caplog.records if r.exc_info]
 
 
 def test_a_translation_that_takes_too_long():

@@ -19,10 +19,11 @@ from fastapi import HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.use.serving.guard import in_time
-from fairseq_syntax.use.serving.messages import MAX_BEAM, MAX_SENTENCES, FromText, explained
+from fairseq_syntax.use.serving.messages import MAX_BEAM, MAX_CHARACTERS, MAX_SENTENCES, FromText, explained
 from fairseq_syntax.use.serving.service import Service
 
 # White space that no translation changes: at either end, with a line's end in it, and after a sentence, which is where
@@ -73,18 +74,22 @@ def route_of(service: Service, timeout: float) -> type[APIRoute]:
 
             async def handler(request: Request) -> Response:
                 kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-                fields = _fields(kind, await request.body())
-                if fields is None:
-                    return await otherwise(request)
                 try:
-                    work = _translated(service, fields, time.monotonic() + timeout)
-                    return JSONResponse(await in_time(work, request, timeout))
+                    body = await request.body()
+                except ClientDisconnect:  # within the body, or uvicorn has answered that it is broken
+                    return Response(status_code=499)
+                try:
+                    fields = _fields(kind, body)
+                    if fields is not None:
+                        work = _translated(service, fields, time.monotonic() + timeout)
+                        return JSONResponse(await in_time(work, request, timeout))
                 except SyntaxDataError as error:
                     return _error(400, error.message)
                 except ValidationError as error:
                     return _error(400, explained(error.errors()))
                 except HTTPException as error:
                     return _error(error.status_code, error.detail, error.headers)
+                return await otherwise(request)
 
             return handler
 
@@ -94,7 +99,10 @@ def route_of(service: Service, timeout: float) -> type[APIRoute]:
 def _fields(kind: str, body: bytes) -> dict[str, Any] | None:
     """The fields of a LibreTranslate request; None for any other request."""
     if kind == "application/x-www-form-urlencoded":
-        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=MAX_SENTENCES + 20)
+        try:
+            fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=MAX_SENTENCES + 20)
+        except ValueError as error:
+            raise SyntaxDataError(f"Invalid request: {error}") from error
         return {name: values if name == "q" and len(values) > 1 else values[0] for name, values in fields.items()}
     try:
         value = json.loads(body) if b'"q"' in body else None
@@ -115,11 +123,13 @@ async def _translated(service: Service, fields: Mapping[str, Any], deadline: flo
     texts = fields["q"] if several else [fields["q"]]
     if len(texts) > MAX_SENTENCES or not all(isinstance(text, str) for text in texts):
         raise SyntaxDataError(f"Invalid request: q parameter is not a text, or at most {MAX_SENTENCES} texts")
+    if sum(map(len, texts)) > (most := MAX_SENTENCES * MAX_CHARACTERS):
+        raise SyntaxDataError(f"Invalid request: q parameter has more than {most} characters")
     form = fields.get("format") or "text"
     if form not in ("text", "html"):
         raise SyntaxDataError(f"{form} format is not supported")
     number = str(fields.get("alternatives", 0))
-    if not number.isdecimal() or int(number) >= MAX_BEAM:
+    if not re.fullmatch("[0-9]{1,4}", number) or int(number) >= MAX_BEAM:
         raise SyntaxDataError(f"Invalid request: alternatives parameter is not a number below {MAX_BEAM}")
     source, target = str(fields["source"]), str(fields["target"])
     source_lang = service.models[service.default].source_lang
@@ -161,6 +171,8 @@ def _apart(text: str, sentences: list[str], *, markup: bool) -> Callable[[Sequen
             if gap % 2 or not piece:
                 parts.append(piece)
             else:
+                if len(sentences) == MAX_SENTENCES:
+                    raise SyntaxDataError(f"Invalid request: q parameter has more than {MAX_SENTENCES} sentences")
                 parts.append(len(sentences))
                 sentences.append(" ".join(piece.split()))
 
