@@ -154,7 +154,8 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     if results.reports[scored[0]].get("format", 2) < 2:
         notes[0] = notes[0].replace("sentences and seeds", "sentences, one-sided, by an earlier version")
     notes += ["± standard deviation over the seeds"] if several else []
-    return Table(f"{metric} of {recipe.name}", header, rows, notes)
+    part = "".join(f", {each}" for each in (scored[0].variant, scored[0].lines) if each)
+    return Table(f"{metric} of {recipe.name}{part}", header, rows, notes)
 
 
 def _entry(report: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
