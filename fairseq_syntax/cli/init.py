@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.gathering import named_splits
+    from fairseq_syntax.corpus.parsing.stanza_models import model_folder
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.recipes.reading import load
     from fairseq_syntax.lab.recipes.start import first_recipe
@@ -70,5 +71,9 @@ def main(args: argparse.Namespace) -> int:
     with atomic_open(path) as file:
         file.write(text)
     load(path)
+    try:
+        model_folder(args.source_lang, args.models)
+    except SyntaxDataError as error:
+        print(f"before you run it: {error}")
     finished(path, "the recipe", f"fairseq-syntax run {path}")
     return 0

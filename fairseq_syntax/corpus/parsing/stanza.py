@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -34,6 +33,7 @@ from stanza.models.depparse.trainer import unpack_batch
 from fairseq_syntax.corpus.parsed_line import cycle_through
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, default_tokenizer
 from fairseq_syntax.corpus.parsing.distributions import Arc, arcs_of_scores
+from fairseq_syntax.corpus.parsing.stanza_models import model_folder, resources
 from fairseq_syntax.corpus.parsing.tokenizers import TokenizedLine, Tokenizer, spell_out
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import partly_done
@@ -52,7 +52,7 @@ _PLACEHOLDER = "\ufffd"  # one character for one, so that offsets stay
 
 def load(options: ParserOptions) -> Parser:
     """The Stanza parser that the options describe. Raises SyntaxDataError where models are missing."""
-    folder = _model_folder(options)
+    folder = model_folder(options.lang, options.model_dir)
     has_tokenizer = folder is None or (folder / "tokenize.pt").exists()
     tokenizer: Tokenizer
     if options.tokenizer == "stanza" or (options.tokenizer == "auto" and has_tokenizer):
@@ -64,9 +64,9 @@ def load(options: ParserOptions) -> Parser:
 
 def fingerprint(options: ParserOptions) -> str:
     """A digest of the model files and Stanza's version, wherever the files lie."""
-    folder = _model_folder(options)
+    folder = model_folder(options.lang, options.model_dir)
     if folder is None:
-        files = sorted((_resources(options) / options.lang).rglob("*.pt"))
+        files = sorted((resources(options.model_dir) / options.lang).rglob("*.pt"))
     else:
         names = [f"{processor}.pt" for processor in _PROCESSORS] + list(_EXTRAS)
         files = [folder / name for name in names if (folder / name).exists()]
@@ -76,40 +76,17 @@ def fingerprint(options: ParserOptions) -> str:
     return digest.hexdigest()
 
 
-def _resources(options: ParserOptions) -> Path:
-    """Stanza's own folder of models."""
-    if options.model_dir is not None:
-        return Path(options.model_dir)
-    return Path(os.environ.get("STANZA_RESOURCES_DIR", Path.home() / "stanza_resources"))
-
-
-def _model_folder(options: ParserOptions) -> Path | None:
-    """The folder with depparse.pt, or None where the models are those of a resources folder."""
-    if options.model_dir is not None:
-        folder = Path(options.model_dir)
-        if (folder / "depparse.pt").exists() and (folder / "pos.pt").exists():
-            return folder
-    resources = _resources(options)
-    if (resources / options.lang / "depparse").is_dir():
-        return None
-    raise SyntaxDataError(
-        f"no Stanza models for {options.lang!r}: neither pos.pt and depparse.pt nor {options.lang}/depparse/",
-        path=resources,
-        hint=f"give --model-dir, or run: python -c \"import stanza; stanza.download('{options.lang}')\"",
-    )
-
-
 def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any) -> stanza.Pipeline:
     """A pipeline of those processors that have models here."""
-    folder = _model_folder(options)
+    folder = model_folder(options.lang, options.model_dir)
     common = {"lang": options.lang, "device": options.device, "download_method": None, "verbose": False, **settings}
     try:
         if folder is None:
             # Not every language has multi-word tokens, and a lemmatiser may be one without a file.
-            index = json.loads((_resources(options) / "resources.json").read_text(encoding="utf-8"))
+            index = json.loads((resources(options.model_dir) / "resources.json").read_text(encoding="utf-8"))
             packages = index[options.lang]["packages"]["default"]
             available = [processor for processor in processors if processor in packages]
-            return stanza.Pipeline(dir=str(_resources(options)), processors=",".join(available), **common)
+            return stanza.Pipeline(dir=str(resources(options.model_dir)), processors=",".join(available), **common)
         available = [p for p in processors if (folder / f"{p}.pt").exists() or (p == "tokenize" and settings)]
         for processor in available:
             common[f"{processor}_model_path"] = str(folder / f"{processor}.pt")
@@ -125,7 +102,8 @@ def _pipeline(options: ParserOptions, processors: Iterable[str], **settings: Any
         # Stanza raises what it meets: unpickling errors of a damaged file, KeyError for a file of another processor,
         # its own exceptions for missing resources.
         raise SyntaxDataError(
-            f"Stanza cannot load these models: {type(error).__name__}: {error}", path=folder or _resources(options)
+            f"Stanza cannot load these models: {type(error).__name__}: {error}",
+            path=folder or resources(options.model_dir),
         ) from error
 
 

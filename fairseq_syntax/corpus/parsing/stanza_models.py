@@ -1,0 +1,34 @@
+"""Where Stanza's models are. Nothing of Stanza is imported, so that a command can look before it needs them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fairseq_syntax.errors import SyntaxDataError
+
+
+def resources(model_dir: str | None) -> Path:
+    """The folder that holds a folder of models for each language: ``model_dir``, or Stanza's own."""
+    if model_dir is not None:
+        return Path(model_dir)
+    return Path(os.environ.get("STANZA_RESOURCES_DIR", Path.home() / "stanza_resources"))
+
+
+def model_folder(lang: str, model_dir: str | None) -> Path | None:
+    """The folder with pos.pt and depparse.pt, or None where the models are those of a resources folder.
+
+    Raises:
+        SyntaxDataError: there are no models of the language
+    """
+    if model_dir is not None:
+        folder = Path(model_dir)
+        if (folder / "depparse.pt").exists() and (folder / "pos.pt").exists():
+            return folder
+    if (resources(model_dir) / lang / "depparse").is_dir():
+        return None
+    raise SyntaxDataError(
+        f"no Stanza models for {lang!r}: neither pos.pt and depparse.pt nor {lang}/depparse/",
+        path=resources(model_dir),
+        hint=f"name the folder of your models, or run: python -c \"import stanza; stanza.download('{lang}')\"",
+    )

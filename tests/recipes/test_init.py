@@ -1,0 +1,93 @@
+"""``fairseq-syntax init`` writes a recipe that suits the corpus, and that runs as it is."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from pathlib import Path
+
+import fairseq.models
+import pytest
+from data_errors import refused
+
+import fairseq_syntax
+from fairseq_syntax import cli
+from fairseq_syntax.lab.recipes.plan import Plan
+from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.runner import Runner
+from fairseq_syntax.lab.recipes.running import Work
+from fairseq_syntax.lab.recipes.start import SYSTEMS
+
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
+PACKAGE = Path(fairseq_syntax.__file__).parents[1]
+WORDS = ["a", "man", "in", "red", "shirt", "rides", "his", "bike", "near", "two", "dogs", "and", "one", "cat"]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch) -> Path:
+    """English with German, a word for a word, and with Japanese, without spaces."""
+    draw = random.Random(3)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for split, lines in (("train", 150), ("valid", 10), ("test", 20)):
+        texts = [draw.choices(WORDS, k=draw.randint(4, 12)) for _ in range(lines)]
+        (folder / f"{split}.en").write_text("".join(" ".join(words) + "\n" for words in texts))
+        (folder / f"{split}.de").write_text("".join(" ".join(w.upper() for w in words) + "\n" for words in texts))
+        kana = ["".join(chr(0x3042 + WORDS.index(word)) for word in words) for words in texts]
+        (folder / f"{split}.ja").write_text("".join(f"{line}\n" for line in kana), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STANZA_RESOURCES_DIR", str(tmp_path / "no-models"))
+    return tmp_path
+
+
+def init(target: str, more: str = "") -> None:
+    files = "--train corpus/train --valid corpus/valid --test corpus/test"
+    assert cli.main(shlex.split(f"init {files} -s en -t {target} {more}")) == 0
+
+
+def test_every_system_that_it_offers_is_one(corpus):
+    init("de", f"--system {' '.join(SYSTEMS)}")
+    recipe = load(Path("recipe.yaml"))
+    assert list(recipe.systems) == ["transformer", *SYSTEMS]
+    assert {system.arch for system in recipe.systems.values()} <= set(fairseq.models.ARCH_MODEL_REGISTRY)
+    assert recipe.parse.source.distributions, "LDD reads the parser's probabilities"
+
+
+def test_what_suits_a_target_without_spaces(corpus):
+    Path("ja").mkdir()
+    init("ja", "--output ja/recipe.yaml")
+    recipe = load(Path("ja/recipe.yaml"))
+    assert recipe.score.tokenize == "ja-mecab" and "max_ratio" not in recipe.corpus.filter
+    assert recipe.pieces.character_coverage == {"ja": 0.9995} and recipe.pieces.size["ja"] >= 4000
+    plan = Plan(recipe, Path("ja/recipe.yaml"))
+    assert {Path(name).resolve() for name in plan.stages(plan.runs)[0].reads} >= {
+        (corpus / "corpus" / f"{split}.{lang}").resolve() for split in ("train", "valid") for lang in ("en", "ja")
+    }, "files are named as seen from the recipe"
+
+
+def test_what_it_says(corpus, capsys):
+    init("de")
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "next: fairseq-syntax run recipe.yaml"
+    assert "no-models" in said[0] and "stanza.download('en')" in said[0], "a parser without models is told at once"
+    for name in ("pos.pt", "depparse.pt"):
+        (corpus / name).touch()
+    init("de", "--models . --output other.yaml")
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert load(Path("other.yaml")).parse.source.models == "."
+    files = ["--train", "corpus/train", "--valid", "corpus/valid", "--test", "corpus/test", "-s", "en", "-t", "de"]
+    refused(["init", *files], path="recipe.yaml")
+    (corpus / "corpus" / "valid.de").write_text("eine\n")
+    refused(["init", *files, "--output", "third.yaml"], "corpus/valid.de")
+
+
+@pytest.mark.slow
+def test_it_runs_to_the_table(corpus):
+    init("de")
+    path = Path("recipe.yaml")
+    text = path.read_text().replace("parser: stanza", "parser: fairseq_syntax.corpus.parsing.chain")
+    path.write_text(f'{text}\nenv: {{PYTHONPATH: "{HELPERS / "quick_fairseq"}:{PACKAGE}"}}\n')
+    work = Work(Plan(load(path, {"pieces.size": "60", "score.trials": "0", "score.resamples": "50"}), path))
+    assert work.run(Runner(work.plan.folder, 2, work.variables)) == []
+    scores = work.report()
+    assert scores and "| pascal |" in (work.plan.folder / "report.md").read_text("utf-8")
