@@ -47,6 +47,7 @@ class SyntaxTranslationConfig(*(search.config for search in SEARCHES), Translati
     memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
     ddp_backend: str = II("distributed_training.ddp_backend")
     save_dir: str = II("checkpoint.save_dir")
+    restore_file: str = II("checkpoint.restore_file")
     no_save: bool = II("checkpoint.no_save")
     distributed_rank: int = II("distributed_training.distributed_rank")
     num_shards: int = II("dataset.num_shards")

@@ -78,22 +78,27 @@ class Generation:
                 cls, arguments = generator.cls, {**(arguments or {}), **generator.arguments}
         return args, cls, arguments
 
-    def padded_right(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:
-        """A batch and its prefix tokens with targets that ``--left-pad-target`` padded on the left moved there.
+    def for_search(self, sample: dict[str, Any], prefix: Tensor | None) -> tuple[dict[str, Any], Tensor | None]:
+        """A batch and its prefix tokens as fairseq's search can take them.
 
-        fairseq counts the columns of what it scores, and of ``--prefix-size``, from the first one.
+        Targets that ``--left-pad-target`` padded on the left are moved there: fairseq counts the columns of what it
+        scores, and of ``--prefix-size``, from the first one. An empty reference forces nothing: one hypothesis alone
+        could end at once, and the search would wait for the others for ever.
         """
-        if not self._task.cfg.left_pad_target or sample.get("target") is None:
-            return sample, prefix
+        pad, eos = self._task.target_dictionary.pad(), self._task.target_dictionary.eos()
+        if self._task.cfg.left_pad_target and sample.get("target") is not None:
 
-        def moved(tokens: Tensor) -> Tensor:
-            return convert_padding_direction(tokens, self._task.target_dictionary.pad(), left_to_right=True)
+            def moved(tokens: Tensor) -> Tensor:
+                return convert_padding_direction(tokens, pad, left_to_right=True)
 
-        net_input, target = dict(sample["net_input"]), moved(sample["target"])
-        if "prev_output_tokens" in net_input:
-            net_input["prev_output_tokens"] = moved(net_input["prev_output_tokens"])
-        prefix = None if prefix is None else target[:, : prefix.size(1)]
-        return {**sample, "net_input": net_input, "target": target}, prefix
+            net_input, target = dict(sample["net_input"]), moved(sample["target"])
+            if "prev_output_tokens" in net_input:
+                net_input["prev_output_tokens"] = moved(net_input["prev_output_tokens"])
+            prefix = None if prefix is None else target[:, : prefix.size(1)]
+            sample = {**sample, "net_input": net_input, "target": target}
+        if prefix is not None:
+            prefix = prefix.masked_fill(prefix[:, :1] == eos, pad)
+        return sample, prefix
 
     def observe(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
         """Show the hypotheses of a batch to the systems, and put what is printed into them."""

@@ -96,6 +96,15 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
     if cfg.best_checkpoint_metric == "bleu" and not cfg.eval_bleu:
         message = "bleu is computed with --eval-bleu only"
         raise SyntaxDataError(message, option="--best-checkpoint-metric", hint="give both")
+    last = os.path.join(str(cfg.save_dir), "checkpoint_last.pt")
+    restored = str(cfg.restore_file) if is_set(cfg.restore_file) else last
+    if restored not in ("checkpoint_last.pt", last) and "://" not in restored and not os.path.exists(restored):
+        raise SyntaxDataError(
+            "no such file, and fairseq would train from scratch",
+            path=restored,
+            option="--restore-file",
+            hint="its path is not taken from --save-dir; without the option, checkpoint_last.pt there is",
+        )
     without_gpu = cfg.cpu or not torch.cuda.is_available()
     if cfg.fp16 is True and not cfg.memory_efficient_fp16 and without_gpu:
         raise SyntaxDataError("needs a GPU", option="--fp16", hint="use --amp, or --memory-efficient-fp16")

@@ -405,7 +405,7 @@ class SyntaxTranslationTask(TranslationTask):
         if "src_syntax" not in sample["net_input"]:
             self._input.attach(sample)
         printed = sample  # by fairseq-generate, after this
-        sample, prefix_tokens = self._generation.padded_right(sample, prefix_tokens)
+        sample, prefix_tokens = self._generation.for_search(sample, prefix_tokens)
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         self._generation.observe(generator, sample, hypotheses)
         self._generation.print_whole_references(printed)

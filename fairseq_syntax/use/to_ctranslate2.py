@@ -83,18 +83,18 @@ def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embed
     for option in ("cross_self_attention", "no_cross_attention", "adaptive_input", "adaptive_softmax_cutoff"):
         if getattr(args, option, None):
             raise SyntaxDataError(f"CTranslate2 has no counterpart of --{option.replace('_', '-')}", hint=TO_FAIRSEQ)
-    try:
-        spec = converter._get_model_spec(args)  # its checks of the options, too
-    except ValueError as error:
-        raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}", hint=TO_FAIRSEQ) from None
-    if embedding is not None:
-        spec.encoder.embeddings += [EmbeddingsSpec() for _ in embedding.embeddings]
     # the arrays below are the parameters themselves, which are quantized in place and whose heads change places
     model = copy.deepcopy(model)
     if head.head is not None:
         move_to_front(model.decoder.layers[head.layer].encoder_attn, head.head)
-    converter.set_transformer_encoder(spec.encoder, model.encoder)
-    converter.set_transformer_decoder(spec.decoder, model.decoder)
+    try:
+        spec = converter._get_model_spec(args)  # its checks of the options, too
+        if embedding is not None:
+            spec.encoder.embeddings += [EmbeddingsSpec() for _ in embedding.embeddings]
+        converter.set_transformer_encoder(spec.encoder, model.encoder)
+        converter.set_transformer_decoder(spec.decoder, model.decoder)
+    except (ValueError, AttributeError) as error:  # an attribute: a part that its specification has no place for
+        raise SyntaxDataError(f"CTranslate2 cannot take this model: {error}", hint=TO_FAIRSEQ) from None
     spec.register_source_vocabulary(converter._get_vocab(task.source_dictionary))
     if embedding is not None:
         if marked := [s for s in task.source_dictionary.symbols if FACTOR_MARK in s]:

@@ -1,4 +1,7 @@
-"""Reports of users of fairseq, sentencepiece, Stanza and CTranslate2, tried here: what was wrong stays mended."""
+"""Reports of users of fairseq, sentencepiece, Stanza and CTranslate2, tried here: what was wrong stays mended.
+
+Those of servers are in ``test_libretranslate``.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 import toy_data
+from data_errors import data_error
 from fairseq import checkpoint_utils
+from untrained import untrained
 
 from fairseq_syntax.corpus.parsing.stanza import StanzaTokenizer
 from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.use.export import export
 
 
 def test_a_checkpoint_that_is_saved_at_the_second_attempt_can_be_read(tmp_path, monkeypatch):
@@ -74,3 +80,31 @@ def test_a_second_run_of_a_process_keeps_its_own_best_checkpoint(toy, tmp_path):
     toy_data.train(toy.data, tmp_path / "a", max_epoch=3, arch="transformer")
     toy_data.train(toy.data, tmp_path / "b", max_epoch=1, arch="transformer", lr=1e-9)
     assert (tmp_path / "b/checkpoint_best.pt").exists()
+
+
+def test_a_checkpoint_to_restore_that_is_not_there_is_no_new_training(toy, tmp_path):
+    """fairseq only logs it; a name alone is not looked for in the save directory."""
+    for path in (tmp_path / "none.pt", "checkpoint_best.pt"):
+        with data_error(path=path, option="--restore-file"):
+            toy_data.train(toy.data, tmp_path / "a", "--restore-file", path, max_epoch=1)
+    last = tmp_path / "a/checkpoint_last.pt"  # as a script has it that is run again until it is done
+    toy_data.train(toy.data, tmp_path / "a", "--restore-file", last, max_epoch=1)
+    assert last.exists()
+
+
+def test_a_prefix_of_an_empty_reference_forces_nothing(toy, tmp_path):
+    """fairseq's search waits for more hypotheses than the one that may end at once, and fails."""
+    toy_data.train(toy.data, tmp_path / "a", arch="transformer", max_epoch=1)
+    options = ["--path", tmp_path / "a/checkpoint_last.pt", "--task", "syntax_translation", "-s", "en", "-t", "de"]
+    options += ["--cpu", "--prefix-size", 2, "--max-len-b", 20]
+    rows = [line.split("\t") for line in toy_data.fairseq("generate", toy.data, *options).splitlines()]
+    rows = {row[0]: row[-1].replace("▁", "").split() for row in rows if row[0][:2] in ("H-", "T-")}
+    assert rows["T-5"] == [] and "H-5" in rows
+    for number in range(len(toy.lines["test"])):
+        assert rows[f"H-{number}"][:2] == rows[f"T-{number}"][:2] or not rows[f"T-{number}"]
+
+
+def test_a_part_that_ctranslate2_has_no_place_for_is_told(toy, tmp_path):
+    pytest.importorskip("ctranslate2")
+    with data_error("project_out"):
+        export(untrained(toy.data, "transformer", "--decoder-output-dim=8"), "ctranslate2", tmp_path / "out")
