@@ -1,7 +1,8 @@
 """The installed commands, run in forks of a process that has imported fairseq: that takes longer than what they do.
 
 What a command sees is its own: arguments, streams, folder, environment, and the plugin, which is loaded as ever. The
-commands that a command starts itself, as ``run`` does by ``python -m``, are forks, too.
+commands that a command starts itself, as ``run`` does by ``python -m``, are forks, too. If whoever asked for a command
+ends, so does the command.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -21,20 +24,17 @@ from pathlib import Path
 _COMMAND = """#!{python} -ES
 import json, os, socket, sys
 if os.path.basename(sys.argv[0]) == "python":
-    arguments = sys.argv[1:]
-    while sys.argv[0] in arguments:  # the lines before it end a command with whoever started it
-        del arguments[: arguments.index(sys.argv[0]) + 1]
-    program = arguments[1].replace("_cli.", "-").replace("_", "-") if arguments[:1] == ["-m"] else ""
+    program = sys.argv[2].replace("_cli.", "-").replace("_", "-") if sys.argv[1:2] == ["-m"] else ""
     if program not in {names}:
         os.execv({python!r}, [{python!r}, *sys.argv[1:]])
-    sys.argv = [program, *arguments[2:]]
+    sys.argv = [program, *sys.argv[3:]]
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
 socket.send_fds(server, [json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode() + b"\\n"], [0, 1, 2])
 status = server.recv(1)
 sys.exit(status[0] if status else 1)
 """
-_NAMES = ("fairseq-syntax", *(f"fairseq-{name}" for name in ("preprocess", "train", "generate", "interactive")))
+NAMES = ("fairseq-syntax", *(f"fairseq-{name}" for name in ("preprocess", "train", "generate", "interactive")))
 
 
 def _run(argv: list[str], folder: str, environment: dict[str, str]) -> int:
@@ -42,6 +42,8 @@ def _run(argv: list[str], folder: str, environment: dict[str, str]) -> int:
     os.environ.clear()
     os.environ.update(environment)
     sys.argv, name = argv, Path(argv[0]).name
+    if name != "fairseq-generate":  # this one has the log as fairseq's tasks set it up; the others begin with their own
+        logging.getLogger().handlers.clear()
     try:
         if name == "fairseq-syntax":
             status = import_module("fairseq_syntax.cli").main()
@@ -59,12 +61,16 @@ def _run(argv: list[str], folder: str, environment: dict[str, str]) -> int:
     return status if isinstance(status, int) else int(status is not None)
 
 
+def _end_with(connection: socket.socket) -> None:
+    """Tells this process to end when the other side is gone."""
+    if not connection.recv(1):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _serve(address: str) -> None:
     for name in ("criterions", "models", "tasks"):
         import_module(f"fairseq.{name}")
     import_module("torch._dynamo")  # as PyTorch does where an optimizer is made
-
-    logging.getLogger().handlers.clear()  # of these imports; a command sets up its own
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen()
@@ -85,19 +91,20 @@ def _serve(address: str) -> None:
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
+        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
         status = _run(*json.loads(message))
         connection.send(bytes([status & 255]))
         os._exit(status)
 
 
 @contextmanager
-def warm_commands(folder: Path) -> Iterator[Path]:
-    """A folder for ``PATH`` that has this package's command and fairseq's, below ``folder``."""
+def warm_commands(folder: Path, names: Sequence[str] = NAMES) -> Iterator[Path]:
+    """A folder for ``PATH`` that has these commands, and ``python`` for ``python -m``, below ``folder``."""
     commands = folder / "commands"
     commands.mkdir()
     address = str(folder / "socket")
-    command = _COMMAND.format(python=sys.executable, address=address, names=_NAMES)
-    for name in (*_NAMES, "python"):
+    command = _COMMAND.format(python=sys.executable, address=address, names=tuple(names))
+    for name in (*names, "python"):
         (commands / name).write_text(command, encoding="utf-8")
         (commands / name).chmod(0o755)
     server = subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE, text=True)

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from warm_commands import warm_commands
 
 import fairseq_syntax
 from fairseq_syntax.lab.recipes.plan import Plan
@@ -37,6 +39,7 @@ env: {{PYTHONPATH: "{QUICK}:{PACKAGE}"}}
 """
 RUN = """
 import sys
+sys.executable = sys.argv.pop()  # by which the commands are started
 from pathlib import Path
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
@@ -61,6 +64,18 @@ def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "r.yaml"
     path.write_text(RECIPE)
     return path
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python by which this package's commands start at once; those of fairseq are the recipe's stand-ins."""
+    with warm_commands(tmp_path_factory.mktemp("quick"), ["fairseq-syntax"]) as folder:
+        yield folder / "python"
+
+
+@pytest.fixture
+def started_at_once(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(quick))
 
 
 def run(path: Path, **changes: str) -> tuple[Work, list[str]]:
@@ -93,6 +108,7 @@ def scores(folder: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
 def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
     work, made = run(recipe)
     assert {"corpus", "filter", "parse train.en", "control random", "train base/1", "train other/2"} <= set(made)
@@ -109,6 +125,7 @@ def test_each_stage_is_made_once_and_again_where_it_would_be_another(recipe):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
 def test_another_text_with_the_same_words_for_training_costs_no_training(recipe):
     run(recipe)
     test = recipe.parent / "corpus/test.en"
@@ -119,6 +136,7 @@ def test_another_text_with_the_same_words_for_training_costs_no_training(recipe)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("started_at_once")
 def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     work, _ = run(recipe)
     monkeypatch.chdir(tmp_path)
@@ -133,10 +151,10 @@ def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     assert content(tmp_path / "typed") == content(work.plan.folder)
 
 
-def check_kills(recipe: Path, kills: int, models: int) -> None:
+def check_kills(recipe: Path, kills: int, models: int, python: Path) -> None:
     """Runs a recipe once undisturbed, and then in one folder through so many kills: bytes and table are the same."""
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-    command = [sys.executable, "-c", RUN, str(recipe)]
+    command = [sys.executable, "-c", RUN, str(recipe), str(python)]
     begun = time.monotonic()
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     whole = time.monotonic() - begun
@@ -156,12 +174,12 @@ def check_kills(recipe: Path, kills: int, models: int) -> None:
 
 
 @pytest.mark.slow
-def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe):
-    check_kills(recipe, 20, models=4)
+def test_twenty_kills_leave_the_same_bytes_and_the_same_table(recipe, quick):
+    check_kills(recipe, 20, models=4, python=quick)
 
 
 @pytest.mark.slow
-def test_kills_of_real_trainings_leave_the_same_parameters(recipe):
+def test_kills_of_real_trainings_leave_the_same_parameters(recipe, tmp_path):
     """With fairseq itself: some kills here, and as many as ``KILLS`` says."""
     sizes = [f"{side}-{name}" for side in ("encoder", "decoder") for name in ("embed-dim", "ffn-embed-dim")]
     heads = [f"{side}-{name}" for side in ("encoder", "decoder") for name in ("layers", "attention-heads")]
@@ -169,4 +187,5 @@ def test_kills_of_real_trainings_leave_the_same_parameters(recipe):
     train = "{lr: 0.01, optimizer: adam, max-tokens: 400, max-epoch: 3, validate-interval: 1, save-interval: 1}"
     text = RECIPE.replace(f"{QUICK}:{PACKAGE}", str(PACKAGE)).replace("train: {lr: 0.1}", f"train: {train}")
     recipe.write_text(text.replace("seeds: [1, 2]", "seeds: [1]") + f"size: {size}\n")
-    check_kills(recipe, int(os.environ.get("KILLS", "3")), models=2)
+    with warm_commands(tmp_path) as folder:
+        check_kills(recipe, int(os.environ.get("KILLS", "3")), models=2, python=folder / "python")
