@@ -215,7 +215,7 @@ def check(store: SyntaxStore, tokens: Tokens) -> str | None:
     """What is wrong with a store, in itself or against the token dataset beside it; None: nothing."""
     labels = labels_path(os.path.dirname(tokens.prefix) or ".", tokens.prefix.rpartition(".")[2])
     try:
-        store.verify()
+        store.check_numbers()
         check_against_tokens(
             store,
             tokens.sizes,

@@ -9,6 +9,7 @@ import shutil
 
 import binarized
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from binarized import conllu, make, sentences
@@ -19,10 +20,12 @@ from sentencepiece import SentencePieceTrainer
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.segmentation import SentencePieceSegmenter, SubwordNmtSegmenter, load_segmenter
+from fairseq_syntax.corpus.store import schema as layout
+from fairseq_syntax.corpus.store.chunk import list_numbers
 from fairseq_syntax.corpus.store.flat import WORD_FIELDS
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
-from fairseq_syntax.corpus.store.writer import write_sentences
+from fairseq_syntax.corpus.store.writer import write_sentences, write_store
 from fairseq_syntax.corpus.tree_drawing import depths, draw_tree, without_cycles
 from fairseq_syntax.data.report import Tokens, check, describe, example, find_stores, report, word_of
 from fairseq_syntax.model import trees
@@ -92,6 +95,38 @@ def test_a_store_of_other_sentences_is_found_out(segmented, tmp_path):
     metadata = {k: v for k, v in store.metadata.items() if k in ("labels", "dictionary_fingerprint")}
     write_sentences(path, sentences, metadata, with_arcs=True)
     assert check(SyntaxStore(path), Tokens(str(path))) is not None
+
+
+@pytest.mark.parametrize("what", ["head", "deprel", "arc", "arc's label", "pieces", "nothing"])
+def test_numbers_of_a_store_that_are_of_nothing_are_found_out(segmented, tmp_path, what):
+    """Their checksums are right: as of another program, or of another version of this one."""
+    store, path = SyntaxStore(segmented / VALID), tmp_path / VALID
+    reader = pa.ipc.open_file(str(segmented / VALID))
+    chunk = reader.get_batch(0)
+    columns = dict(zip(chunk.schema.names, chunk.columns))
+    column = {"arc": "arcs", "arc's label": "arcs"}.get(what, "words")
+    numbers = list_numbers(chunk, column).copy()
+    place, number = {
+        "head": (layout.HEAD, 40),
+        "deprel": (layout.LABELS, len(store.labels["deprel"])),
+        "arc": (layout.ARC_HEAD, 40),
+        "arc's label": (layout.ARC_LABEL, 1000),
+        "pieces": (layout.PIECES, numbers[-1, layout.PIECES] + 1),
+        "nothing": (layout.HEAD, numbers[-1, layout.HEAD]),
+    }[what]
+    numbers[-1, place] = number
+    values = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), type=columns[column].type.value_type)
+    columns[column] = pa.ListArray.from_arrays(columns[column].offsets, values, type=columns[column].type)
+    batch = pa.record_batch(list(columns.values()), schema=chunk.schema)
+    made = {key: value for key, value in store.metadata.items() if key not in layout.OWN_METADATA - {"labels"}}
+    write_store(path, lambda: iter([batch]), made, with_arcs=True, chunk=store.metadata["chunk"])
+    changed = SyntaxStore(path)
+    changed.verify()
+    if what == "nothing":
+        changed.check_numbers()
+    else:
+        with data_error("sentence", path=path):
+            changed.check_numbers()
 
 
 def test_a_cycle_that_tokens_of_several_words_close_is_drawn_and_counted(tmp_path, capsys, monkeypatch):

@@ -127,6 +127,32 @@ class SyntaxStore:
             self._verify(int(number))
             self.release()
 
+    def check_numbers(self) -> None:
+        """Checks what no checksum tells, of a store that another program may have written.
+
+        Raises:
+            SyntaxDataError: a head or an arc leaves its line, a label has no name, or the pieces of a line's words are
+                not as many as its own; or a chunk is damaged
+        """
+        for first in range(0, len(self), self._per_chunk):
+            ids = np.arange(first, min(first + self._per_chunk, len(self)))
+            flat = self.fetch(ids, arcs=self.has_arcs)
+            names = {column: np.full(len(ids), len(labels)) for column, labels in self.labels.items()}
+            columns = [("head", flat.head, flat.n_words, flat.n_words)]
+            columns += [(name, getattr(flat, name), limit, flat.n_words) for name, limit in names.items()]
+            if (arcs := flat.arcs) is not None:
+                columns += [("arcs' dependent", arcs.dependent, flat.n_words, arcs.n_arcs)]
+                columns += [("arcs' head", arcs.head, flat.n_words, arcs.n_arcs)]
+                columns += [("arcs' deprel", arcs.label, names["deprel"], arcs.n_arcs)]
+            for name, numbers, limit, count in columns:
+                for wrong in np.flatnonzero(numbers >= limit.repeat(count))[:1]:
+                    line = ids[np.searchsorted(count.cumsum(), wrong, side="right")] + 1
+                    raise _damaged(self.path, f"sentence {line}: {name} {numbers[wrong]} is out of range")
+            until, ends = np.concatenate([[0], flat.pieces.cumsum()]), flat.n_words.cumsum()
+            for wrong in np.flatnonzero(until[ends] - until[ends - flat.n_words] != flat.n_pieces)[:1]:
+                raise _damaged(self.path, f"sentence {ids[wrong] + 1}: its words' pieces are not as many as its own")
+            self.release()
+
     def release(self) -> None:
         """Gives back the memory of what was read so far, so that a pass over the whole file needs little at a time."""
         release_pages(self._mapped)
