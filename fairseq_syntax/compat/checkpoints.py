@@ -48,7 +48,7 @@ def install() -> None:
 
     @functools.wraps(save)
     def save_from_the_start(obj: Any, f: Any) -> None:
-        """A second attempt writes over the first: fairseq writes it after what there is of that."""
+        """Make a second attempt to save overwrite the first: fairseq appends it to the partial file."""
         if isinstance(f, str) or not f.seekable():
             save(obj, f)
             return
@@ -66,7 +66,7 @@ def install() -> None:
 
     @functools.wraps(load)
     def load_checked(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """A damaged checkpoint is an error wherever fairseq reads it: PyTorch does not compare the archive's CRCs."""
+        """Verify the archive's CRCs whenever fairseq reads a checkpoint: PyTorch does not."""
         local = PathManager.get_local_path(path)
         check_archive(local)
         try:
@@ -77,7 +77,7 @@ def install() -> None:
 
     @functools.wraps(go_on)
     def ask_the_task(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """The task looks at a checkpoint that training goes on from, or begins with (``--finetune-from-model``).
+        """Let the task check the checkpoint from which training resumes or starts (``--finetune-from-model``).
 
         fairseq's trainer keeps the state of the task in checkpoints and shows it to nobody.
         """

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class GeneratorHubInterface(hub_utils.GeneratorHubInterface):
-    """fairseq's, which knows ``--bpe`` alone and would take each word for a piece; here raw text is the task's."""
+    """fairseq's hub interface, with raw text encoded by the task; fairseq's own would take each word for a piece."""
 
     def __init__(self, cfg: Any, task: Any, models: Any) -> None:
         super().__init__(cfg, task, models)
@@ -31,5 +31,5 @@ class GeneratorHubInterface(hub_utils.GeneratorHubInterface):
 
 
 def install() -> None:
-    """Let fairseq make this interface."""
+    """Make fairseq return this interface."""
     hub_utils.GeneratorHubInterface = GeneratorHubInterface

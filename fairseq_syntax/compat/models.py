@@ -1,4 +1,4 @@
-"""Models: fairseq's own in an ensemble with ours, dropout by fairseq's names, and files of embeddings."""
+"""Changes to fairseq's models: mixed ensembles, names of dropout modules, and embedding files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fairseq_syntax.runtime.files import read_lines
 
 
 def install() -> None:
-    """Let ``--encoder-embed-path`` take files with and without a first line of sizes, which fairseq skips unseen."""
+    """Make ``--encoder-embed-path`` accept files without a header line; fairseq skips their first word."""
     from fairseq import utils
 
     utils.parse_embedding = parse_embedding
 
 
 def parse_embedding(embed_path: str) -> dict[str, Tensor]:
-    """The vectors of words, from a file whose first line may be their number and size.
+    """Read word vectors from a file, whose first line may be a header with their number and size.
 
     Raises:
         SyntaxDataError: a line is not a word and a vector of the size of the first
@@ -47,7 +47,7 @@ def parse_embedding(embed_path: str) -> dict[str, Tensor]:
 
 
 def forget_embedding_files(options: Any) -> None:
-    """Let a checkpoint be loaded without the files of ``--encoder-embed-path``: its vectors are in it."""
+    """Load checkpoints without the files of ``--encoder-embed-path``: they contain the vectors."""
     for name in ("encoder_embed_path", "decoder_embed_path"):
         if getattr(options, name, None):
             with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
@@ -55,7 +55,7 @@ def forget_embedding_files(options: Any) -> None:
 
 
 def ignore_syntax(model: nn.Module) -> None:
-    """Let a model of fairseq's own be in an ensemble with one of ours.
+    """Allow ensembles of fairseq's own models with those of this package.
 
     The search gives all encoders the same batch, and scoring all models; what knows no ``src_syntax`` is to go without.
     """
@@ -76,7 +76,7 @@ def ignore_syntax(model: nn.Module) -> None:
 
 
 def name_dropouts(model: nn.Module) -> None:
-    """Let ``--retain-dropout-modules`` find the dropout of our modules by the name of fairseq's, which they extend.
+    """Make ``--retain-dropout-modules`` find the dropout of this package's modules under the names of fairseq's.
 
     fairseq looks for the name of the class that a dropout was made in: ``TransformerEncoder``, and not ours.
     """

@@ -1,4 +1,4 @@
-"""Processes: several of them where there is no GPU, a training after another in one, and the limit of open files."""
+"""Changes to fairseq's processes: several without a GPU, successive trainings in one, and the limit of open files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fairseq_syntax.errors import SyntaxDataError
 
 
 def install() -> None:
-    """Let several processes run where there is no GPU, and each training begin by itself."""
+    """Allow several processes without a GPU, and make each training in a process independent of the last."""
     if not torch.cuda.is_available():
         _run_without_gpus()
     _begin_trainings_anew()
 
 
 def _run_without_gpus() -> None:
-    """Let fairseq's commands run in several processes where there is no GPU, as they do where there are some.
+    """Make fairseq's commands run in several processes without a GPU, as they do with several.
 
     fairseq counts processes by GPUs: it stops at an assertion, starts none and ends, or trains once in every process of
     ``torchrun``; and its default, ``--ddp-backend pytorch_ddp``, names a GPU to PyTorch.
@@ -51,7 +51,7 @@ def _run_without_gpus() -> None:
 
 
 def _start_processes(options: Any, tpu: bool) -> bool:
-    """Complete fairseq's options of several processes on CPUs; whether they are still to be started.
+    """Complete fairseq's options for several processes on CPUs; returns whether they are still to be started.
 
     Raises:
         SyntaxDataError: nothing says how many processes belong to this machine
@@ -82,7 +82,7 @@ def _start_processes(options: Any, tpu: bool) -> bool:
 
 
 def _begin_trainings_anew() -> None:
-    """Let a training begin without the best score of the last one of this process, to which fairseq compares its own.
+    """Forget the best score of this process's last training, with which fairseq would compare the next one's.
 
     As in a sweep of fairseq-hydra-train, of which the second run would keep no best checkpoint. And whether checkpoints
     can be written is asked by our task, which knows whether there will be any.
@@ -103,7 +103,7 @@ def _begin_trainings_anew() -> None:
 
 
 def check_open_files(wanted: int = 128) -> None:
-    """Raise the limit of open files as far as the system lets it.
+    """Raise the limit of open files as far as the system allows.
 
     Raises:
         SyntaxDataError: it is so low that a worker that loads data would fail at it, for which training waits for ever

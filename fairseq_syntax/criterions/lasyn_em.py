@@ -1,4 +1,4 @@
-"""Neural expectation maximisation (Yang et al. 2019, sections 2.3 and 2.4), and what the systems of the model add."""
+"""Neural expectation maximisation (Yang et al. 2019, sections 2.3 and 2.4), plus the losses of the model's systems."""
 
 # No postponed annotations here: fairseq makes options out of the configuration's types, which must not be strings.
 
@@ -79,7 +79,7 @@ class LaSynEMCriterion(FairseqCriterion):
         self.target_needs = frozenset({"tree"}) if tag_weight or observed_updates else frozenset()
 
     def forward(self, model, sample, reduce=True):
-        """Returns the loss, the sample size that it is divided by, and what is logged."""
+        """Returns the loss, the sample size by which it is divided, and the values to log."""
         from fairseq_syntax.systems.lasyn.softmax import em_loss  # for these models alone
 
         decoder, target = model.decoder, sample["target"]
@@ -121,7 +121,7 @@ class LaSynEMCriterion(FairseqCriterion):
         return loss, sample_size, {"loss": loss.data, **log, **head_log}
 
     def epoch_iterator(self, base: "TrainingBatches") -> "TrainingBatches":
-        """The task's batches, every group of them that makes one update K times."""
+        """The task's batches, with each group that makes one update repeated K times."""
         base.repeats = self._em_steps
         return base
 

@@ -1,4 +1,4 @@
-"""Cross entropy and what the systems of the model add to it (Equation 9 of Wang et al. 2019; LISA)."""
+"""Cross entropy plus the losses of the model's systems (Equation 9 of Wang et al. 2019; LISA)."""
 
 from __future__ import annotations
 

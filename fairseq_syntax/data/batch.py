@@ -39,7 +39,7 @@ class PieceArcs(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands in a packed tensor, and what only the host needs to know."""
+    """The layout of a packed tensor, and values that only the host needs."""
 
     lengths: Lengths
     heads: np.ndarray  # [W] int32, as in FlatSyntax
@@ -51,7 +51,7 @@ class Layout:
 
 
 class PackedSyntax(TypedDict):
-    """The syntax of a batch on its way to the model.
+    """The syntax of a batch, packed into one tensor for the transfer to the device.
 
     A dictionary, since what fairseq moves, pins and halves are tensors in dictionaries, lists and plain tuples.
     """
@@ -64,7 +64,7 @@ BatchSyntax: TypeAlias = PackedSyntax | FlatSyntax[Tensor]
 
 
 def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
-    """The arrays of a batch as one tensor.
+    """Pack the arrays of a batch into one tensor.
 
     fairseq pins what a batch has in host memory and copies it to the GPU without waiting, tensor by tensor; and halves
     what is float32 with ``--fp16``, which the bytes of a probability must not be.
@@ -95,7 +95,7 @@ def pack(flat: FlatSyntax[np.ndarray]) -> PackedSyntax:
 
 
 def in_one_transfer(batch: dict[str, Any]) -> dict[str, Any]:
-    """fairseq's batch whose source and target syntax, each packed, are in one tensor: that of ``src_syntax``.
+    """Put the packed syntax of source and target of fairseq's batch into one tensor, that of ``src_syntax``.
 
     :func:`target_syntax` finds the target's again.
     """
@@ -108,7 +108,7 @@ def in_one_transfer(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def target_syntax(sample: Mapping[str, Any]) -> BatchSyntax | None:
-    """The syntax of the target, where the batch brings it."""
+    """The syntax of the target, if the batch contains it."""
     syntax: Any = sample.get("tgt_syntax")
     if syntax is None or isinstance(syntax, FlatSyntax) or "packed" in syntax:
         return syntax
@@ -117,7 +117,7 @@ def target_syntax(sample: Mapping[str, Any]) -> BatchSyntax | None:
 
 
 def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
-    """A batch's syntax by names: numbers that were packed as int64, probabilities as float32; others as they are."""
+    """Unpack a batch's syntax: packed numbers become int64, probabilities float32; the rest is unchanged."""
     if isinstance(syntax, FlatSyntax):
         return syntax
     layout = syntax["layout"]
@@ -160,7 +160,7 @@ class SyntaxBatch:
         self._made: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], Made]) -> Made:
-        """What ``make`` makes of this batch, made when it is first asked for by this ``key``; a system's own view."""
+        """Compute ``make(batch)`` once per batch and ``key``, for views that only one system needs."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -169,12 +169,12 @@ class SyntaxBatch:
 
     @property
     def parsed(self) -> Tensor | None:
-        """[B] bool: False where a sentence has no parse, or is to be read as if it had none; None: all have one."""
+        """[B] bool: False where a sentence has no parse or is treated as having none; None: all have one."""
         return None if self.flat.parsed is None else self.flat.parsed.bool()
 
     @cached_property
     def for_readers(self) -> SyntaxBatch:
-        """The parse as those systems see it that read it of a given sentence, at inference too.
+        """The batch for systems that read a given parse at inference too.
 
         A sentence without a parse has words that are roots all, without labels, and arcs of probability 0. What a
         system takes that for is its neutral form, or :class:`~fairseq_syntax.model.attention.WhereParsed` is.

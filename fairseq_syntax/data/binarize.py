@@ -1,4 +1,4 @@
-"""From a segmented, parsed text to the store beside its token dataset."""
+"""Binarizing: a segmented and parsed text becomes a store of its syntax, next to its token dataset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARSE_SUFFIX = ".conllu"
 
 @dataclass
 class Summary:
-    """What was binarized, for the log.
+    """A summary of what was binarized, for the log.
 
     ``label_mass`` adds up, by dependency label, the probability of the arcs (those of the artificial root under
     ``root``), or the words where there are no arcs.
@@ -62,7 +62,7 @@ class Summary:
 
 
 def count_lines(path: str) -> int:
-    """The lines of a text file. Raises SyntaxDataError where there is none."""
+    """The number of lines in a text file. Raises SyntaxDataError if the file does not exist."""
     n_lines = sum(1 for _ in read_raw_lines(path))
     if not n_lines:
         raise SyntaxDataError("the file is empty", path=path)
@@ -78,7 +78,7 @@ def _parts(tokens: str, parse: str, n_lines: int) -> Iterator[tuple[Span, tuple[
 def _checked_parses(
     texts: list[bytes], part: ConlluPart, tokens: str, parse: str, segmenter: Segmenter | None
 ) -> Iterator[ParsedLine]:
-    """The parses of a part, each compared with its line of pieces. Raises SyntaxDataError."""
+    """The parses of a part, each checked against its line of pieces. Raises SyntaxDataError."""
     for number, (raw, line) in enumerate(zip(texts, part.read(parse), strict=True), start=part.start + 1):
 
         def wrong(message: str, hint: str, number: int = number) -> SyntaxDataError:
@@ -185,7 +185,7 @@ def binarize(
 
 @dataclass(frozen=True)
 class _StorePart:
-    """Makes a record batch with the labels' ids in the part's own inventory, which is in the note."""
+    """Make the record batch of a part. Label ids refer to the part's own inventory, which is stored in its note."""
 
     tokens: str
     parse: str
@@ -223,7 +223,7 @@ class _StorePart:
 def _merge(
     made: MadeParts, out: str, labels: LabelInventory, with_arcs: bool, metadata: dict[str, Any]
 ) -> dict[str, Any]:
-    """Puts the parts together, with the ids of one inventory: in the order in which labels come in the text."""
+    """Merge the parts under one label inventory, with ids in the order of first occurrence in the text."""
     inventory = LabelInventory(labels.labels, frozen=labels.frozen)
     summary = Summary()
     unknown: Counter[str] = Counter()
@@ -256,7 +256,7 @@ def _merge(
 
 
 def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, float]:
-    """The mass of the arcs of each label, or the number of words where there are no arcs; the roots' under ``root``."""
+    """The mass of each label's arcs, or its number of words if there are no arcs; roots count as ``root``."""
     names = labels.labels["deprel"]
     if "arcs" in batch.schema.names:
         numbers = list_numbers(batch, "arcs")
@@ -276,7 +276,7 @@ def _label_mass(batch: pa.RecordBatch, labels: LabelInventory) -> dict[str, floa
 
 
 def check_segmentation(tokens: Sequence[str], lang: str) -> None:
-    """Make sure that files of pieces are cut by one model, which lies beside the first, as far as is known of them.
+    """Check that all files of pieces were segmented by the same model, as far as that was recorded.
 
     Raises:
         SyntaxDataError: one is cut by another: raw text would be cut otherwise than what the model learns from
@@ -301,7 +301,7 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
 
 
 def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
-    """Put the segmentation of a language beside the data, so that raw text can be translated with the data alone."""
+    """Copy a language's segmentation into the data directory, so that raw text can be translated with that alone."""
     about = segmentation_path(source_dir, lang)
     if os.path.exists(about) and os.path.abspath(source_dir) != os.path.abspath(data_dir):
         load_segmenter(about).save(os.path.join(data_dir, f"segmentation.{lang}"))

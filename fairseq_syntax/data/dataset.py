@@ -1,4 +1,4 @@
-"""fairseq's language-pair dataset, whose batches bring their syntax."""
+"""fairseq's language-pair dataset, with syntax in its batches."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_against_tokens(
     content: str | None = None,
     segmentation: str | None = None,
 ) -> None:
-    """Make sure that a store belongs to a token dataset.
+    """Check that a store belongs to a token dataset.
 
     Args:
         sizes: lengths of the dataset's sentences, ``</s>`` included
@@ -131,7 +131,7 @@ class SyntaxPairDataset(LanguagePairDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """fairseq's batches, and the last one.
+        """fairseq's batches, including the last one.
 
         fairseq drops a last batch whose size is not a multiple of ``--required-batch-size-multiple``, 8 by default.
         In fairseq-generate those sentences would stay untranslated, and in training they are always the longest.
@@ -155,7 +155,7 @@ class SyntaxPairDataset(LanguagePairDataset):
         return [*batches, rest] if len(rest) else batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Note the epoch: which sentences go without their parse is drawn anew in each."""
+        """Set the epoch: the sentences whose parse is dropped are drawn anew in each."""
         super().set_epoch(epoch)
         self.epoch = epoch
 

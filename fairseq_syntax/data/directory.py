@@ -1,4 +1,4 @@
-"""A binarized data directory: its files by their names, whether they are those that were made, and a split's syntax."""
+"""A binarized data directory: file names, checks of files against their manifest, and the syntax of a split."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def segmentation_path(directory: str | os.PathLike[str], lang: str) -> str:
-    """Where a directory keeps the segmentation of a language."""
+    """The path of a language's segmentation in a directory."""
     return os.path.join(directory, f"segmentation.{lang}.json")
 
 
 def language_files(lang: str) -> tuple[str, ...]:
-    """What a directory has of a language beside the text: dictionary, labels, segmentation."""
+    """The files of a language that all splits share: dictionary, labels, segmentation."""
     return f"dict.{lang}.txt", f"labels.{lang}.json", f"segmentation.{lang}.json", f"segmentation.{lang}.model"
 
 
@@ -41,7 +41,7 @@ def split_files(split: str, source_lang: str, target_lang: str | None, *, combin
 
 
 def file_fingerprint(path: str) -> str:
-    """SHA-256 of a file's bytes, shortened."""
+    """The shortened SHA-256 of a file."""
     return file_sha256(path)[:16]
 
 
@@ -52,7 +52,7 @@ def tokens_fingerprint(prefix: str) -> str | None:
 
 
 def language_pair(path: str | os.PathLike[str]) -> tuple[str, str] | None:
-    """Source and target language of a directory, by its dictionaries; None where there are other than two.
+    """Source and target language of a directory, from its dictionaries; None unless there are exactly two.
 
     fairseq looks for a name with one hyphen between the two, and there are languages such as ``en-US``.
     """
@@ -83,12 +83,12 @@ class DataDirectory:
         return LabelInventory.load(labels_path(self.path, self.langs[side])).labels
 
     def _parsed_with(self, side: str) -> Mapping[str, Any] | None:
-        """The options of the parser that parsed a side; None where they are not recorded."""
+        """The options of the parser that parsed a side; None if they were not recorded."""
         path = labels_path(self.path, self.langs[side])
         return LabelInventory.load(path).parsed_with if os.path.exists(path) else None
 
     def _segmenter(self, side: str) -> Segmenter | None:
-        """The segmentation of a side; None where the directory has none."""
+        """The segmentation of a side; None if the directory has none."""
         path = self.segmentation_path(side)
         if not os.path.exists(path):
             return None
@@ -118,7 +118,7 @@ class DataDirectory:
         return sorted({name for name, pair, *_ in names if pair in (f"{source}-{target}", f"{target}-{source}")})
 
     def without_split(self, split: str, kind: str | None) -> SyntaxDataError:
-        """The error of a split that fairseq does not find.
+        """The error for a split that does not exist.
 
         Args:
             kind: ``--dataset-impl``, where it was given
@@ -136,11 +136,11 @@ class DataDirectory:
         return Manifest.read(self.path) or Manifest(self.path, {})
 
     def check_language_files(self) -> None:
-        """Check that dictionaries, labels and segmentations are those that were made. Raises SyntaxDataError."""
+        """Check dictionaries, labels and segmentations against their manifest. Raises SyntaxDataError."""
         self._manifest.check((name for lang in self.langs.values() for name in language_files(lang)), once=True)
 
     def check_files(self, split: str, *, combine: bool, mmap: bool) -> dict[str, str]:
-        """Check that the tokens of a split are those that were made, and all that goes with them.
+        """Check the tokens of a split, and all files that belong to them, against their manifest.
 
         Stores are left to their reader, which verifies each block that it reads.
 

@@ -1,4 +1,4 @@
-"""The batches of an epoch of training, in an order that a resumed run finds again.
+"""The batches of a training epoch, in an order that a resumed run reproduces.
 
 fairseq's own iterator is not told everything. It cuts the batches of a run by the epoch in which the run was started,
 so that one resumed in epoch 2 has other batches; an update that ends in a filler is taken for a filler as a whole, so
@@ -49,7 +49,7 @@ def by_update(batches: Sequence[Any], repeats: int, group: int, skip_remainder: 
 
 
 class TrainingBatches(EpochBatchIterator):
-    """fairseq's epoch iterator; each group of batches K times.
+    """fairseq's epoch iterator, which repeats each group of batches K times.
 
     Args:
         base: the iterator whose batches it has
@@ -82,7 +82,7 @@ class TrainingBatches(EpochBatchIterator):
 
     @property
     def frozen_batches(self) -> tuple[Any, ...]:
-        """fairseq's; in an epoch that goes on after other batches than these, without the sentences of those."""
+        """fairseq's batches; in an epoch resumed with another batch size, without the sentences trained on before."""
         batches = super().frozen_batches
         if self._done is None or self._done[0] != self.epoch:
             return batches
@@ -110,7 +110,7 @@ class TrainingBatches(EpochBatchIterator):
         return by_update(batches, self.repeats, self.group(epoch), self.skip_remainder)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch is, and with which K, ``--update-freq`` and number of processes.
+        """The position in the epoch, with K, ``--update-freq`` and the number of processes.
 
         In the middle of an epoch also ``cutting``, by which the batches and their order are known again, and ``done``:
         whether each sentence was trained on in this epoch [N], bool.
@@ -131,7 +131,7 @@ class TrainingBatches(EpochBatchIterator):
         return digest.hexdigest()
 
     def _trained_on(self, epoch: int, position: int) -> np.ndarray:
-        """[N], bool: the sentences that all processes have trained on at a position of theirs, K times each."""
+        """[N] bool: the sentences that all processes together have trained on K times at a given position."""
         before = self._done is not None and self._done[0] == epoch
         done = self._done[1].copy() if before and self._done else np.zeros(len(self.dataset), bool)
         group, shard = self.group(epoch), int(self.shard_id)
@@ -146,7 +146,7 @@ class TrainingBatches(EpochBatchIterator):
         return done
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a checkpoint stopped.
+        """Resume at the position of a checkpoint.
 
         With another K, ``--update-freq`` or number of processes: at the group of batches where it stopped, so that
         none is left out; some of one group may come again. Where that is the epoch's end now, at the next epoch.
@@ -174,7 +174,7 @@ class TrainingBatches(EpochBatchIterator):
             self.dataset.set_epoch(epoch)  # fairseq does it where one epoch ends and the next begins
 
     def _go_on_with_the_rest(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A position at the beginning of the epoch, from which the sentences are taken that were trained on."""
+        """Start the epoch over without the sentences that were already trained on."""
         done = state_dict["done"].numpy()
         if len(done) != len(self.dataset):
             raise SyntaxDataError(

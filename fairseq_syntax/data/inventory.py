@@ -1,4 +1,4 @@
-"""What several data directories have in common: one dictionary and one inventory of labels for all their texts.
+"""Shared vocabularies of several data directories: one dictionary and one label inventory for all their texts.
 
 fairseq trains on ``data0:data1:…``, one directory an epoch, each made by itself and on any machine. Their ids must mean
 the same in all of them, so they are given before the first is made: those that one directory of all texts would get.
@@ -20,7 +20,7 @@ from fairseq_syntax.runtime.workers import Workers
 
 
 def parses_of(texts: Sequence[str]) -> list[str]:
-    """The parses beside files of pieces; none where no text has one.
+    """The parses that belong to files of pieces; empty if no text has one.
 
     Raises:
         SyntaxDataError: a text is missing, or some have a parse and others have none
@@ -40,7 +40,7 @@ def parses_of(texts: Sequence[str]) -> list[str]:
 
 
 def label_inventory(parses: Sequence[str], out: str, *, workers: int | Workers = 1) -> dict[str, int]:
-    """Writes the labels of parses, with the ids that binarizing the parses as one would give them.
+    """Write the label inventory of parses, with the ids that binarizing them as one file would assign.
 
     A run that was killed resumes with the parts that are missing.
 

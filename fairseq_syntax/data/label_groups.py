@@ -22,7 +22,7 @@ NO_GROUP = -1
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the labels of some data a map takes in. Values are probability mass, or numbers of labels.
+    """How much of the labels in some data a map covers, in probability mass or number of labels.
 
     Attributes:
         kept: by group, in the map's order
@@ -41,12 +41,12 @@ class Coverage:
 
     @property
     def kept_share(self) -> float:
-        """The part that is in a group; 1 where nothing was counted."""
+        """The share that is in a group; 1 if nothing was counted."""
         return sum(self.kept.values()) / self.total if self.total else 1.0
 
     @property
     def unknown_share(self) -> float:
-        """The part that the map does not name."""
+        """The share of labels that the map does not name."""
         return sum(self.unknown.values()) / self.total if self.total else 0.0
 
     def __str__(self) -> str:
@@ -97,11 +97,11 @@ class LabelGroups:
 
     @property
     def root(self) -> int:
-        """The group that gets the mass of the artificial root; -1 where no group has the label ``root``."""
+        """The group that gets the mass of the artificial root; -1 if no group contains the label ``root``."""
         return self._group.get(ROOT_LABEL, NO_GROUP)
 
     def coverage(self, mass: Mapping[str, float] | Iterable[str]) -> Coverage:
-        """What the map takes in of labels with their mass, or of a list of labels counting one each."""
+        """The coverage of labels with their mass, or of a list of labels that count one each."""
         mass = mass if isinstance(mass, Mapping) else Counter(mass)
         kept, left_out, unknown = dict.fromkeys(self.names, 0.0), {}, {}
         for label, amount in mass.items():
@@ -115,7 +115,7 @@ class LabelGroups:
         return Coverage(kept, left_out, unknown)
 
     def check(self, labels: Iterable[str]) -> Coverage:
-        """:meth:`coverage` of the labels of some data, refusing a map that was made for others.
+        """The :meth:`coverage` of the labels of some data; a map made for another label scheme is refused.
 
         Raises:
             SyntaxDataError: the map names less than half of the labels; or it is a built-in one, and another built-in
@@ -156,7 +156,7 @@ def read_label_groups(name_or_path: str) -> LabelGroups:
 
 
 def built_in_for(mass: Mapping[str, float]) -> str:
-    """The name of the built-in map that knows most of some labels, weighted by their mass."""
+    """The name of the built-in map that covers most of the labels, weighted by their mass."""
     return min(BUILT_IN, key=lambda name: read_label_groups(name).coverage(mass).unknown_share)
 
 

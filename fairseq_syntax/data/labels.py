@@ -1,4 +1,4 @@
-"""Label inventories: which id stands for which deprel, UPOS and XPOS. One file per language, shared by its splits."""
+"""Label inventories: the ids of dependency labels, UPOS and XPOS tags. All splits of a language share one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = "<unk>"  # id 0: a label that the inventory lacks, or none at all ("_"
 
 
 def labels_path(data_dir: str | os.PathLike[str], lang: str) -> str:
-    """Where a data directory keeps the inventory of a language, beside ``dict.LANG.txt``."""
+    """The path of a language's inventory in a data directory."""
     return os.path.join(data_dir, f"labels.{lang}.json")
 
 
@@ -72,13 +72,13 @@ class LabelInventory:
         return [numbers[label] if label in numbers else self.id(column, label) for label in labels]
 
     def add(self, labels: Mapping[str, Sequence[str]]) -> None:
-        """Give ids to labels, by column, that have none yet."""
+        """Assign ids to new labels, by column."""
         for column, names in labels.items():
             self.ids(column, names)
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal labels only."""
+        """A fingerprint, equal only for equal labels."""
         return hashlib.sha256(json.dumps(self.labels, ensure_ascii=False).encode()).hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""``--parse-dropout``: training sentences whose parse systems are not to see, so that a model learns to do without."""
+"""``--parse-dropout``: hides the parse of some training sentences, so that a model learns to translate without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORD = 1 << 64
 
 
 def drop_parses(sample: dict[str, Any], share: float, *, seed: int, epoch: int) -> dict[str, Any]:
-    """A training batch in which that share of the sentences is to be read as if they had no parse.
+    """A training batch in which a share of the sentences is treated as having no parse.
 
     It is drawn where the batch is trained on, and not where it is loaded: a worker of the loader lives for many epochs,
     and is told of none.
@@ -30,7 +30,7 @@ def drop_parses(sample: dict[str, Any], share: float, *, seed: int, epoch: int) 
 
 
 def _keeping(syntax: PackedSyntax, keep: Tensor) -> PackedSyntax:
-    """The syntax of a batch in which only the sentences of ``keep`` [B] bool have a parse."""
+    """The syntax of a batch in which only the sentences in ``keep`` [B] (bool) have a parse."""
     packed, layout = syntax["packed"], syntax["layout"]
     if layout.has_parsed:
         packed, before = packed.split([len(packed) - len(keep), len(keep)])

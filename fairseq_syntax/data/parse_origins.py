@@ -1,4 +1,4 @@
-"""How the training text of the loaded models was parsed, which decides what they may be given to translate."""
+"""How the training text of the loaded models was parsed, which decides which parses they accept as input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ParsedWith = Mapping[str, Any] | None
 
 
 class ParseOrigins:
-    """The parsers' options of the training text of each loaded model that reads a parse.
+    """The parser options of the training text of each loaded model that reads a parse.
 
     Args:
         of_data: those of the data directory, for a model in training and for a checkpoint that records none
@@ -24,7 +24,7 @@ class ParseOrigins:
         self._of_models: list[ParsedWith] = []
 
     def add(self, parsed_with: ParsedWith) -> None:
-        """Add those of a model."""
+        """Add the options of a model."""
         self._of_models.append(parsed_with)
 
     @property
@@ -38,7 +38,7 @@ class ParseOrigins:
         return any(map(controls, self.all))
 
     def check(self, parsed_with: ParsedWith, path: str | os.PathLike[str]) -> None:
-        """Check that parses are of the kind that every model was trained on.
+        """Check that parses are of the kind on which every model was trained.
 
         Args:
             parsed_with: of the parses

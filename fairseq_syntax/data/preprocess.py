@@ -41,19 +41,19 @@ class Side(NamedTuple):
 
 
 def languages(args: Namespace) -> list[str]:
-    """The languages that a run of ``fairseq-preprocess`` makes data of: the source and, if there is one, the target."""
+    """The languages that a run of ``fairseq-preprocess`` binarizes: the source and, if there is one, the target."""
     return [args.source_lang] if args.only_source or not args.target_lang else [args.source_lang, args.target_lang]
 
 
 def splits(args: Namespace) -> Iterator[tuple[str, str]]:
-    """The splits that a run of ``fairseq-preprocess`` makes, and the prefix of each one's files of text."""
+    """The splits that a run of ``fairseq-preprocess`` makes, with the prefix of each split's text files."""
     for kind, prefixes in (("train", args.trainpref), ("valid", args.validpref), ("test", args.testpref)):
         for number, prefix in enumerate(prefixes.split(",") if prefixes else []):
             yield f"{kind}{number or ''}", prefix
 
 
 def sides(args: Namespace) -> Iterator[Side]:
-    """What is to be binarized: the sides of each split that are parsed.
+    """The sides of each split to binarize: those with a parse.
 
     Raises:
         SyntaxDataError: neither side of a split has a parse, or one is not in the folder that was named for it
@@ -81,7 +81,7 @@ def sides(args: Namespace) -> Iterator[Side]:
 
 
 def check_text(args: Namespace) -> None:
-    """Make sure, before hours of work, that both sides of each split can be read and have equally many lines.
+    """Check, before hours of work, that both sides of each split are readable and have equally many lines.
 
     Raises:
         SyntaxDataError: a side is missing, empty or not UTF-8, the two sides differ in their number of lines, or
@@ -111,7 +111,7 @@ def check_text(args: Namespace) -> None:
 
 
 def _labels_file(args: Namespace, lang: str) -> str | None:
-    """The label inventory that was given for a language."""
+    """The label inventory given for a language."""
     path: str | None = args.source_labels if lang == args.source_lang else args.target_labels
     return path
 
@@ -156,13 +156,13 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
 
 
 def train_command(destdir: str) -> str:
-    """What comes after binarizing, for whoever reads the last line."""
+    """The training command that is suggested after binarizing."""
     plugin = '--user-dir "$(fairseq-syntax user-dir)" --task syntax_translation'
     return f"fairseq-train {destdir} {plugin} --arch pascal_transformer … (or fairseq-syntax inspect {destdir} --check)"
 
 
 def check_dataset(args: Namespace) -> None:
-    """Make sure that the token dataset is there and that its sentences are as long as the text's.
+    """Check that the token dataset exists and that its sentence lengths match the text.
 
     Raises:
         SyntaxDataError: nothing to binarize, damaged tokens, or another number of lines or pieces than they have
@@ -208,7 +208,7 @@ def add_syntax_options(parser: ArgumentParser) -> None:
 
 
 def _dictionary_step(args: Namespace, langs: list[str]) -> Step:
-    """The making of the dictionary of one language, or of two: from training text and the options of its symbols."""
+    """The step that makes the dictionary of one language, or a joint one, from training text and options."""
     texts = langs if not args.joined_dictionary else [args.source_lang, args.target_lang]
     options = {"padding_factor": args.padding_factor, "joined": args.joined_dictionary}
     if args.source_lang in langs:
@@ -221,7 +221,7 @@ def _dictionary_step(args: Namespace, langs: list[str]) -> Step:
 
 
 def _check_given(args: Namespace) -> None:
-    """Makes sure, before hours of work, that the dictionaries and label inventories that are given can be read.
+    """Check, before hours of work, that given dictionaries and label inventories are readable.
 
     Raises:
         SyntaxDataError: one is not there or is none, or there are two dictionaries in place of a joined one
@@ -250,7 +250,7 @@ def _symbols(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _clear_joined(dictionary: str, other: Path, option: str) -> None:
-    """Removes the other language's copy of a joined dictionary that is given: fairseq refuses to begin where it is.
+    """Remove the other language's copy of a given joint dictionary: fairseq refuses to start if it exists.
 
     Args:
         dictionary: the one that is given
@@ -272,7 +272,7 @@ def _clear_joined(dictionary: str, other: Path, option: str) -> None:
 
 
 def _resume_dictionaries(args: Namespace) -> list[Step]:
-    """Tells fairseq to take the dictionaries that an earlier run of this command made; returns those to be made.
+    """Make fairseq reuse the dictionaries of an earlier run; returns those that are still to be made.
 
     fairseq refuses to begin where there is a dictionary, also its own of a killed run.
 
@@ -314,7 +314,7 @@ def _resume_dictionaries(args: Namespace) -> list[Step]:
 
 
 def _make_dictionary(steps: list[Step], filenames, task, args, src=False, tgt=False):
-    """The dictionary of one text, or of two: what fairseq's ``task.build_dictionary`` makes, saved at once."""
+    """Make and save the dictionary of one text or two, equal to that of fairseq's ``task.build_dictionary``."""
     from fairseq_syntax.data.tokens import load_dictionary, make_dictionary
 
     path = Path(args.destdir, f"dict.{args.source_lang if src else args.target_lang}.txt")
@@ -330,7 +330,7 @@ def _make_dictionary(steps: list[Step], filenames, task, args, src=False, tgt=Fa
 
 
 def _make_tokens(make, vocab, input_prefix, output_prefix, lang, num_workers, args) -> None:
-    """The tokens of one side of a split, unless they are done."""
+    """Binarize the tokens of one side of a split, unless that is done."""
     base = os.path.join(args.destdir, f"{output_prefix}.{args.source_lang}-{args.target_lang}.{lang}")
     text, outputs = f"{input_prefix}.{lang}", [base + ".bin", base + ".idx"]
     step = Step.of("tokens", outputs, [text], symbols=vocab.symbols, kind=args.dataset_impl)
@@ -356,7 +356,7 @@ def _make_tokens(make, vocab, input_prefix, output_prefix, lang, num_workers, ar
 
 @contextmanager
 def _writing_below(folder: str) -> Iterator[None]:
-    """An OSError in the block becomes a SyntaxDataError that names the folder, unless it is of a file elsewhere."""
+    """Turn an OSError in the block into a SyntaxDataError that names the folder, unless another file is at fault."""
     try:
         yield
     except OSError as error:
@@ -369,7 +369,7 @@ def _writing_below(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _log_file_closed(log: logging.Logger) -> Iterator[None]:
-    """The file that fairseq-preprocess logs to in the block is closed after it.
+    """Close fairseq-preprocess's log file at the end of the block.
 
     fairseq leaves its handler for the process's end: the next run in this process would write to this folder too.
     """
@@ -385,7 +385,7 @@ def _log_file_closed(log: logging.Logger) -> Iterator[None]:
 
 @contextmanager
 def _whole_dictionaries() -> Iterator[None]:
-    """fairseq saves every dictionary in the block whole or not at all.
+    """Make fairseq save dictionaries atomically within the block.
 
     It does so over those that are done, too, as it is given them by ``--srcdict``: a full disk or a kill cut them off.
     """
@@ -407,7 +407,7 @@ def _whole_dictionaries() -> Iterator[None]:
 
 
 def wrap_main(module: Any) -> None:
-    """Extend ``main`` of fairseq-preprocess's module, once: for this package's task it binarizes the syntax too."""
+    """Extend ``main`` of fairseq-preprocess, once: for this package's task it binarizes the syntax too."""
     original = module.main
     if getattr(original, "with_syntax", False):
         return

@@ -1,4 +1,4 @@
-"""The entrance to ``fairseq-preprocess``: what this package adds there is imported when that command runs."""
+"""The hook into ``fairseq-preprocess``; the code behind it is imported only when that command runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 def install() -> None:
-    """Let fairseq-preprocess take options of the syntax and binarize it, once."""
+    """Add the syntax options and the binarizing of syntax to fairseq-preprocess, once."""
     from fairseq import options
 
     original = options.add_preprocess_args

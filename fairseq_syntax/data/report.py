@@ -1,4 +1,4 @@
-"""What is in a store: its numbers, its labels, its sentences as text, and whether it is the store of its tokens."""
+"""Reports on a store: its sizes and labels, its sentences as text, and a check against its token dataset."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_stores(path: str | os.PathLike[str]) -> list[str]:
 
 
 def check_directory(path: str | os.PathLike[str]) -> Iterator[str]:
-    """What is missing of a data directory, or is not the file that was made: by its manifest, on both sides."""
+    """The files of a data directory that are missing or have changed, by its manifest, on both sides."""
     try:
         manifest = Manifest.read(path)
     except SyntaxDataError as error:
@@ -89,13 +89,13 @@ class Tokens:
         return [self.dictionary[i] for i in self.dataset[sentence].tolist()[:-1]]
 
     def words(self, sentence: int, counts: list[int]) -> list[str]:
-        """The pieces put together to words of so many pieces each."""
+        """The words of a sentence, given the number of pieces of each."""
         pieces = iter(self.pieces(sentence))
         return [word_of([next(pieces, "?") for _ in range(n)]) for n in counts]
 
 
 def word_of(pieces: list[str]) -> str:
-    """The word that pieces spell, for a reader: without the marks of the segmentation."""
+    """The word that pieces spell, without the marks of the segmentation."""
     text = "".join(piece.removesuffix(SEPARATOR) for piece in pieces)
     word = text.removeprefix(SPACE_MARK).removeprefix(JOINER)
     return unescape(word.replace(SPACE_MARK, " ") or text)
@@ -103,7 +103,7 @@ def word_of(pieces: list[str]) -> str:
 
 @dataclass
 class Description:
-    """The numbers of a store.
+    """The statistics of a store.
 
     Attributes:
         cyclic: sentences whose heads close a cycle, as those of tokens of several words can
@@ -126,7 +126,7 @@ class Description:
 
 
 def describe(store: SyntaxStore) -> Description:
-    """Read the whole store and count."""
+    """Read the whole store and compute its statistics."""
     about = Description(store.path, sentences=len(store), has_arcs=store.has_arcs)
     columns = {name: np.zeros(len(names), dtype=np.int64) for name, names in store.labels.items()}
     mass = np.zeros(len(store.labels["deprel"]))
@@ -212,7 +212,7 @@ def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> 
 
 
 def check(store: SyntaxStore, tokens: Tokens) -> str | None:
-    """What is wrong with a store, in itself or against the token dataset beside it; None: nothing."""
+    """The fault of a store, in itself or compared with its token dataset; None if there is none."""
     labels = labels_path(os.path.dirname(tokens.prefix) or ".", tokens.prefix.rpartition(".")[2])
     try:
         store.check_numbers()
@@ -230,7 +230,7 @@ def check(store: SyntaxStore, tokens: Tokens) -> str | None:
 
 
 def _cyclic(flat: FlatSyntax[np.ndarray]) -> int:
-    """The number of sentences in which some walk upwards never comes to a root."""
+    """The number of sentences that contain a cycle."""
     n_words = flat.n_words
     sentence = np.repeat(np.arange(len(n_words)), n_words)
     starts = np.cumsum(n_words) - n_words

@@ -1,4 +1,4 @@
-"""A parsed line as a store holds it: by surface tokens, with numbers in place of labels."""
+"""A parsed line in the form of a store: one unit per surface token, and label ids instead of labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairseq_syntax.data.labels import LabelInventory
 
 
 def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
-    """The line as the store holds it: one unit per surface token, which carries the syntax of the word that owns it.
+    """Convert a line to the form of a store: one unit per surface token, with the syntax of the word that owns it.
 
     A token of several syntactic words (a CoNLL-U range) takes head, labels and tags of the word whose head lies
     outside the range; arcs to the other words of the range lead to the token, their own arcs are left out.
@@ -43,7 +43,7 @@ def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
 
 
 def _of_words(line: ParsedLine, labels: LabelInventory) -> StoredSentence | None:
-    """What :func:`to_stored` gives of a line whose tokens are words, unless an arc stands twice."""
+    """The result of :func:`to_stored` for a line whose tokens are words and whose arcs are all different."""
     deprels = labels.ids("deprel", line.deprels)
     upos, xpos = labels.ids("upos", line.upos), labels.ids("xpos", line.xpos)
     starts = [start for start, _ in line.sentences] if len(line.sentences) > 1 else []

@@ -1,4 +1,4 @@
-"""A text's dictionary and its token dataset, as ``fairseq-preprocess`` writes them, made in parts.
+"""Dictionaries and token datasets, equal to those of ``fairseq-preprocess`` and made in parts.
 
 The bytes are those of fairseq's own files, for datasets of ``--dataset-impl mmap``. fairseq makes each in one piece: a
 kill costs all of it, and a worker that is killed leaves the others waiting. A dataset takes two workers as long as one
@@ -46,7 +46,7 @@ _HEAD = struct.Struct("<9sQBQ")  # of an index: a mark, a version, the type of t
 
 
 def load_dictionary(path: str | os.PathLike[str]) -> Dictionary:
-    """fairseq's dictionary. Raises SyntaxDataError where it cannot be read."""
+    """Load a fairseq dictionary. Raises SyntaxDataError if it cannot be read."""
     try:
         return Dictionary.load(os.fspath(path))
     except Exception as error:  # fairseq raises that for what is not UTF-8
@@ -55,7 +55,7 @@ def load_dictionary(path: str | os.PathLike[str]) -> Dictionary:
 
 
 def load_tokens(prefix: str) -> Any:
-    """fairseq's token dataset of ``prefix.bin`` and ``prefix.idx``.
+    """Load fairseq's token dataset from ``prefix.bin`` and ``prefix.idx``.
 
     Raises:
         SyntaxDataError: one of the files is not there, or they are damaged
@@ -73,7 +73,7 @@ def load_tokens(prefix: str) -> Any:
 
 
 def check_tokens(prefix: str) -> None:
-    """Makes sure that a dataset is whole before fairseq's own class opens it, which complains of half of it twice.
+    """Check that a dataset is complete before fairseq's own class opens it.
 
     Raises:
         SyntaxDataError: a file is missing or cut off, or is not what the other is of
@@ -151,7 +151,7 @@ def make_dictionary(
 
 
 def dictionary_of(words: Mapping[str, int], *, threshold: int, nwords: int, padding_factor: int) -> Dictionary:
-    """The dictionary that fairseq's ``build_dictionary`` makes of texts with these words, which are so often in them.
+    """The dictionary that fairseq's ``build_dictionary`` makes from these word counts.
 
     Args:
         threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
@@ -166,7 +166,7 @@ def dictionary_of(words: Mapping[str, int], *, threshold: int, nwords: int, padd
 def binarize_tokens(
     step: Step, path: str | os.PathLike[str], dictionary: Any, *, workers: int = 1
 ) -> BinarizeSummary | None:
-    """Writes a token dataset, unless it is done. A run that was killed resumes with the parts that are missing.
+    """Write a token dataset, unless it is done. A killed run resumes with the missing parts.
 
     Args:
         step: whose outputs are ``PREFIX.bin`` and ``PREFIX.idx``
@@ -209,7 +209,7 @@ def binarize_tokens(
 
 
 def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
-    """What ``write`` of fairseq's writer does, which makes a list of Python numbers and three copies of it.
+    """Write the index as fairseq's writer does, without its lists of Python numbers.
 
     Args:
         path: of the index
@@ -232,7 +232,7 @@ def _count_lines(paths: Sequence[str | os.PathLike[str]]) -> int:
 
 
 class _Sentences(NamedTuple):
-    """Consecutive lines of a text, after ``before`` others."""
+    """Consecutive lines of a text, starting after ``before`` others."""
 
     path: str
     before: int
@@ -245,7 +245,7 @@ class _Sentences(NamedTuple):
 
 
 def _sentences(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[Span, _Sentences]]:
-    """The parts of texts; their spans are of lines that go on from text to text."""
+    """The parts of several texts, whose lines are numbered consecutively."""
     before = 0
     for path in paths:
         lines, start = read_raw_lines(path), 0
@@ -256,7 +256,7 @@ def _sentences(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[Span, 
 
 
 def _count_words(sentences: _Sentences) -> Made:
-    """How often each word is there, as a note."""
+    """The word counts of a part, as its note."""
     return Counter(chain.from_iterable(sentences.words())), b""
 
 

@@ -1,4 +1,4 @@
-"""What fairseq-generate and fairseq-interactive print by alignment: ``--print-alignment`` and ``--replace-unk``.
+"""Output based on word alignments, ``--print-alignment`` and ``--replace-unk``, of fairseq-generate and -interactive.
 
 fairseq's own run the model without its syntax, align pieces, and look for source words by the numbers of pieces.
 """
@@ -24,7 +24,7 @@ _UNKNOWN = "\ue000"  # stands for an unknown piece while words are told apart: a
 
 
 def read_copies(path: str) -> dict[str, str]:
-    """The file of ``--replace-unk``: a source word and what is written for it, a pair a line.
+    """Read the file of ``--replace-unk``: on each line a source word and its replacement.
 
     Raises:
         SyntaxDataError: it cannot be read, or a line is not such a pair
@@ -39,7 +39,7 @@ def read_copies(path: str) -> dict[str, str]:
 
 
 def spelled(pieces: Sequence[str], segmenter: Segmenter | None) -> PieceText:
-    """The text of pieces, with its words; each piece is one without a segmentation, and in one of whole words."""
+    """The text and words of pieces; without a segmentation, each piece is a word."""
     side = spell(pieces, decoder(segmenter) if segmenter else " ".join)
     if segmenter is None or segmenter.kind == WordSegmenter.kind:
         words = [(start + side.text.startswith(" ", start), end) for start, end in side.pieces]
@@ -48,12 +48,12 @@ def spelled(pieces: Sequence[str], segmenter: Segmenter | None) -> PieceText:
 
 
 def _marked(tokens: Tensor, dictionary: Any) -> list[str]:
-    """The pieces of tokens [T], unknown ones as :data:`_UNKNOWN`."""
+    """The pieces of tokens [T], with :data:`_UNKNOWN` for unknown ones."""
     return [_UNKNOWN if piece == dictionary.unk_word else piece for piece in pieces_of(tokens, dictionary)]
 
 
 class AlignedOutput:
-    """Adds to a search's hypotheses what is printed by the alignment of words.
+    """Adds alignments and copied words to the hypotheses of a search.
 
     Args:
         models: in evaluation mode
@@ -83,7 +83,7 @@ class AlignedOutput:
     def add(
         self, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]], source_text: Callable[[int], PieceText]
     ) -> None:
-        """Put an ``alignment`` into each hypothesis, as fairseq's programs print it; copy words into its ``tokens``.
+        """Add an ``alignment`` to each hypothesis, in the form that fairseq prints, and copy words into its ``tokens``.
 
         Args:
             source_text: words and pieces of the source of a number of ``sample["id"]``, unknown words too
@@ -109,7 +109,7 @@ class AlignedOutput:
                     hypothesis["tokens"] = self._with_copies(hypothesis["tokens"], of_pieces, source_text(number))
 
     def _with_copies(self, tokens: Tensor, weights: Weights, source: PieceText) -> Tensor:
-        """Tokens [T] in which the word with an unknown piece is the source word that it is aligned to, or its copy.
+        """Tokens [T] with each word that has an unknown piece replaced by its aligned source word or that word's copy.
 
         Its pieces are added to the target's dictionary.
 

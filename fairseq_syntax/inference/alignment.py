@@ -1,4 +1,4 @@
-"""Which words of a translation stand for which words of its source.
+"""Word alignments between a sentence and its translation.
 
 A *word* here is a surface token of the parse where the sentence came with one, and otherwise what white space
 separates, with punctuation at either end split off (:func:`~fairseq_syntax.corpus.words.words_of`). Attention is
@@ -53,7 +53,7 @@ class WordAlignment:
 
 
 def written(alignment: WordAlignment, path: str | os.PathLike[str]) -> str:
-    """A line of a file: JSON if its name ends in ``.jsonl``, else the links in the Pharaoh format."""
+    """The alignment as a line of a file: JSON if the file's name ends in ``.jsonl``, else in the Pharaoh format."""
     if os.fspath(path).endswith(".jsonl"):
         return json.dumps(alignment.as_json(), ensure_ascii=False)
     return alignment.pharaoh()
@@ -61,7 +61,7 @@ def written(alignment: WordAlignment, path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True)
 class PieceText:
-    """A text, its words, and where its pieces stand; all spans are ``[start, end)`` in characters.
+    """A text, its words, and the positions of its pieces; all spans are ``[start, end)`` in characters.
 
     A piece with an empty span belongs to no word.
     """
@@ -79,7 +79,7 @@ class PieceText:
 
 
 def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> PieceText:
-    """The text of pieces and where they stand in it.
+    """The text that pieces spell, and their positions in it.
 
     Args:
         decode: makes text of pieces (:func:`~fairseq_syntax.inference.spelling.decoder`)
@@ -102,7 +102,7 @@ def spell(pieces: Sequence[str], decode: Callable[[Iterable[str]], str]) -> Piec
 
 
 def locate(text: str, forms: Sequence[str]) -> list[Span] | None:
-    """Where the forms stand in a text, one after another with nothing but white space between; None: they do not."""
+    """The positions of consecutive forms in a text, separated only by white space; None if the text differs."""
     spans: list[Span] = []
     at = 0
     for form in forms:
@@ -140,7 +140,7 @@ def word_weights(weights: Weights, source: Weights, target: Weights) -> Weights:
 
 
 def word_links(weights: Weights) -> list[tuple[int, int]]:
-    """For each target word the source word of the largest weight; none without any weight.
+    """For each target word, the source word of largest weight; words without any weight get no link.
 
     Of weights that are equal but for rounding it is the first, lest it depend on the rest of the batch.
     """
@@ -153,7 +153,7 @@ def word_links(weights: Weights) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Links against given ones (Och and Ney 2003): sure links S, possible links P, which hold S; found links A.
+    """Counts for comparing links A with a reference (Och and Ney 2003) of sure links S and possible links P ⊇ S.
 
     Attributes:
         precision: ``|A ∩ P| / |A|``
@@ -172,7 +172,7 @@ Gold = tuple[set[tuple[int, int]], set[tuple[int, int]]]
 
 
 def read_gold(lines: Sequence[str], path: str | os.PathLike[str] | None = None) -> list[Gold]:
-    """Sure links and possible ones, which hold the sure ones, of lines such as ``0-0 1-2 2p2``; ``p``: possible.
+    """Read sure and possible links (a superset) from lines such as ``0-0 1-2 2p2``; ``p`` marks possible ones.
 
     Raises:
         SyntaxDataError: a line is not such links
@@ -193,7 +193,7 @@ def read_gold(lines: Sequence[str], path: str | os.PathLike[str] | None = None) 
 
 
 def agreement(links: Sequence[Sequence[tuple[int, int]]], gold: Sequence[Gold]) -> Agreement:
-    """Links of sentences against given ones."""
+    """Compare the links of sentences with a reference."""
     total = sure = possible = right_sure = right = 0
     for of_sentence, (of_sure, of_possible) in zip(links, gold, strict=True):
         total += len(of_sentence)

@@ -1,4 +1,4 @@
-"""Reading alignments from the attention of a head of the decoder, and keeping which head that is.
+"""Word alignments from one decoder attention head, and the file that records which head was chosen.
 
 Which head of which layer aligns best differs from model to model (Garg et al. 2019; Chen et al. 2020, who also read the
 row of the step that *reads* a piece and not of the one that writes it). So one is chosen on sentence pairs
@@ -35,7 +35,7 @@ _AGAIN = "choose again with fairseq-syntax align --choose"
 
 @dataclass(frozen=True)
 class AlignmentHead:
-    """The attention that alignments are read from.
+    """The attention head that alignments are read from.
 
     Attributes:
         layer: of the decoder, from 0; None for an LSTM, which has one attention
@@ -50,7 +50,7 @@ class AlignmentHead:
     shift: int = 0
 
     def __str__(self) -> str:
-        """As a reader names it, counted from 0."""
+        """The name of the head, with layers and heads counted from 0."""
         if self.layer is None:
             of = "the attention"
         elif self.head is not None:
@@ -60,7 +60,7 @@ class AlignmentHead:
         return f"{of}, one step later" if self.shift else of
 
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
-        """Of a model's attention over the source, [B, H, T, S] by layer, this one's [B, T, S]."""
+        """Select this head's weights [B, T, S] from a model's attention over the source, [B, H, T, S] by layer."""
         weights = layers[self.layer or 0]
         if self.head is not None:
             return weights[:, self.head]
@@ -68,7 +68,7 @@ class AlignmentHead:
 
 
 def default_head(model: Any) -> AlignmentHead:
-    """fairseq's: the last layer, or ``--alignment-layer`` and ``--alignment-heads`` of a model that has them."""
+    """fairseq's default: the last layer, or the model's ``--alignment-layer`` and ``--alignment-heads``."""
     layers = _cross_attentions(model)
     if not layers:
         return AlignmentHead()
@@ -85,12 +85,12 @@ def _cross_attentions(model: Any) -> list[Any]:
 
 
 def head_path(checkpoint: str | os.PathLike[str]) -> Path:
-    """Where the head that was chosen for a checkpoint is kept: ``NAME.alignment.json`` beside ``NAME.pt``."""
+    """The file that records the head chosen for a checkpoint: ``NAME.alignment.json`` next to ``NAME.pt``."""
     return Path(checkpoint).with_suffix(".alignment.json")
 
 
 def save_head(head: AlignmentHead, checkpoint: str | os.PathLike[str], **about: Any) -> Path:
-    """Keep the head beside its checkpoint, with the checkpoint's SHA-256 and how the head was chosen."""
+    """Save the head next to its checkpoint, with the checkpoint's SHA-256 and how the head was chosen."""
     path = head_path(checkpoint)
     write_json(path, sealed({**asdict(head), "checkpoint": file_sha256(checkpoint), "chosen": about}))
     return path
@@ -161,7 +161,7 @@ def read_head(path: Path, model: Any) -> AlignmentHead:
 def attention_weights(
     model: Any, net_input: dict[str, Any], targets: Sequence[Tensor], kinds: Sequence[str] = KINDS
 ) -> dict[str, list[Tensor]]:
-    """A model's attention in making given translations.
+    """A model's attention while it produces given translations.
 
     Args:
         net_input: fairseq's, with ``src_tokens`` [B, S] and whatever else the encoder takes
@@ -216,7 +216,7 @@ class Aligner:
         self.models, self.heads = models, heads
 
     def weights(self, net_input: dict[str, Any], targets: Sequence[Tensor]) -> list[Weights]:
-        """Of each sentence [target pieces, source pieces], without ``</s>``.
+        """The weights of each sentence, [target pieces, source pieces], without ``</s>``.
 
         Args:
             net_input, targets: as in :func:`source_attention`
@@ -241,7 +241,7 @@ class Aligner:
 
 
 def cut(attention: Tensor, tokens: Tensor, targets: Sequence[Tensor], shift: int, dictionary: Any) -> Iterator[Weights]:
-    """The rows and columns of each sentence's pieces.
+    """Cut the rows and columns of each sentence's pieces out of a batch.
 
     Args:
         attention: [B, T, S], of :func:`source_attention`

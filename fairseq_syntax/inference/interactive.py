@@ -1,4 +1,4 @@
-"""A user's sentences on their way into the model: parsed, cut into pieces, made a batch with its syntax.
+"""The input pipeline of interactive use: sentences are parsed, segmented and batched with their syntax.
 
 ``fairseq-interactive`` builds its batches from tokens alone, so the syntax of the lines that were encoded last is
 kept here and comes back to the batch that holds their tokens.
@@ -81,7 +81,7 @@ class InteractiveInput:
         return self.task.needs("source") or frozenset()
 
     def check_parses(self, path: str | os.PathLike[str]) -> None:
-        """Make sure that a file of parses is of the kind that the model was trained on, where it reads a parse.
+        """Check that a file of parses is of the kind on which the model was trained, if it reads a parse.
 
         Raises:
             SyntaxDataError: it was trained on control parses, and these are real, other controls, or in a pipe
@@ -95,7 +95,7 @@ class InteractiveInput:
     # -- parses ----------------------------------------------------------------------------------------------------
 
     def own_parse(self, line: Sentence) -> Sentence:
-        """A line with the parse that it brings, read and checked; any other as it is.
+        """The checked parse of a line that contains one; any other line unchanged.
 
         Raises:
             SyntaxDataError: the parse is wrong
@@ -105,7 +105,7 @@ class InteractiveInput:
         return parse_conllu_block(line) if self._brings_parse(line) else line
 
     def parse(self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None) -> list[ParsedLine]:
-        """The parse of each line: the one that it brings, else the parser's.
+        """The parse of each line: the one it contains, or else the parser's.
 
         Args:
             numbers: of the lines, in rising order and counted from 0, in messages (default: in their order, which
@@ -133,13 +133,13 @@ class InteractiveInput:
         return range(self._read, self._read + len(lines)) if numbers is None else numbers
 
     def _brings_parse(self, line: Sentence) -> bool:
-        """Whether a line is a parse; with ``--syntax-input text`` no text is taken for one."""
+        """Whether a line is a parse; never with ``--syntax-input text``."""
         if isinstance(line, str) and str(self.task.cfg.syntax_input) == "text":
             return False
         return is_parsed(line)
 
     def _brought_parses(self, lines: Sequence[Sentence], numbers: Sequence[int]) -> list[ParsedLine | None]:
-        """The parse that each line brings, None for text; errors have the line's number."""
+        """The parse that each line contains, None for text; errors name the line."""
         parses: list[ParsedLine | None] = []
         for line, number in zip(lines, numbers):
             try:
@@ -175,7 +175,7 @@ class InteractiveInput:
         return [self._parse_raw([line], [number])[0] for line, number in zip(lines, numbers)]
 
     def _has_parser(self) -> bool:
-        """Whether a parser was asked for, of which a model that needs none takes the words."""
+        """Whether a parser was requested; a model that needs no parse still takes its words."""
         cfg = self.task.cfg
         named = cfg.syntax_parser not in ("", NO_PARSER)
         return self.given_parser is not None or named or bool(cfg.syntax_parser_dir)
@@ -183,7 +183,7 @@ class InteractiveInput:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def segment(self, line: ParsedLine) -> tuple[ParsedLine, list[str]]:
-        """The line with tokens that know how many pieces they have, and the pieces."""
+        """The line, whose tokens record their number of pieces, and the pieces."""
         segmenter, forms = self.task.source_segmenter, [token.form for token in line.tokens]
         words = segmenter.encode_words(forms, spaces_before(line.tokens)) if segmenter else [f.split() for f in forms]
         if not all(words):
@@ -233,7 +233,7 @@ class InteractiveInput:
     def parsed_pieces(
         self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
     ) -> list[tuple[ParsedLine, list[str]]]:
-        """The parse of each line, with tokens that know how many pieces they have, and the pieces.
+        """The parse of each line, whose tokens record their number of pieces, and the pieces.
 
         Args:
             numbers: as in :meth:`parse`
@@ -251,11 +251,11 @@ class InteractiveInput:
         return MemoryStore(stored)
 
     def parses(self) -> list[ParsedLine | None]:
-        """The parses of the lines encoded last, whose tokens know how many pieces they have; None: without one."""
+        """The parses of the lines encoded last, with each token's number of pieces; None where there is none."""
         return [parsed for _, parsed in self._encoded]
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Forgets the lines that were encoded last but these, counted from 0."""
+        """Keep only these of the lines encoded last, counted from 0."""
         self._encoded = [self._encoded[i] for i in numbers]
         if self._store is not None:
             self._store = self._store.subset(numbers)
@@ -265,7 +265,7 @@ class InteractiveInput:
         return [self._text(*encoded) for encoded in self._encoded]
 
     def text_of(self, number: int) -> PieceText | None:
-        """As :meth:`texts`, of the line of a number that a batch has as ``id``; None: it was not encoded last."""
+        """As :meth:`texts`, for the line with the given ``id`` of a batch; None if it was not encoded last."""
         first = self._read - len(self._encoded)
         return self._text(*self._encoded[number - first]) if first <= number < self._read else None
 
@@ -276,7 +276,7 @@ class InteractiveInput:
         return side
 
     def _parsed_text(self, line: Sentence, parsed: ParsedLine) -> PieceText:
-        """Every token is a word, on all of which each of its pieces stands."""
+        """The text of a parse: each token is a word, and each of its pieces spans all of it."""
         forms = [token.form for token in parsed.tokens]
         text = text_of(parsed) if self._brings_parse(line) else str(line)
         words = locate(text, forms)
@@ -328,7 +328,7 @@ class InteractiveInput:
         return dataset
 
     def attach(self, sample: dict[str, Any]) -> None:
-        """Give a batch that was rebuilt from its tokens its syntax back, and the numbers of its sentences as ``id``.
+        """Restore the syntax and the sentence numbers (``id``) of a batch that fairseq rebuilt from its tokens.
 
         Raises:
             SyntaxDataError: the model needs syntax, and these tokens are not those of a batch made here
@@ -354,7 +354,7 @@ class _NotingDataset(SyntaxPairDataset):
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False: fairseq would keep the iterator, and with it all the parses of each buffer that was ever read."""
+        """False: otherwise fairseq would keep the iterator, and with it the parses of every buffer read so far."""
         return False
 
     def collater(self, samples: list[dict], pad_to_length: dict | None = None) -> dict:
@@ -366,7 +366,7 @@ class _NotingDataset(SyntaxPairDataset):
 
 
 def read_input_in(program: Any, reader: InteractiveInput) -> None:
-    """Let fairseq-interactive read its input as this package does: compressed, in UTF-8, a parse in blocks.
+    """Make fairseq-interactive read compressed files, UTF-8 in any locale, and parses in blocks.
 
     Args:
         program: the module ``fairseq_cli.interactive``, whose ``buffered_read`` is replaced

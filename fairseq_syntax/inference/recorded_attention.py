@@ -1,4 +1,4 @@
-"""The attention weights of a model as it runs, whatever its systems do to them."""
+"""Recording of a model's attention weights as it runs, including what its systems do to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("encoder", "cross", "decoder")
 
 @contextmanager
 def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[str, list[Tensor]]]:
-    """Within it, every attention of a Transformer notes its weights of its last call.
+    """A context in which every attention of a Transformer records the weights of its last call.
 
     Args:
         kinds: which of :data:`KINDS` to note

@@ -15,7 +15,7 @@ OnStep = Callable[[], Iterable[int]]
 
 
 class SearchControl:
-    """Takes part in every step of a generator's searches, by way of its search strategy.
+    """Controls every step of a generator's searches, through its search strategy.
 
     fairseq has one limit for all translations of a batch, which comes from the longest source, and no way to end a
     search before that. Here each sentence has a limit of its own: from that step on, its hypotheses can only end, as
@@ -34,7 +34,7 @@ class SearchControl:
 
     @contextmanager
     def search(self, limits: Mapping[int, int], on_step: OnStep | None = None) -> Iterator[None]:
-        """A search of one batch.
+        """A context for the search of one batch.
 
         Args:
             limits: by the ``id`` of each sentence in its batch, the most pieces of its translation, without ``</s>``
@@ -56,7 +56,7 @@ class SearchControl:
         original_batch_idxs: Tensor | None = None,
         **more: Any,
     ) -> Any:
-        """fairseq's ``Search.step``; log-probabilities [B, beam, V] allow ``</s>`` alone where a limit is met."""
+        """fairseq's ``Search.step``; where a limit is reached, log-probabilities [B, beam, V] allow only ``</s>``."""
         if self._on_step is not None:
             for number in self._on_step():
                 self._limits[number] = 1

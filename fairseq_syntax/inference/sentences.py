@@ -1,4 +1,4 @@
-"""What a user gives to translate: text, a parse, or a line with the rows of a parse."""
+"""The forms of a sentence to translate: text, a parse, or a line with the rows of a parse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ID = re.compile(r"[0-9]+([-.][0-9]+)?")  # of a word, a range or an empty node
 
 
 def is_parsed(line: Sentence) -> bool:
-    """Whether a line of input is a parse: an object, or CoNLL-U, as it is or flattened.
+    """Whether an input line is a parse: an object, or CoNLL-U, plain or flattened.
 
     That is: its first row after comments has the ten columns, and is word 1, a range from 1 or an empty node before it.
     """
@@ -29,7 +29,7 @@ def is_parsed(line: Sentence) -> bool:
 
 
 def is_row_of_block(line: Sentence) -> bool:
-    """Whether a line is one row of CoNLL-U that is no sentence by itself: a word's, or ``# line = N``."""
+    """Whether a line is a single CoNLL-U row rather than a sentence: that of a word, or ``# line = N``."""
     if isinstance(line, ParsedLine) or "\n" in line or "\\n" in line:
         return False
     columns = line.split("\t")
@@ -43,7 +43,7 @@ def is_empty(line: Sentence) -> bool:
 
 
 def unparsed(line: str) -> ParsedLine:
-    """A line without a parse, in words of its text (:func:`~fairseq_syntax.corpus.words.words_of`)."""
+    """A line without a parse, with the words of its text (:func:`~fairseq_syntax.corpus.words.words_of`)."""
     spans = words_of(line)
     n = len(spans)
     return ParsedLine(

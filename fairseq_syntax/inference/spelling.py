@@ -1,4 +1,4 @@
-"""From tokens to text: the one way back."""
+"""Detokenization: from tokens back to text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BETWEEN_WORDS = re.compile(f"(?<={_UNSPACED}) +(?={_UNSPACED})")
 
 
 def places_of_pieces(tokens: Tensor, dictionary: Any) -> list[int]:
-    """Where the pieces of tokens [T] are: all but ``<s>``, which a search may draw, ``</s>`` and padding."""
+    """The positions of pieces in tokens [T]: all but ``<s>``, which sampling may draw, ``</s>`` and padding."""
     left_out = {dictionary.bos(), dictionary.eos(), dictionary.pad()}
     return [place for place, token in enumerate(tokens.tolist()) if token not in left_out]
 
@@ -30,7 +30,7 @@ def pieces_of(tokens: Tensor, dictionary: Any) -> list[str]:
 
 
 def decoder(segmenter: Segmenter | None, lang: str = "") -> Callable[[Iterable[str]], str]:
-    """What makes text of pieces: the segmentation that made them.
+    """The function that joins pieces into text, by the segmentation that made them.
 
     Where the data have none beside them, it is spaces between the pieces, with the marks of subword-nmt undone.
 
@@ -56,13 +56,13 @@ def text_of_tokens(tokens: Tensor, dictionary: Any, segmenter: Segmenter | None,
 
 
 class SegmentationDecoder:
-    """A segmentation of the target as fairseq's ``--bpe``. Raw input is segmented by the task, with its parse."""
+    """The target's segmentation as fairseq's ``--bpe``. Raw input is segmented by the task, with its parse."""
 
     def __init__(self, segmenter: Segmenter) -> None:
         self._segmenter = segmenter
 
     def encode(self, x: str) -> str:
-        """The pieces of a target text: fairseq-interactive asks for those of the words of ``--constraints``."""
+        """The pieces of a target text, which fairseq-interactive needs for ``--constraints``."""
         return " ".join(self._segmenter.encode_text(x))
 
     def decode(self, x: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint and these data go together: its numbers must mean their words, pieces and labels."""
+"""The check that a checkpoint fits the data: its ids must stand for the same words, pieces and labels."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Vocabularies:
 
     @cached_property
     def segmentations(self) -> dict[str, str | None]:
-        """By side (``source``, ``target``); None where the directory has none."""
+        """The segmentation fingerprints by side (``source``, ``target``); None where the directory has none."""
         both = {side: self._directory.segmenter(side) for side in ("source", "target")}
         return {side: None if segmenter is None else fingerprint(segmenter.note) for side, segmenter in both.items()}
 
     def recorded(self) -> dict[str, Any]:
-        """What a checkpoint records of them."""
+        """The fingerprints in the form that checkpoints record."""
         return {"dictionaries": self.dictionaries, "segmentations": self.segmentations}
 
     def check(self, recorded: Mapping[str, Any], hint: str) -> None:
-        """Check that a model was trained with these dictionaries, and on pieces of these segmentations.
+        """Check that a model was trained with these dictionaries and segmentations.
 
         Args:
             recorded: what its checkpoint records, as :meth:`recorded`; what either side does not know is not checked
@@ -68,12 +68,12 @@ class Vocabularies:
                 )
 
     def add_model(self, recorded: Mapping[str, Any], hint: str) -> None:
-        """:meth:`check` a model that is loaded, and note of which sides it knows the pieces of a segmentation."""
+        """:meth:`check` a loaded model, and record for which sides it was trained with a segmentation."""
         self.check(recorded, hint)
         self._trained |= {side for side, value in recorded.get("segmentations", {}).items() if value is not None}
 
     def check_directory(self, side: str, symbols: list[str], path: str) -> None:
-        """Check that a further directory of training data numbers its pieces in the same way.
+        """Check that a further training data directory uses the same ids.
 
         Raises:
             SyntaxDataError: its dictionary is another one
@@ -86,7 +86,7 @@ class Vocabularies:
             )
 
     def segmenter(self, side: str) -> Segmenter | None:
-        """The segmentation of a side; None where there is none, and no model asks for it.
+        """The segmentation of a side; None if there is none and no model needs it.
 
         Raises:
             SyntaxDataError: a loaded model was trained on pieces of one that is missing

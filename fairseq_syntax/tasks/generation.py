@@ -1,4 +1,4 @@
-"""Translating with ``--task syntax_translation``: the systems' searches, alignments, and copied source words."""
+"""Generation with ``--task syntax_translation``: the systems' searches, alignments, and copied source words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def generation_shard(cfg: SyntaxTranslationConfig) -> tuple[int, int]:
-    """In how many parts fairseq-generate translates the data, and which is this one's, from 0.
+    """The number of parts in which fairseq-generate translates the data, and the part of this process, from 0.
 
     By ``--num-shards`` and ``--shard-id``, else as one of the processes of ``torchrun``.
 
@@ -38,7 +38,7 @@ def generation_shard(cfg: SyntaxTranslationConfig) -> tuple[int, int]:
 
 
 class Generation:
-    """What a task does before and after fairseq's search.
+    """The task's work before and after fairseq's search.
 
     Args:
         task: its options, dictionaries, segmentations and datasets are used
@@ -101,14 +101,14 @@ class Generation:
         return sample, prefix
 
     def observe(self, generator: Any, sample: dict[str, Any], hypotheses: list[list[dict[str, Any]]]) -> None:
-        """Show the hypotheses of a batch to the systems, and put what is printed into them."""
+        """Pass the hypotheses of a batch to the systems, and add the output that is to be printed."""
         for search in self._searches:
             search.observe(generator, sample, hypotheses)
         if self._aligned_output is not None:
             self._aligned_output.add(sample, hypotheses, self._source_text)
 
     def _source_text(self, number: int) -> PieceText:
-        """Words and pieces of a source sentence by its number in a batch's ``id``: of raw input, else of raw data."""
+        """Words and pieces of the source sentence with this ``id``, from raw input or else from raw data."""
         if (text := self._text_of_input(number)) is not None:
             return text
         from fairseq_syntax.inference.aligned_output import spelled
@@ -117,7 +117,7 @@ class Generation:
         return spelled(dataset.src.get_original_text(number).split(), self._task.source_segmenter)
 
     def print_whole_references(self, sample: dict[str, Any]) -> None:
-        """With ``--replace-unk``, let fairseq-generate print words of references that the dictionary does not have.
+        """With ``--replace-unk``, make fairseq-generate print out-of-vocabulary words of references.
 
         As copied words may. The batch's targets [B, T] are made anew of raw data.
         """
@@ -131,7 +131,7 @@ class Generation:
 
 
 def copies_for_unknown(cfg: SyntaxTranslationConfig) -> Mapping[str, str] | None:
-    """What ``--replace-unk`` writes for source words, taken out of the options of fairseq's program; None: not given.
+    """The replacements of ``--replace-unk``, removed from fairseq's options; None if it is not given.
 
     Raises:
         SyntaxDataError: its file cannot be read

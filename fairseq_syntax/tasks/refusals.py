@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What decides which options and criterions a model goes with.
+    """The properties of a model that decide which options and criterions it supports.
 
     Attributes:
         losses: names of the losses that its systems have
@@ -58,12 +58,12 @@ class ModelTraits:
 
 
 def is_set(option: Any) -> bool:
-    """Whether an option of fairseq's own has a value: not None, nor its name, in a configuration of the task alone."""
+    """Whether a fairseq option has a value: neither None nor an unresolved reference to another configuration."""
     return option is not None and not str(option).startswith("${")
 
 
 def check_task(cfg: SyntaxTranslationConfig) -> None:
-    """Raises SyntaxDataError for options of the task that no model goes with."""
+    """Raises SyntaxDataError for task options that no model supports."""
     if cfg.syntax_input == "conllu" and is_set(cfg.constraints):
         raise SyntaxDataError(
             "CoNLL-U input has no field for constraints",
@@ -85,7 +85,7 @@ def check_task(cfg: SyntaxTranslationConfig) -> None:
 
 
 def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: bool) -> None:
-    """Raises SyntaxDataError for ways to train that do not run, or that would train something else.
+    """Raises SyntaxDataError for training options that would fail or train something else.
 
     Args:
         cfg: of the task
@@ -135,7 +135,7 @@ def check_training(cfg: SyntaxTranslationConfig, model: Any, *, one_dictionary: 
 
 
 def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
-    """Let a training hold its ``--save-dir``: a second one would write its checkpoints over those of the first.
+    """Lock ``--save-dir`` for a training: a second one would overwrite its checkpoints.
 
     Raises:
         SyntaxDataError: another training holds it, or it cannot be written
@@ -152,14 +152,14 @@ def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
 
 
 def check_one_shard(cfg: SyntaxTranslationConfig) -> None:
-    """Raises SyntaxDataError for ``--num-shards`` where all processes share the data already."""
+    """Raises SyntaxDataError for ``--num-shards`` in commands that divide the data among processes themselves."""
     if isinstance(cfg.num_shards, int) and cfg.num_shards > 1:
         message = "is an option of fairseq-generate; training and validation share the data among their processes"
         raise SyntaxDataError(message, option="--num-shards", hint="leave it out")
 
 
 def check_datasets(cfg: SyntaxTranslationConfig, *, reads_parses: bool) -> None:
-    """Raises SyntaxDataError for options of datasets that do not run, or that change sentences and not their parses."""
+    """Raises SyntaxDataError for dataset options that fail, or that change sentences but not their parses."""
     if cfg.num_batch_buckets:
         raise SyntaxDataError("does not run on NumPy 2", option="--num-batch-buckets", hint="leave it out")
     if cfg.truncate_source and reads_parses:
@@ -171,7 +171,7 @@ def check_datasets(cfg: SyntaxTranslationConfig, *, reads_parses: bool) -> None:
 
 
 def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
-    """Raises SyntaxDataError where an option of the task is of no use to a model that is trained, or does it harm."""
+    """Raises SyntaxDataError for task options that are useless or harmful for the model that is trained."""
     if traits.lstm and cfg.left_pad_target:
         raise SyntaxDataError(
             "an LSTM decoder would read the padding before a sentence, of which there is more or less by what else is "
@@ -186,7 +186,7 @@ def check_model(cfg: SyntaxTranslationConfig, traits: ModelTraits) -> None:
 
 
 def check_criterion(criterion: Any, traits: ModelTraits) -> None:
-    """Raises SyntaxDataError where a criterion would leave out what the model is trained by, or cannot read it."""
+    """Raises SyntaxDataError where a criterion would omit losses of the model, or cannot use its output."""
     if traits.losses and not getattr(criterion, "takes_system_losses", False):
         raise SyntaxDataError(
             f"omits losses of the model: {', '.join(traits.losses)}",

@@ -1,4 +1,4 @@
-"""``--task syntax_translation``: translation of text whose parse comes along."""
+"""``--task syntax_translation``: translation of parsed text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def bleu_of_meters(meters: Mapping[str, Any]) -> float:
-    """BLEU of the counts that fairseq logs; 0 where it has logged none."""
+    """BLEU from the counts that fairseq logs; 0 if it has logged none."""
     if "_bleu_counts" not in meters:
         return 0.0
     import sacrebleu
@@ -56,7 +56,7 @@ def bleu_of_meters(meters: Mapping[str, Any]) -> float:
 
 @register_task("syntax_translation", dataclass=SyntaxTranslationConfig)
 class SyntaxTranslationTask(TranslationTask):
-    """Translation with the syntax of the source, and of the target where a criterion wants it.
+    """Translation with the syntax of the source, and of the target if a criterion needs it.
 
     Batches bring what the model and the criterion need, and nothing else; a plain Transformer trains on the same
     data as fast as ever.
@@ -108,7 +108,7 @@ class SyntaxTranslationTask(TranslationTask):
 
     @property
     def source_segmenter(self) -> Any:
-        """The source's segmentation; None where the data directory has none.
+        """The source's segmentation; None if the data directory has none.
 
         Raises:
             SyntaxDataError: it has none, and a loaded model was trained on its pieces
@@ -128,7 +128,7 @@ class SyntaxTranslationTask(TranslationTask):
         return ParseOrigins(self.directory.parsed_with("source"))
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """fairseq's, with the syntax that the model and the criterion need.
+        """Load a split as fairseq does, with the syntax that the model and the criterion need.
 
         Raises:
             SyntaxDataError: there is no such split; or syntax is needed and missing, or not that of the tokens
@@ -171,7 +171,7 @@ class SyntaxTranslationTask(TranslationTask):
     # -- models and criteria, and what they need -------------------------------------------------------------------
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """fairseq's, noting what of the syntax the model needs (in training, or at inference from a checkpoint).
+        """Build a model as fairseq does, and note the syntax that it needs, in training or at inference.
 
         Raises:
             SyntaxDataError: training in a way that fairseq offers, and that does not run, or with an option that would
@@ -201,7 +201,7 @@ class SyntaxTranslationTask(TranslationTask):
         return model
 
     def build_criterion(self, cfg: Any) -> Any:
-        """fairseq's, noting what of the syntax the criterion needs: its ``source_needs`` and ``target_needs``.
+        """Build a criterion as fairseq does, and note its ``source_needs`` and ``target_needs``.
 
         A criterion may have its own order of training batches: ``epoch_iterator(base)`` gives the iterator over
         epochs in place of the task's.
@@ -220,11 +220,11 @@ class SyntaxTranslationTask(TranslationTask):
         return criterion
 
     def needs(self, side: str) -> frozenset[str] | None:
-        """What batches must bring of a side (``source``, ``target``), of ``"tree"`` and ``"arcs"``; None: not known."""
+        """What batches must contain of a side's syntax, of ``"tree"`` and ``"arcs"``; None if unknown."""
         return self._needs[side]
 
     def add_need(self, side: str, needs: frozenset[str]) -> None:
-        """Let batches bring more of a side, as :meth:`needs` has it."""
+        """Add to what batches must contain of a side's syntax; see :meth:`needs`."""
         self._needs[side] = (self._needs[side] or NOTHING) | needs
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class SyntaxTranslationTask(TranslationTask):
         )
 
     def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
-        """Check that training may go on from a checkpoint: its numbers must mean the words and labels of these data.
+        """Check that training can resume from a checkpoint: its ids must stand for the words and labels of these data.
 
         Args:
             state: the checkpoint
@@ -329,7 +329,7 @@ class SyntaxTranslationTask(TranslationTask):
 
     @cached_property
     def _input(self) -> Any:
-        """The reader of raw and parsed sentences, imported with parsers and alignments when the first one comes."""
+        """The reader of raw and parsed sentences, imported with parsers and alignments at first use."""
         from fairseq_syntax.inference.interactive import InteractiveInput
 
         return InteractiveInput(self)
@@ -371,7 +371,7 @@ class SyntaxTranslationTask(TranslationTask):
         return self._joining_pieces()
 
     def _joining_pieces(self) -> SegmentationDecoder | None:
-        """What makes text of the target's pieces; None where the data have no segmentation of it."""
+        """The function that joins the target's pieces into text; None if the data have no segmentation of it."""
         from fairseq_syntax.inference.spelling import SegmentationDecoder
 
         return SegmentationDecoder(self.target_segmenter) if self.target_segmenter else None
@@ -381,17 +381,17 @@ class SyntaxTranslationTask(TranslationTask):
         return self._input.encode(lines)
 
     def encode_raw(self, sentences: Sequence[str]) -> list[Tensor]:
-        """Tokens [T] of texts, parsed where the model reads a parse, for :meth:`build_dataset_for_inference` next."""
+        """Tokens [T] of texts, parsed if the model reads a parse; pass them to :meth:`build_dataset_for_inference`."""
         return self._input.encode(list(sentences))[0]
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None) -> SyntaxPairDataset:
-        """A dataset of the user's sentences, with the syntax that was found when they were encoded."""
+        """A dataset of the user's sentences, with the syntax found when they were encoded."""
         return self._input.dataset(src_tokens, src_lengths, constraints, rebuilt=True)
 
     def build_generator(
         self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None
     ) -> Any:
-        """fairseq's; with ``--print-alignment`` its translations bring the alignment of their words.
+        """Build a generator as fairseq does; with ``--print-alignment`` its translations contain word alignments.
 
         fairseq's own runs the model without its syntax, and aligns pieces.
         """

@@ -229,7 +229,7 @@ class BaseTranslator(ABC):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the model reads of a sentence's parse, of ``"tree"`` and ``"arcs"``."""
+        """What the model reads of a sentence's parse: a subset of ``"tree"`` and ``"arcs"``."""
         return self._input.needs
 
     def input(self) -> InteractiveInput:
