@@ -105,7 +105,7 @@ def read_conllu(
 
 
 def parse_conllu_block(text: str) -> ParsedLine:
-    """One text line from its CoNLL-U rows, as they are or flattened by :func:`flatten`; all its sentences together.
+    """Parse the CoNLL-U rows of one text line with all its sentences, plain or flattened by :func:`flatten`.
 
     Raises:
         SyntaxDataError: as :func:`read_conllu`, lines counted within the block
@@ -118,7 +118,7 @@ def parse_conllu_block(text: str) -> ParsedLine:
 
 
 def surface_rows(rows: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """The number and the columns of those CoNLL-U rows that stand for a surface token: a range, or a word in none."""
+    """The numbers and columns of the CoNLL-U rows of surface tokens: ranges, and words outside any range."""
     covered = 0
     for number, row in enumerate(rows):
         columns = row.split("\t")
@@ -146,7 +146,7 @@ def escape(text: str) -> str:
 
 
 def format_conllu(line: ParsedLine, *, comments: bool = True) -> str:
-    """The rows of a line, each sentence followed by a blank one; empty for an empty line.
+    """The CoNLL-U rows of a line, with a blank row after each sentence; empty for an empty line.
 
     Probabilities are written with four significant digits.
 

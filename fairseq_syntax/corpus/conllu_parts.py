@@ -17,7 +17,7 @@ from fairseq_syntax.runtime.files import read_raw_lines
 
 
 class ConlluPart(NamedTuple):
-    """Lines [start, end) of the text, and the rows of their parse as they stand in the file after ``before`` others."""
+    """Lines [start, end) of the text, and the rows of their parse, which follow ``before`` others in the file."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class ConlluPart(NamedTuple):
 
 
 def declared_lines(path: str | os.PathLike[str]) -> int | None:
-    """The N of ``# lines = N`` in the first row of a file; None where it does not begin so."""
+    """The N of ``# lines = N`` in the first row of a file; None if it is missing."""
     first = next(_rows(path), b"").decode("ascii", "replace")
     return declared_in(first.rstrip("\r\n"))
 

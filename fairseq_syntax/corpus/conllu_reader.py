@@ -23,7 +23,7 @@ _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
 
 
 class ConlluReader:
-    """Reads one file, or a part of it; holds what its error messages need.
+    """Reads a file or a part of it, and keeps the context for error messages.
 
     Args:
         path: for messages
@@ -102,13 +102,13 @@ class ConlluReader:
             yield row
 
     def check_column_names(self, comment: str, at: int) -> None:
-        """CoNLL-U Plus may have other columns, or in another order: they would be taken for these."""
+        """Check the column names of CoNLL-U Plus, which may have other columns or another order."""
         name, equals, columns = comment.removeprefix("#").partition("=")
         if equals and name.strip() == "global.columns" and columns.split() != NAMES:
             self.fail(f"columns {shown(columns.strip())}, and {' '.join(NAMES)} are wanted", at)
 
     def check_values(self, columns: Sequence[str], at: int) -> None:
-        """What no column may be: empty, a word of white space, a label with some around it."""
+        """Check columns: none may be empty, no word may be white space, and no label may be surrounded by it."""
         if "" in columns:
             row = "\t".join(columns)
             self.fail(f"an empty column where ten are due, split by tabs: {shown(row)}", at)
@@ -187,7 +187,7 @@ class ConlluReader:
         line.heads += [head + offset for head in heads] if offset else heads
 
     def add_arcs(self, line: ParsedLine, misc: str, index: int, offset: int, n_words: int, at: int) -> None:
-        """The arcs of one word, whose MISC may have some."""
+        """Add the arcs of one word, if its MISC column contains any."""
         mass = 0.0
         for value in misc.split("|"):
             if not value.startswith("Arcs="):

@@ -25,7 +25,7 @@ from fairseq_syntax.runtime.locks import locked
 
 
 class DamagedArchive(SyntaxDataError):
-    """An archive that has to be fetched again."""
+    """The error for a damaged archive, which has to be fetched again."""
 
 
 def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | None = None) -> None:
@@ -110,7 +110,7 @@ def check_gzip(path: Path) -> None:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[None]:
-    """What is wrong with an archive that is read in the block, as DamagedArchive; errors of the disk stay."""
+    """Turn errors of reading an archive in the block into DamagedArchive; disk errors pass unchanged."""
     try:
         yield
     except (

@@ -19,7 +19,7 @@ class Fail(Protocol):
 
 
 def blocks(rows: Iterable[Row], tab: Row, first: int = 1) -> Iterator[tuple[int, list[Row]]]:
-    """Splits the rows of a file behind each blank one; yields the number of a block's first row, and its rows.
+    """Split the rows of a file at blank ones; yields the number of each block's first row, and its rows.
 
     Args:
         tab: a tab of the type of the rows
@@ -88,7 +88,7 @@ class LineNumbers:
         return value
 
     def place(self, number: int | None, at: int) -> int:
-        """The line of the next sentence, counted from 0.
+        """The text line of the next sentence, counted from 0.
 
         Args:
             number: by its comments; without any each sentence is a line

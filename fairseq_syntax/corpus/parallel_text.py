@@ -26,7 +26,7 @@ Row = tuple[str, ...]
 
 
 class Split(NamedTuple):
-    """A part of a corpus: its name, and source, target and any further reference translations of each sentence."""
+    """A split of a corpus: its name, and source, target and any further references of each sentence."""
 
     name: str
     rows: Iterable[Row]

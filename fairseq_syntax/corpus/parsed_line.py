@@ -1,4 +1,4 @@
-"""The parse of one line of text, as everything after the parser takes it."""
+"""The parse of one line of text, the common form of all parsers and readers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 @dataclass(slots=True)
 class Token:
-    """A surface token: what stands in the text.
+    """A surface token, as written in the text.
 
     ``first`` and ``last`` (inclusive) are the indices of its syntactic words in the line, and ``word`` the one that
     owns its pieces: the first whose head lies outside the token. ``pieces`` is None until the text is segmented.
@@ -118,13 +118,13 @@ def owner(first: int, last: int, heads: list[int]) -> int:
 
 
 def is_tree(heads: Sequence[int], *, one_root: bool = True) -> bool:
-    """Whether all words are below a root, 0-based and its own head, and, with ``one_root``, there is but one."""
+    """Whether every word is below a root (its own head, 0-based) and, with ``one_root``, whether there is only one."""
     roots = sum(head == word for word, head in enumerate(heads))
     return (roots == 1 if one_root else roots >= 1) and cycle_through(heads) is None
 
 
 def words_on_cycles(heads: Sequence[int]) -> set[int]:
-    """The words from which the walk upwards comes back to them; none, if all words are below a root.
+    """The words on cycles; none if all words are below a root.
 
     Args:
         heads: 0-based; a root is its own head
@@ -140,12 +140,12 @@ def words_on_cycles(heads: Sequence[int]) -> set[int]:
 
 
 def cycle_through(heads: Sequence[int]) -> int | None:
-    """The first word on a cycle; None: there is none."""
+    """The first word on a cycle; None if there is none."""
     return min(words_on_cycles(heads), default=None)
 
 
 def check_parse(line: ParsedLine) -> ParsedLine:
-    """Validates a parse: it must be one that a CoNLL-U file could hold. Returns it.
+    """Check that a parse could be written as CoNLL-U; returns it.
 
     Raises:
         SyntaxDataError: lists of other lengths, heads that are no trees, or arcs that leave their sentence
@@ -179,7 +179,7 @@ def check_parse(line: ParsedLine) -> ParsedLine:
 
 
 def text_of(line: ParsedLine) -> str:
-    """The text of the line: its surface tokens with single spaces, and none where SpaceAfter=No."""
+    """The text of the line: its surface tokens, separated by single spaces except where SpaceAfter=No."""
     text = "".join(token.form + " " if token.space_after else token.form for token in line.tokens)
     return text[:-1] if line.tokens and line.tokens[-1].space_after else text
 

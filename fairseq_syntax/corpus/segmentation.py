@@ -59,14 +59,14 @@ TEXT, PARSE = "text", "parse"  # where the words of a model's data are from
 
 
 class WordMarks(NamedTuple):
-    """What a piece says of words: whether it begins one, and whether the piece after it does."""
+    """What a piece tells about word boundaries: whether it begins a word, and whether the next piece does."""
 
     starts: bool
     ends: bool
 
 
 def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
-    """Where words begin, by the pieces alone: the first piece of a line begins one, and so do those marked here.
+    """Word starts from the pieces alone: the first piece of a line, and the pieces marked here.
 
     subword-nmt's marks tell every word. sentencepiece's tell those after a space only; there a piece without a letter
     or a digit counts as a word of its own, as most words without a space before them are punctuation or follow it.
@@ -151,7 +151,7 @@ class Segmenter(ABC):
 
     @property
     def note(self) -> dict[str, str]:
-        """What is noted of the pieces that it cuts: the model, and whether words are those of a parse."""
+        """The record kept with pieces: the model, and whether words come from a parse."""
         return {"segmenter": self.fingerprint, "cut_from": self.cut_from}
 
     @property
@@ -280,7 +280,7 @@ class SubwordNmtSegmenter(Segmenter):
 
 
 class WordSegmenter(SubwordNmtSegmenter):
-    """Whole words: each is one piece. It is for the dictionary to leave out rare ones, which are then ``<unk>``.
+    """Whole words as pieces. The dictionary leaves out rare ones, which become ``<unk>``.
 
     There is nothing to learn: the model is the same for every text.
     """
@@ -371,12 +371,12 @@ def _escape(text: str, characters: str) -> str:
 
 
 def escape_sentencepiece(word: str) -> str:
-    """The word as sentencepiece sees it: no ``▁`` but its own."""
+    """The word escaped for sentencepiece: it contains no ``▁``."""
     return _escape(word, ESCAPE + SPACE_MARK)
 
 
 def escape_subword_nmt(word: str, space: bool) -> str:
-    """The word as subword-nmt sees it: no spaces, no joiner but ours, and no ``@@`` at its end."""
+    """The word escaped for subword-nmt: it contains no space and does not end with ``@@``."""
     word = _escape(word, ESCAPE + JOINER + " ")
     if word.endswith(SEPARATOR):
         word = word[:-1] + ESCAPE + "a"
@@ -384,7 +384,7 @@ def escape_subword_nmt(word: str, space: bool) -> str:
 
 
 def unescape(text: str) -> str:
-    """A text whose escaped marks are again those that stood in it."""
+    """The text with its escaped marks restored."""
     return _ESCAPED.sub(lambda match: _UNESCAPES[match[1]], text) if ESCAPE in text else text
 
 

@@ -35,7 +35,7 @@ PART_LINES = 10_000
 
 
 def output_paths(path: str | os.PathLike[str], lang: str, outdir: Path) -> list[Path]:
-    """Where the pieces of an input file go, and, for a parse, the parse with the number of pieces."""
+    """The output paths of an input file: its pieces and, for a parse, the parse with piece counts."""
     name = os.path.basename(uncompressed_name(path)).removesuffix(".conllu")
     pieces = outdir / (name if name.endswith(f".{lang}") else f"{name}.{lang}")
     return [pieces, pieces.with_name(f"{pieces.name}.conllu")] if is_conllu(path) else [pieces]
@@ -104,7 +104,7 @@ def _is_cut_by(segmenter: Segmenter, note: dict[str, Any]) -> bool:
 
 
 def _trained_as(about: Path, record: dict) -> bool:
-    """Whether the model that is there was trained so, and would be the same if it were trained again."""
+    """Whether the existing model was trained with these options and files."""
     try:
         return json.loads(about.read_text(encoding="utf-8")).get("training") == json.loads(json.dumps(record))
     except (OSError, ValueError, AttributeError):
@@ -112,7 +112,7 @@ def _trained_as(about: Path, record: dict) -> bool:
 
 
 def _leave_none_behind(prefix: Path, remade: Collection[Path], segmenter: Segmenter | None) -> None:
-    """Raises SyntaxDataError where pieces beside the model are cut by another one, and are not made again.
+    """Raises SyntaxDataError if pieces next to the model were cut by another one and are not remade.
 
     Raw text would be cut otherwise than they are, in translation, and nothing would tell. With None any pieces are.
     """
@@ -203,7 +203,7 @@ def segment_file(
 
 
 def _parse_of_before(step: Step) -> Path | None:
-    """The parse that was written beside pieces, which new pieces of a text do not belong to; None: there is none.
+    """An earlier parse next to the pieces, to which new pieces of a text do not belong; None if there is none.
 
     Raises:
         SyntaxDataError: there is one that was not written here
@@ -226,7 +226,7 @@ def _parse_of_before(step: Step) -> Path | None:
 
 
 def _source(path: str | os.PathLike[str]) -> Iterator[tuple[Span, ConlluPart]]:
-    """A file's parts; of a text too, whose rows are its lines."""
+    """The parts of a parse or a text."""
     parts = conllu_parts(path, PART_LINES) if is_conllu(path) else _text_parts(path)
     return (((part.start, part.end), part) for part in parts)
 
@@ -240,7 +240,7 @@ def _text_parts(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:
 
 @dataclass(frozen=True)
 class _SegmentPart:
-    """Makes the pieces of a part and, of a parse, its rows after them; the note has the counts."""
+    """Makes the pieces of a part, followed by its rows if it is a parse; the note contains the counts."""
 
     segmenter: Segmenter
     path: str

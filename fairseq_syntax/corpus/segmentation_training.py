@@ -91,7 +91,7 @@ def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
 
 
 def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> Iterator[Words]:
-    """So many lines with words, of all files; a parse that is not drawn is not read, which takes most of the time."""
+    """Draw a number of non-empty lines from all files; parses that are not drawn are not read, which saves time."""
 
     def all_lines() -> Iterator[tuple[str, ConlluPart] | str]:
         for path in files:

@@ -1,4 +1,4 @@
-"""Do a parser's probabilities mean what they say? Reliability, expected calibration error, and the temperature.
+"""Calibration of a parser's probabilities: reliability, expected calibration error, and temperature.
 
 A parser is calibrated if, of all heads that it predicts with probability p, a fraction p is correct. The expected
 calibration error (Guo, Pleiss, Sun and Weinberger, ICML 2017, Equation 3) is the mean gap between probability and
@@ -24,7 +24,7 @@ _LEAST = 1e-9  # for the logarithm of an arc that was not kept
 
 @dataclass(frozen=True)
 class Choices:
-    """Categorical distributions and what was right in each: ``n`` of them, with ``A`` choices in all.
+    """Categorical distributions and their correct choices: ``n`` distributions, with ``A`` choices in all.
 
     ``owner`` [A] int names the distribution a choice belongs to, ``p`` [A] its probability, and ``right`` [A] bool
     whether it is the gold one. A distribution whose gold choice was not kept has none that is right.
@@ -37,7 +37,7 @@ class Choices:
 
     @classmethod
     def of(cls, distributions: Sequence[Sequence[tuple[float, bool]]]) -> Choices:
-        """From each distribution's choices: probability, and whether it is the gold one."""
+        """Build from the choices of each distribution: probability, and whether it is the gold one."""
         choices = [choice for distribution in distributions for choice in distribution]
         p, right = zip(*choices) if choices else ((), ())
         owner = np.repeat(np.arange(len(distributions)), [len(distribution) for distribution in distributions])
@@ -51,7 +51,7 @@ class Choices:
         return Choices(self.n, self.owner, scaled * (mass / np.maximum(total, _LEAST))[self.owner], self.right)
 
     def best(self) -> tuple[Floats, NDArray[np.bool_]]:
-        """[n] the largest probability of each distribution, and whether it is the right choice."""
+        """The largest probability of each distribution [n], and whether that choice is correct [n]."""
         order = np.lexsort((self.p, self.owner))
         last = np.flatnonzero(np.diff(self.owner[order], append=-1))
         confidence, correct = np.zeros(self.n), np.zeros(self.n, dtype=bool)
@@ -60,12 +60,12 @@ class Choices:
         return confidence, correct
 
     def log_loss(self) -> float:
-        """The mean −log p of the right choices."""
+        """The mean −log p of the correct choices."""
         gold_mass = np.bincount(self.owner, self.p * self.right, self.n)
         return float(-np.log(np.maximum(gold_mass, _LEAST)).mean())
 
     def part(self, which: NDArray[np.bool_]) -> Choices:
-        """The distributions of a mask [n]."""
+        """The distributions selected by a mask [n]."""
         kept = which[self.owner]
         number = np.cumsum(which) - 1
         return Choices(int(which.sum()), number[self.owner[kept]], self.p[kept], self.right[kept])
@@ -73,7 +73,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Sample:
-    """A parse held against a treebank, word by word.
+    """A parse compared with a treebank, word by word.
 
     ``heads`` are the distributions over heads, ``arcs`` those over heads and labels, ``labels`` those over labels
     given the gold head (of the words where that was kept). ``tree_p`` [n] is the probability of the 1-best tree's
@@ -89,7 +89,7 @@ class Sample:
 
 
 def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
-    """Holds a parse with distributions against the gold one, line by line.
+    """Compare a parse with distributions with the gold parse, line by line.
 
     Raises:
         SyntaxDataError: lines or words differ, or a line has no distributions
@@ -133,7 +133,7 @@ def compare(gold: Iterable[ParsedLine], parsed: Iterable[ParsedLine]) -> Sample:
 
 
 def reliability(confidence: Floats, correct: NDArray[np.bool_], bins: int = 10) -> list[tuple[float, float, int]]:
-    """(mean probability, accuracy, count) of each bin of equal width that holds something; arguments are [n]."""
+    """(mean probability, accuracy, count) of each non-empty bin of equal width; arguments are [n]."""
     index = np.minimum((confidence * bins).astype(int), bins - 1)
     return [
         (float(confidence[index == b].mean()), float(correct[index == b].mean()), int((index == b).sum()))
@@ -149,14 +149,14 @@ def calibration_error(confidence: Floats, correct: NDArray[np.bool_], bins: int 
 
 
 def fit_temperature(choices: Choices) -> float:
-    """The temperature with the least log loss, to divide the parser's scores by."""
+    """The temperature of least log loss; the parser's scores are divided by it."""
     # The log loss is convex in 1/T.
     optimum = minimize_scalar(lambda beta: choices.at(1.0 / beta).log_loss(), bounds=(0.1, 10.0), method="bounded")
     return float(1.0 / optimum.x)
 
 
 def held_out_error(choices: Choices, bins: int = 10) -> float:
-    """The calibration error with temperature: fitted on the even distributions, measured on the odd, and vice versa."""
+    """The calibration error with temperature, fitted on even distributions and measured on odd ones, and vice versa."""
     even = np.arange(choices.n) % 2 == 0
     confidence, correct = np.zeros(choices.n), np.zeros(choices.n, dtype=bool)
     for half in (even, ~even):
@@ -166,7 +166,7 @@ def held_out_error(choices: Choices, bins: int = 10) -> float:
 
 
 def kept_mass(choices: Choices, thresholds: Sequence[float] = THRESHOLDS) -> list[tuple[float, float, float]]:
-    """(threshold, choices per distribution, mass per distribution) of what each threshold would keep."""
+    """(threshold, choices per distribution, mass per distribution) that each threshold would keep."""
     return [
         (
             threshold,

@@ -1,4 +1,4 @@
-"""The trees of control parses: chains, random trees, and trees with so many wrong arcs.
+"""The trees of control parses: chains, random trees, and trees with a given number of wrong arcs.
 
 A tree of n words is its heads: the word, from 0, that each word attaches to; the root is its own head.
 """
@@ -21,7 +21,7 @@ def root_of(heads: Sequence[int]) -> int:
 
 
 def control_heads(name: str, heads: Sequence[int], rng: Random) -> list[int]:
-    """The heads that a control of :data:`STRUCTURES` puts in place of these."""
+    """The heads with which a control of :data:`STRUCTURES` replaces these."""
     n = len(heads)
     if name == "linear":
         return [max(0, word - 1) for word in range(n)]
@@ -33,7 +33,7 @@ def control_heads(name: str, heads: Sequence[int], rng: Random) -> list[int]:
 
 
 def with_wrong_arcs(heads: Sequence[int], wanted: int, rng: Random) -> list[int]:
-    """The heads of a tree that differs from another in the heads of so many words, drawn evenly.
+    """The heads of a random tree that differs from another in the heads of a given number of words.
 
     Args:
         heads: of the other tree
@@ -49,7 +49,7 @@ def with_wrong_arcs(heads: Sequence[int], wanted: int, rng: Random) -> list[int]
 
 
 def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) -> list[int] | None:
-    """One of the trees in which just the words drawn have other heads, each equally likely; None where there is none.
+    """A uniformly random tree in which exactly the drawn words have other heads; None if there is none.
 
     Every word drawn gets one of its other heads, and what is no tree is drawn again. Of the ways to join the parts of
     a tree at n words about one in n is a tree, so that none in 100 n means that there is none.
@@ -69,7 +69,7 @@ def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) ->
 
 
 def random_tree(n: int, rng: Random) -> list[int]:
-    """Heads of one of the n^(n-1) rooted labelled trees, each equally likely.
+    """Heads of a uniformly random rooted labelled tree, of which there are n^(n-1).
 
     A Prüfer sequence, n - 2 numbers below n, stands for one tree and one only (Prüfer 1918); so a uniform sequence
     is a uniform tree, and its root is drawn from the n words.
@@ -105,7 +105,7 @@ def random_tree(n: int, rng: Random) -> list[int]:
 
 
 def random_projective_tree(n: int, rng: Random) -> list[int]:
-    """Heads of one of the binom(3n - 2, n - 1) / n projective trees of one root, each equally likely, in O(n).
+    """Heads of a uniformly random projective tree with one root, of binom(3n - 2, n - 1) / n, in O(n).
 
     A projective tree is a root between two forests, one of its left and one of its right dependents; a forest is
     empty, or a first tree (again a root between two forests) and the forest that follows. So a forest is a ternary
@@ -144,7 +144,7 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
 
 
 def sattolo(items: Sequence[tuple[int, int]], rng: Random) -> list[tuple[int, int]]:
-    """The items in an order in which none is at its place: one cycle, each equally likely (Sattolo 1986)."""
+    """The items in a uniformly random cyclic permutation, which leaves none in its place (Sattolo 1986)."""
     items = list(items)
     for last in range(len(items) - 1, 0, -1):
         other = rng.randrange(last)

@@ -1,4 +1,4 @@
-"""Control parses: parses of the same form with less syntax in them, or none.
+"""Control parses: parses of the same form that contain less syntax, or none.
 
 What a model gains from a parse and not from its control is what the syntax is worth. Pham, Macháček and Bojar (2019)
 found the same gain with linear trees. Each control changes sentences one by one, labels and distributions alike, and
@@ -67,7 +67,7 @@ class Sentence:
 
 @dataclass
 class Report:
-    """What a control did.
+    """Statistics of what a control changed.
 
     Attributes:
         lines, sentences, words: of the text
@@ -86,7 +86,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Control:
-    """Controls that are applied one after the other.
+    """A sequence of controls, applied one after the other.
 
     Args:
         names: of :data:`CONTROLS`
@@ -126,7 +126,7 @@ class Control:
             raise SyntaxDataError(message, option="--temperature")
 
     def for_title(self) -> list[str]:
-        """The names as the title of a parse has them, with options that are not the usual ones."""
+        """The names of controls for the title of a parse, with options that differ from the defaults."""
         options = {
             name: f" --temperature {self.temperature!r}"
             for name, usual in TEMPERATURES.items()
@@ -222,7 +222,7 @@ def sentences_of(line: ParsedLine) -> list[Sentence]:
 
 
 def with_sentences(line: ParsedLine, sentences: Sequence[Sentence]) -> ParsedLine:
-    """The line with other trees, most probable arcs first; the word that owns a token's pieces is found anew."""
+    """The line with other trees, most probable arcs first; the owner of each token's pieces is recomputed."""
     heads: list[int] = []
     deprels: list[str] = []
     arcs: list[tuple[int, int, str, float]] | None = None
@@ -238,7 +238,7 @@ def with_sentences(line: ParsedLine, sentences: Sequence[Sentence]) -> ParsedLin
 
 
 def label_masses(arcs: Iterable[WordArc]) -> dict[str, float]:
-    """What the arcs of each label add up to."""
+    """The total probability of the arcs of each label."""
     mass: dict[str, float] = defaultdict(float)
     for _, label, p in arcs:
         mass[label] += p
@@ -246,7 +246,7 @@ def label_masses(arcs: Iterable[WordArc]) -> dict[str, float]:
 
 
 def with_heads(sentence: Sentence, heads: list[int]) -> Sentence:
-    """The sentence with other heads: labels and probabilities stay, but the two roots trade theirs."""
+    """The sentence with other heads: labels and probabilities stay, except that the old and new root swap theirs."""
     before, after = root_of(sentence.heads), root_of(heads)
     source = list(range(len(heads)))  # whose label and distribution a word has
     source[before], source[after] = after, before
@@ -293,7 +293,7 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
 
 
 def tempered(sentence: Sentence, temperature: float) -> Sentence:
-    """Each word's arcs with p^(1/T), scaled so that the word's mass stays."""
+    """Each word's arcs with p^(1/T), rescaled to the word's mass."""
     changed: list[list[WordArc]] = []
     for arcs in sentence.arcs or ():
         top = max((p for _, _, p in arcs), default=0.0)
@@ -309,7 +309,7 @@ def tempered(sentence: Sentence, temperature: float) -> Sentence:
 
 
 def hedged(sentence: Sentence, doubt: float) -> Sentence:
-    """The sentence with 1 - ``doubt`` of each word's mass on its arc, and the rest even over its other heads.
+    """The sentence with 1 - ``doubt`` of each word's mass on its arc, and the rest spread evenly over the other heads.
 
     The label of every arc is that of the word in the tree. Possible heads are all other words and, written as the
     word itself, the artificial root. A sentence without distributions stays so.
@@ -327,6 +327,6 @@ def hedged(sentence: Sentence, doubt: float) -> Sentence:
 
 
 def one_best(sentence: Sentence, rng: Random) -> Sentence:
-    """Each word's arc in the tree, with probability 1; a parse without distributions has them thereby."""
+    """Each word's arc in the tree, with probability 1; gives distributions to a parse that has none."""
     arcs = [[(head, label, 1.0)] for head, label in zip(sentence.heads, sentence.deprels)]
     return Sentence(sentence.heads, sentence.deprels, arcs)

@@ -85,13 +85,13 @@ class CountedWarnings:
         self._warn, self._shown, self.count = warn, shown, 0
 
     def add(self, text: str) -> None:
-        """Gives a warning, or counts it."""
+        """Log a warning, or count it."""
         self.count += 1
         if self.count <= self._shown:
             self._warn(text)
 
     def end(self, what: str) -> None:
-        """Says how many there were in all, where that is not known yet; ``what`` names their kind."""
+        """Log how many warnings there were in all, if some were not shown; ``what`` names their kind."""
         if self.count > self._shown:
             self._warn(f"{what}: {self.count} in all")
 
@@ -122,7 +122,7 @@ def finished(output: str | os.PathLike[str] | None, what: str, then: str = "", *
 
 @contextmanager
 def on_termination(stop: Callable[[int], None]) -> Iterator[None]:
-    """Calls ``stop`` with the number of a signal at SIGTERM and SIGINT; in a thread of somebody's it does nothing."""
+    """Call ``stop`` with the signal number at SIGTERM and SIGINT; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -44,7 +44,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 
 def file_digest(path: str | os.PathLike[str], digest: Any) -> str:
-    """As :func:`file_sha256`, by any object that has ``update`` and ``hexdigest``."""
+    """As :func:`file_sha256`, with any hash object that has ``update`` and ``hexdigest``."""
     try:
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
@@ -146,7 +146,7 @@ def _decompressed(path: str | os.PathLike[str], file: io.BufferedReader) -> Iter
 
 
 def is_read_once(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a pipe or a device, of which nothing is left once it was read."""
+    """Whether a path is a pipe or a device, which can be read only once."""
     return os.path.exists(path) and not os.path.isfile(path)
 
 
@@ -247,7 +247,7 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
 
 @contextmanager
 def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The file, or what compresses into it as the ending of its name says: gzip without a name and a time."""
+    """The file, or a compressor into it according to the ending of its name (gzip without name and time)."""
     kind = _ENDINGS.get(os.path.splitext(os.fspath(path))[1])
     if kind is None:
         yield file
@@ -276,7 +276,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[str]:
 
 @contextmanager
 def as_data_error(path: str | os.PathLike[str]) -> Iterator[None]:
-    """An OSError in the block becomes a SyntaxDataError that names the file."""
+    """Turn an OSError in the block into a SyntaxDataError that names the file."""
     try:
         yield
     except OSError as error:
@@ -285,7 +285,7 @@ def as_data_error(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def errors_in(path: str | os.PathLike[str], line: int | None = None) -> Iterator[None]:
-    """A SyntaxDataError in the block that names no file is one of this file and, if it names no line, of this one."""
+    """Add the file, and the line if it names none, to a SyntaxDataError in the block that names no file."""
     try:
         yield
     except SyntaxDataError as error:
@@ -306,7 +306,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder with all that is in it; what cannot be removed stays."""
+    """Remove a folder with its contents; what cannot be removed stays."""
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -382,7 +382,7 @@ def _is_file(handle: int, path: str) -> bool:
 
 
 def _resolved(path: str | os.PathLike[str]) -> str:
-    """The file that symbolic links lead to; of what the process has open, that name."""
+    """The file to which symbolic links lead; names of open descriptors are kept."""
     name = "/dev/stdout" if os.fspath(path) == "-" else os.fspath(path)
     for _ in range(40):
         if _OPEN_FILE.match(name) or not os.path.islink(name):

@@ -62,7 +62,7 @@ Made = tuple[Note, bytes]  # what a part holds
 
 @dataclass(frozen=True)
 class Step:
-    """Output files that are made from inputs, and the record of whether they are done.
+    """Output files that are made from inputs, with a record of whether they are complete.
 
     A step that writes to a pipe or a device, such as ``/dev/stdout``, has no record and is never done.
 
@@ -92,7 +92,7 @@ class Step:
 
     @property
     def record_path(self) -> Path:
-        """Where it is recorded that the step is done."""
+        """The path of the record that the step is done."""
         return record_path(self.outputs[0])
 
     @property
@@ -119,7 +119,7 @@ class Step:
         return os.path.relpath(output, self.outputs[0].parent)
 
     def begin(self) -> None:
-        """Records that the outputs are this step's from now on, though incomplete. Raises SyntaxDataError."""
+        """Record that the outputs belong to this step but are incomplete. Raises SyntaxDataError."""
         if self._has_record:
             write_json(self.record_path, {"made_from": self.made_from, "outputs": None})
 
@@ -166,7 +166,7 @@ class Step:
 
 
 def record_path(output: str | os.PathLike[str]) -> Path:
-    """Where it is recorded what a file was made from."""
+    """The path of the record of what a file was made from."""
     path = Path(output)
     return path.with_name(f".{path.name}.made.json")
 
@@ -279,7 +279,7 @@ def make_parts(
 
 @dataclass(frozen=True)
 class _Part(Generic[Task]):
-    """Makes and commits a part; of a module, so that worker processes know it."""
+    """Makes and commits a part; a module-level class, so that worker processes can load it."""
 
     parts: Parts
     make: Callable[[Task], Made]
@@ -308,7 +308,7 @@ class Parts:
 
     @property
     def folder(self) -> Path:
-        """Where the parts lie until they are merged: beside the file, or aside where it is a pipe or a device."""
+        """The folder of the parts until they are merged: next to the file, or elsewhere if it is a pipe or a device."""
         if not is_replaced(self.output):
             return Path(tempfile.gettempdir(), f"fairseq-syntax-{self.fingerprint}.parts")
         return self.output.with_name(self.output.name + ".parts")

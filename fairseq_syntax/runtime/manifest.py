@@ -142,7 +142,7 @@ class Manifest:
 
 
 def _state(path: Path) -> list[int]:
-    """The size of a file, when it and its entry were last changed, and its place; empty where it is missing."""
+    """The state of a file: size, times of change, device and inode; empty if it is missing."""
     try:
         status = path.stat()
     except OSError:
@@ -151,7 +151,7 @@ def _state(path: Path) -> list[int]:
 
 
 def _read_compared(folder: Path) -> dict[str, list[Any]]:
-    """What :data:`COMPARED` says; nothing where it cannot be read."""
+    """The content of :data:`COMPARED`; empty if it cannot be read."""
     try:
         compared = json.loads((folder / COMPARED).read_bytes())
     except (OSError, ValueError):

@@ -80,6 +80,6 @@ def file_by_name(
 
 
 def model_name(path: str) -> str:
-    """What a model is called without a name: as the folder of its checkpoint, or as its exported folder."""
+    """The default name of a model: that of its checkpoint's folder, or of its exported folder."""
     whole = Path(path).resolve()
     return (whole.parent.name if whole.suffix == ".pt" else whole.name) or whole.stem

@@ -1,4 +1,4 @@
-"""The parser interface: sentences of words in, trees and arcs out; what all parsers share.
+"""The parser interface, from sentences of words to trees and arcs, and the code that all parsers share.
 
 A parser is one module with ``load(options) -> Parser`` and, if its models are more than the file or the folder of
 ``--model-dir``, ``fingerprint(options) -> str``. It is named in ``PARSERS``, or given by its dotted module name.
@@ -56,7 +56,7 @@ _NO_PART_OF_THE_RESULT = frozenset({"device", "model_dir", "batch_size"})
 
 @dataclass(frozen=True)
 class ParserOptions:
-    """What a parse depends on. Two parses of one text with equal options and models are equal.
+    """The options on which a parse depends: equal options and models give equal parses of a text.
 
     ``batch_size`` counts words. ``min_prob`` is the least p(head, label | word) that is kept: 0.01 keeps 99.1 % of the
     mass in 2.07 arcs per word on Multi30k, where 0.1 keeps 96.5 % in 1.27, and 0.001 99.8 % in 4.17. ``structured``
@@ -81,7 +81,7 @@ class ParserOptions:
 
     @property
     def of_the_result(self) -> dict[str, Any]:
-        """Those that the parse depends on, by name; for JSON."""
+        """The options on which the result depends, by name, as JSON values."""
         return {name: value for name, value in asdict(self).items() if name not in _NO_PART_OF_THE_RESULT}
 
 
@@ -169,7 +169,7 @@ class Parser(ABC):
         return parses
 
     def _tokenized(self, lines: Sequence[str] | Sequence[Sequence[str]], first_line: int) -> list[TokenizedLine]:
-        """The tokens of each line: its own where it is a list, else the tokenizer's."""
+        """The tokens of each line: the given ones if it is a list, else those of the tokenizer."""
         tokenized: list[TokenizedLine] = [[] for _ in lines]
         raw = [index for index, line in enumerate(lines) if isinstance(line, str)]
         try:
@@ -208,7 +208,7 @@ class Parser(ABC):
 
 
 def _warn_of(numbers: Sequence[int], what: str) -> None:
-    """Logs one warning for several lines, counted from 0."""
+    """Log one warning about several lines, counted from 0."""
     if numbers:
         shown = ", ".join(str(number + 1) for number in numbers[:3])
         more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
@@ -216,7 +216,7 @@ def _warn_of(numbers: Sequence[int], what: str) -> None:
 
 
 def _fault_of(parse: SentenceParse, n: int) -> str:
-    """Why this cannot be a parse of an n-word sentence; empty if it can. It need not be a tree."""
+    """The reason why this is no parse of an n-word sentence; empty if it is one. It need not be a tree."""
     for name in ("heads", "deprels", "upos", "xpos"):
         if (count := len(getattr(parse, name))) != n:
             return f"{count} {name} for {n} words"

@@ -113,7 +113,7 @@ def _per_sentence(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, f
 
 
 def list_numbers(batch: pa.RecordBatch, column: str) -> np.ndarray:
-    """The numbers of a column of lists, words or arcs: [N, 4] uint16."""
+    """The numbers in a list column, of words or arcs: [N, 4] uint16."""
     return np.frombuffer(Buffers.of(batch).values[column], dtype="<u2").reshape(-1, 4)
 
 

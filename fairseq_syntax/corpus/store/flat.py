@@ -1,4 +1,4 @@
-"""The syntax of several sentences as flat arrays: what a store gives, a batch carries and a model expands.
+"""The syntax of several sentences as flat arrays, the form in which stores return it and batches carry it.
 
 Facts of words and arcs only, concatenated over B sentences of W words and A arcs together. On the host they are NumPy
 arrays; :mod:`fairseq_syntax.data.batch` makes them tensors.
@@ -33,7 +33,7 @@ class FlatArcs(Generic[Array]):
 
 
 class Lengths(NamedTuple):
-    """How long each sentence is, on the host."""
+    """The lengths of each sentence, on the host."""
 
     pieces: np.ndarray  # [B] int32, without </s>
     words: np.ndarray  # [B] int32
@@ -63,7 +63,7 @@ ARC_FIELDS = ("n_arcs", "dependent", "head", "label", "prob")
 
 
 def concatenate(parts: Sequence[FlatSyntax[np.ndarray]]) -> FlatSyntax[np.ndarray]:
-    """The sentences of several parts, in turn; with arcs where all have them."""
+    """Concatenate several parts; arcs are kept if all have them."""
 
     def joined(names: Sequence[str], items: Sequence[Any]) -> dict[str, Any]:
         return {name: np.concatenate([getattr(item, name) for item in items]) for name in names}

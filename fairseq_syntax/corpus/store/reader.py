@@ -154,7 +154,7 @@ class SyntaxStore:
             self.release()
 
     def release(self) -> None:
-        """Gives back the memory of what was read so far, so that a pass over the whole file needs little at a time."""
+        """Release the memory of what was read so far, so that a pass over the whole file needs little."""
         release_pages(self._mapped)
 
     def _locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -211,7 +211,7 @@ def _damaged(path: str, what: object) -> SyntaxDataError:
 
 
 def release_pages(mapped: mmap.mmap) -> None:
-    """Lets the system have the pages of a file that is mapped to be read; they are read again when they are used."""
+    """Release the memory pages of a mapped file; they are read again on use."""
     if hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 

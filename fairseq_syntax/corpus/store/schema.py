@@ -1,4 +1,4 @@
-"""Columns, metadata and names of the store. The one place that says what is in the file; README.md explains it."""
+"""Columns, metadata and file names of the store; see README.md for the format."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def write_store(
     with_arcs: bool,
     chunk: int,
 ) -> None:
-    """Writes a store of record batches, which are gone through twice: the counts stand before them.
+    """Write a store of record batches, which are iterated twice, as the counts precede them.
 
     Args:
         batches: gives the record batches anew at each call; all of ``chunk`` rows but the last

@@ -1,4 +1,4 @@
-"""Attention as heat maps for paper: a grid of layers and heads of one sentence, the parse above the words."""
+"""Attention heat maps for print: a grid of layers and heads of one sentence, with the parse above the words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARC, _TEXT = "#0b5cad", "#5b6570"
 
 
 def arc_levels(arcs: Sequence[tuple[int, int]]) -> list[int]:
-    """How high to draw each arc (from 1), so that an arc is above all arcs that it overlaps and that are shorter."""
+    """The height at which to draw each arc (from 1), above all shorter arcs that it overlaps."""
     spans = [(min(a), max(a)) for a in arcs]
     order = sorted(range(len(arcs)), key=lambda k: spans[k][1] - spans[k][0])
     levels = [1] * len(arcs)

@@ -197,7 +197,7 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
 
 @any_script()
 def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]) -> Figure:
-    """How often what was said with probability p was so, against p, with the share of the predictions below.
+    """Accuracy against predicted probability, with the share of the predictions below.
 
     Args:
         curves: by name, one ``(mean probability, accuracy, count)`` per bin; bins without predictions left out
@@ -256,7 +256,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def check_ending(path: str | os.PathLike[str]) -> str:
-    """The ending of a picture's name: one of :data:`FORMATS`.
+    """The format of a picture, from the ending of its name: one of :data:`FORMATS`.
 
     Raises:
         SyntaxDataError: it is none of these
@@ -268,7 +268,7 @@ def check_ending(path: str | os.PathLike[str]) -> str:
 
 
 def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: Sequence[float] | None = None):
-    """A figure of its own, which no global state of pyplot keeps alive, and its axes, with horizontal lines."""
+    """A figure outside pyplot's global state, and its axes, with horizontal grid lines."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -283,17 +283,17 @@ def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: 
 
 
 def _width(intervals: Sequence, names: Sequence[str], room: float) -> float:
-    """Of a figure with a bar or a dot for each system in each interval, in inches."""
+    """The width in inches of a figure with a bar or dot per system and interval."""
     return max(4.5, 1.2 + len(intervals) * (room + 0.22 * len(names)))
 
 
 def _offsets(n: int, width: float) -> list[float]:
-    """The middles of n places that share a width around 0."""
+    """The centres of n positions that divide a width around 0."""
     return [(i - (n - 1) / 2) * width / n for i in range(n)]
 
 
 def _bars(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
-    """For each system a bar in each interval."""
+    """Draw a bar for each system in each interval."""
     for i, (offset, (name, color, _)) in enumerate(zip(_offsets(len(values), 0.8), _looks(values))):
         places, width = np.arange(len(values[name])) + offset, 0.8 / len(values) * 0.92
         look = HATCHES[i % len(HATCHES)]
@@ -301,7 +301,7 @@ def _bars(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
 
 
 def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
-    """The legend above all panels, in as many columns, four at most, as the figure has room for."""
+    """Draw the legend above all panels, in up to four columns."""
     for columns in (4, 3, 2, 1):
         entries = {} if handles is None else {"handles": handles}
         legend = figure.legend(**entries, loc="outside upper center", ncols=columns, frameon=False)
@@ -311,5 +311,5 @@ def _legend(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
 
 
 def _looks(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Each name with a colour and a mark."""
+    """Each name with a colour and a marker."""
     return list(zip(names, cycle(COLORS), cycle(MARKS)))

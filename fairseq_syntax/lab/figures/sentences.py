@@ -37,7 +37,7 @@ def collect(
     beam: int = BEAM,
     tokenize: str = "13a",
 ) -> tuple[list[Exhibit], str, str]:
-    """Translate sentences of a split with every model, and gather what there is to see.
+    """Translate sentences of a split with every model, and collect their attention and parses.
 
     Args:
         data: the binarized data directory

@@ -1,4 +1,4 @@
-"""Translations by varied tag sequences (LaSyn); :mod:`.measures` is about what they are worth."""
+"""Translations by varied tag sequences (LaSyn); :mod:`.measures` scores them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Numbered:
 
 
 def training_bigrams(task: Any, column: str, split: str = "train") -> TagBigrams:
-    """Which tags stand beside each other in the target's parse of a split.
+    """The pairs of adjacent tags in the target's parse of a split.
 
     Args:
         task: a ``syntax_translation`` task
@@ -109,7 +109,7 @@ class Diversifier:
     def vary(
         self, sentences: Sequence[int], distances: Sequence[int], samples: int, rng: random.Random
     ) -> list[Variation]:
-        """`samples` translations per sentence and distance; fewer where there are no such tag sequences.
+        """Generate ``samples`` translations per sentence and distance; fewer if there are not enough tag sequences.
 
         The one translation at distance 0 stands there `samples` times, so that all distances compare.
         """

@@ -1,4 +1,4 @@
-"""Scores by a property of the source's parse: where does a system gain?
+"""Scores by a property of the source's parse, to show where a system gains.
 
 Sentences are sorted into intervals of a property (:mod:`fairseq_syntax.lab.scoring.properties`); each interval is
 scored as a test set of its own, with bootstrap intervals, and the differences from the baseline with Holm's correction.

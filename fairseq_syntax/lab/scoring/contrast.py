@@ -1,4 +1,4 @@
-"""Contrastive evaluation: how often is the right translation the more probable one?
+"""Contrastive evaluation: how often the correct translation is the more probable one.
 
 An item is right where the score of its correct translation is above that of every incorrect one; a tie is wrong, as by
 the programs of LingEval97 and ContraPro, or right, as by DistilLingEval's.
@@ -26,7 +26,7 @@ ALL = "all"
 
 
 def decisions(contrast: ContrastSet, scores: Sequence[float], *, ties_right: bool = False) -> np.ndarray:
-    """Which items are right, bool [items].
+    """Which items are decided correctly, bool [items].
 
     Args:
         scores: of the set's rows, higher is better
@@ -66,7 +66,7 @@ def groups(contrast: ContrastSet) -> dict[str, dict[str, np.ndarray]]:
 
 
 def sources_of(contrast: ContrastSet) -> np.ndarray:
-    """The source of each item, int [items]: equal where the texts are, in whichever set and line they stand."""
+    """The source of each item, int [items]: equal for equal texts, even from different sets or lines."""
     texts = [contrast.sources[contrast.rows[item.correct][0]] for item in contrast.items]
     return np.unique(texts, return_inverse=True)[1]
 
@@ -98,7 +98,7 @@ def accuracy(right: np.ndarray, sources: np.ndarray) -> dict[str, Any]:
 
 
 def effective(right: np.ndarray, sources: np.ndarray) -> float:
-    """The number of independent items that would say as much of the accuracy as these: n / deff.
+    """The effective sample size: the number of independent items of equal information, n / deff.
 
     deff, at least 1, is the accuracy's variance over the sources (of a ratio of two sums, linearized) over the one it
     would have if items were independent; then few sources, whose variance is uncertain, count for less, by the squares
@@ -135,7 +135,7 @@ def compare(baseline: np.ndarray, system: np.ndarray, sources: np.ndarray) -> di
 
 
 def sign_flips(differences: np.ndarray) -> float:
-    """The two-sided p of a sum of integers [sources], whose signs are those of fair coins."""
+    """The two-sided p of a sum of integers [sources] under random signs."""
     sizes, counts = np.unique(np.abs(differences[differences != 0]), return_counts=True)
     # chance[t]: that those with a plus add up to t; then the sum is 2 t - largest
     chance = np.ones(1)

@@ -1,4 +1,4 @@
-"""Contrastive sets: a source, its right translation and wrong ones, in the layouts in which they are published.
+"""Contrastive sets: sources with a correct and incorrect translations, in the formats in which they are published.
 
 - **JSON** of LingEval97 (Sennrich 2017): ``source``, ``reference``, and ``errors`` with ``contrastive``, ``type`` and
   ``distance``. Each error is an item of its own.
@@ -41,7 +41,7 @@ class Item:
 
 @dataclass
 class ContrastSet:
-    """Items over rows.
+    """Items, which refer to rows of source and translation.
 
     Attributes:
         name: of the set
@@ -174,7 +174,7 @@ def read_json(name: str, path: str) -> ContrastSet:
 
 
 def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
-    """Several sets as one; where there are several, categories are named by their set, too."""
+    """Join several sets into one; the names of categories then include their set."""
     if len(sets) == 1:
         return sets[0]
     names = [one.name for one in sets]

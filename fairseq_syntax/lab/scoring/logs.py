@@ -1,4 +1,4 @@
-"""What fairseq-train logged: its ``json``, ``simple`` and ``tqdm`` formats, from ``--log-file`` or from stdout."""
+"""Training logs of fairseq-train: its ``json``, ``simple`` and ``tqdm`` formats, from ``--log-file`` or stdout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 def read_curves(path: str | os.PathLike[str]) -> Curves:
-    """The numbers of a training log.
+    """Read the curves of a training log.
 
     Returns:
         by what was measured (``train``: an epoch's mean; ``train_inner``: the mean of a few updates; ``valid`` and

@@ -1,4 +1,4 @@
-"""The papers' scores, each by the library that is trusted with it, and each with a signature that says how.
+"""The papers' metrics, each computed by its established library and each with a signature.
 
 BLEU-4, BLEU-1, BLEU of characters, chrF and TER are sacrebleu's (Post 2018). RIBES (Isozaki et al. 2010) gives nltk's
 scores in quadratic time, as a sacrebleu metric so that the same bootstrap and randomization serve it. distinct-1 (Li et
@@ -37,7 +37,7 @@ class RIBESSignature(Signature):
 
 
 class RIBES(Metric):
-    """RIBES as nltk has it, times 100, as a sacrebleu metric; sentences are tokenised as for BLEU.
+    """nltk's RIBES times 100, as a sacrebleu metric; sentences are tokenised as for BLEU.
 
     The statistics of a segment are its score and 1, so that a corpus is scored by the mean over its sentences, as
     ``nltk.translate.ribes_score.corpus_ribes`` does.
@@ -75,7 +75,7 @@ class ExactSignature(Signature):
 
 
 class Exact(RIBES):
-    """The share of sentences that are, but for white space, one of their references, in %."""
+    """The percentage of sentences that equal one of their references, apart from white space."""
 
     _SIGNATURE_TYPE = ExactSignature  # type: ignore[assignment]
 
@@ -87,7 +87,7 @@ class Exact(RIBES):
 
 
 class Scorer:
-    """One metric against fixed references; each run's statistics are extracted once, whatever is asked of them.
+    """A metric with fixed references; the statistics of each run are extracted only once.
 
     Args:
         key: one of :data:`METRICS`
@@ -141,11 +141,11 @@ class Scorer:
         return float(self.metric._aggregate_and_compute(statistics).score)
 
     def of_sums(self, sums: np.ndarray) -> float:
-        """The corpus score of summed sentence statistics [K] float64; 0 of no tokens where the metric has no score."""
+        """The corpus score of summed sentence statistics [K] float64; 0 without tokens where it is undefined."""
         return float(self.metric._compute_score_from_stats(sums.tolist()).score)
 
     def sentences(self, hypotheses: Sequence[str]) -> np.ndarray:
-        """Sentence scores [N], float64; BLEU with effective order, as ``sacrebleu --sentence-level`` has it."""
+        """Sentence scores [N], float64; BLEU with effective order, as in ``sacrebleu --sentence-level``."""
         statistics = self.statistics(hypotheses)
         return np.array([self._sentence_metric._aggregate_and_compute([one]).score for one in statistics])
 

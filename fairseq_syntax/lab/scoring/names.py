@@ -1,4 +1,4 @@
-"""The metrics by the names that options take; without the libraries that compute them, which take seconds to import."""
+"""Names of metrics in options; this module does not import their libraries, which takes seconds."""
 
 import re
 from collections.abc import Sequence

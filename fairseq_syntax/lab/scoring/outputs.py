@@ -1,4 +1,4 @@
-"""Translations as files: plain text, one sentence a line, or what ``fairseq-generate`` printed."""
+"""Files of translations: plain text, one sentence per line, or the output of ``fairseq-generate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of a source line's parse by which scores are told apart, and their intervals."""
+"""Properties of a source line's parse by which scores are grouped, and their intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def length(line: ParsedLine) -> float:
 
 
 def depth(line: ParsedLine) -> float:
-    """The arcs on the way from the deepest word to its root; 0 where all words are roots, or there are none."""
+    """The number of arcs from the deepest word to its root; 0 without words or with roots only."""
     depth_of: dict[int, int] = {}
     for word in range(len(line.words)):
         path = []
@@ -49,7 +49,7 @@ def dependency_length(line: ParsedLine) -> float:
 
 
 def longest_dependency(line: ParsedLine) -> float:
-    """The longest distance in words between a word and its head, without punctuation; 0 where there is none."""
+    """The longest distance in words between a word and its head, without punctuation; 0 for none."""
     return max((last - first for first, last in _spans(line)), default=0)
 
 
@@ -72,7 +72,7 @@ _MEANS = ("dependency-length",)  # whose values need not be whole numbers
 
 @dataclass(frozen=True)
 class Property:
-    """A property to sort lines by.
+    """A property by which lines are grouped.
 
     Attributes:
         name: one of :data:`PROPERTIES`; or ``label=L``, how many words have the relation L (with its subtypes, where L
@@ -86,7 +86,7 @@ class Property:
 
     @classmethod
     def of(cls, text: str) -> Property:
-        """From ``NAME`` or ``NAME@EDGE,EDGE,…``, as ``--by`` takes it.
+        """Parse ``NAME`` or ``NAME@EDGE,EDGE,…``, the argument of ``--by``.
 
         Raises:
             SyntaxDataError: no such property, or edges that do not rise
@@ -118,7 +118,7 @@ class Property:
         return np.array([self.value(line) for line in lines], dtype=np.float64)
 
     def intervals(self, values: np.ndarray) -> list[Interval]:
-        """The intervals that have any of the values [N], lowest first."""
+        """The intervals that contain any of the values [N], lowest first."""
         edges = self.edges
         if edges is None and self.name.partition("=")[0] in _COUNTS:
             edges = (0.0, 1.0)
@@ -137,7 +137,7 @@ class Property:
 
 @dataclass(frozen=True)
 class Interval:
-    """The lines [n] whose property is above ``over`` and at most ``to``; None where there is no bound."""
+    """The lines [n] whose property is above ``over`` and at most ``to``; None means no bound."""
 
     over: float | None
     to: float | None
@@ -145,7 +145,7 @@ class Interval:
 
 
 def interval_label(name: str, over: float | None, to: float | None) -> str:
-    """Of an interval of a property: ``3``, ``≤ 3``, ``(3, 5]``, ``> 5``; a lone number is the only one in it."""
+    """The label of an interval: ``3`` (a single value), ``≤ 3``, ``(3, 5]``, ``> 5``."""
     if over is None:
         return "all" if to is None else "0" if to == 0 else f"≤ {to:.4g}"
     if to is None:

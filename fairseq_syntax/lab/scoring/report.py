@@ -1,4 +1,4 @@
-"""The papers' evaluation of any outputs: scores, tests against a baseline, scores by length, several seeds.
+"""Evaluation of translations as in the papers: scores, tests against a baseline, scores by length, several seeds.
 
 :func:`evaluate` gives one dictionary that is the JSON report; :func:`tables` turns it into tables.
 """
@@ -91,7 +91,7 @@ class Options:
 
 
 def read_system(text: str) -> System:
-    """Read ``[NAME=]FILE[,FILE…]``, one file per seed; without a name it is called as its first file."""
+    """Read ``[NAME=]FILE[,FILE…]``, one file per seed; the default name is that of the first file."""
     name, paths = named_files(text)
     return System(name, [read_translations(path) for path in paths])
 
@@ -281,7 +281,7 @@ def _test(
     trials: int,
     groups: Sequence[str] | None,
 ) -> dict:
-    """The difference of a system's runs and the baseline's, and all tests of it but the bootstrap."""
+    """The difference between a system's runs and the baseline's, and all tests except the bootstrap."""
     ours, theirs = ([scorer.corpus(lines) for lines in runs] for runs in (system, base))
     tests: dict = {"difference": float(np.mean(ours) - np.mean(theirs)), "seeds": seed_test(theirs, ours)}
     tests["runs"] = [
@@ -295,7 +295,7 @@ def _test(
 
 
 def _p_values(tests: dict) -> dict[str, float]:
-    """The p of each test there is; of a test of pairs of seeds, the largest."""
+    """The p value of each test; for tests of pairs of seeds, the largest."""
     p_values = {name: tests[name] for name in ("t_test", "ks", "seeds") if tests.get(name) is not None}
     if "bootstrap" in tests:
         p_values["bootstrap"] = tests["bootstrap"]["p"]

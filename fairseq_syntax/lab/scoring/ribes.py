@@ -33,7 +33,7 @@ def sentence_ribes(references: Sequence[Sequence[str]], hypothesis: Sequence[str
 
 
 def word_ranks(reference: Sequence[str], hypothesis: Sequence[str]) -> list[int]:
-    """The place in the reference of each aligned word of the hypothesis, in its order there.
+    """The reference position of each aligned hypothesis word, in hypothesis order.
 
     A word that stands once on each side is aligned. Another one is aligned by its shortest context, to the right or
     else to the left, that stands once on each side (section 3 of the paper); without such a context it is left out.
@@ -66,7 +66,7 @@ def word_ranks(reference: Sequence[str], hypothesis: Sequence[str]) -> list[int]
 
 
 def _contexts(ref: np.ndarray, hyp: np.ndarray) -> list[tuple[int, int, int]]:
-    """For each word of the hypothesis: n-grams that end with it and stand once on each side.
+    """For each word of the hypothesis: the n-grams ending in it that occur exactly once on each side.
 
     Returns:
         their least and greatest length, least > greatest where there is none, and their last word's place in ``ref``
@@ -85,7 +85,7 @@ def _contexts(ref: np.ndarray, hyp: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def _kendall_tau(ranks: Sequence[int]) -> float:
-    """The share of the pairs that are in order; 0 of fewer than two ranks."""
+    """The share of pairs in ascending order; 0 for fewer than two ranks."""
     if len(ranks) < 2:
         return 0.0
     numbers = np.array(ranks)

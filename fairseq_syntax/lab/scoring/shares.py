@@ -1,4 +1,4 @@
-"""How much of a system's gain is syntax: its gain over a baseline with the parse, and with control parses.
+"""The share of a system's gain that is due to syntax, from its gains with the parse and with control parses.
 
 A control parse has the form of a parse and less, or nothing, of its syntax (:mod:`fairseq_syntax.lab.controls`).
 What a system gains with it over the baseline is not due to the syntax that the control leaves out, but to parameters,
@@ -50,7 +50,7 @@ class Estimate:
 
 
 def _kept(resampled: Resampled, twin: str, system: str, baseline: str) -> list[float] | None:
-    """The twin's gain over the system's; None where the interval of the latter has 0 in it."""
+    """The gain with the control divided by the gain with the parse; None if the latter's interval contains 0."""
     if resampled.difference(system, baseline).low <= 0:
         return None
     score, scores = resampled.score, resampled.scores
@@ -64,7 +64,7 @@ def _figures(difference: Difference) -> list[float]:
 
 
 def measure(resampled: Resampled, baseline: str, controls: Sequence[str]) -> list[dict[str, Any]]:
-    """The gain of every system, and what is left of it with each control.
+    """The gain of every system, and the gain that remains with each control.
 
     Args:
         resampled: the systems' scores, of a metric of which more is better; the twin of S that control c trained is
@@ -141,7 +141,7 @@ def shares(
     properties: Sequence[Property],
     groups: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """:func:`measure` in all metrics of which more is better.
+    """:func:`measure` in all metrics where higher is better.
 
     Returns:
         ``baseline``, ``controls``, ``draws``; by metric: ``metrics``, gains and shares; ``own``, how much seeds differ
@@ -163,7 +163,7 @@ def shares(
 
 
 def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """The rows of :func:`measure` as a table: a line for each system and control."""
+    """The result of :func:`measure` as a table with a row for each system and control."""
     body = []
     for row in rows:
         first = [row["system"], str(Estimate(*row["gain"]))]

@@ -1,4 +1,4 @@
-"""Is the difference from the baseline significant? A bootstrap over sentences and seeds, and others' tests."""
+"""Significance tests against a baseline: a bootstrap over sentences and seeds, and established tests."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def seed_test(baseline: Sequence[float], system: Sequence[float]) -> float | Non
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two systems, and what its bootstrap draws say of it.
+    """A difference between two systems, with its bootstrap statistics.
 
     Attributes:
         difference: system minus baseline
@@ -92,7 +92,7 @@ class Difference:
 
     @classmethod
     def of(cls, difference: float, drawn: np.ndarray) -> Difference:
-        """From the differences of the draws [R]."""
+        """Build from the differences in the draws [R]."""
         further = int((np.abs(drawn - drawn.mean()) > abs(difference)).sum())
         # no sentence differs: no draw does either, and none would be counted
         p = 1.0 if not drawn.any() and difference == 0 else (further + 1) / (len(drawn) + 1)
@@ -107,7 +107,7 @@ def bounds(drawn: np.ndarray) -> tuple[float, float]:
 
 
 class Resampled:
-    """Scores of systems, as they are and in each draw of a bootstrap over sentences and seeds.
+    """Scores of systems, on the data and in each draw of a bootstrap over sentences and seeds.
 
     A draw takes as many sentences as there are, with replacement, the same for all systems (Koehn 2004), and scores
     the mean over a system's seeds on them. This holds how the score varies with the sentences, and how each seed
@@ -173,7 +173,7 @@ class Resampled:
                     self.scores[system] += math.sqrt(1 - of_sentences / variance) * others
 
     def own_part(self) -> float | None:
-        """The standard deviation of what a seed is better than another on any sentences, over all systems.
+        """The standard deviation of seed effects that are independent of the sentences, over all systems.
 
         It is given in the standard deviation of what the sentences give to a seed's score; None without systems of
         several seeds, or where no two seeds differ.
@@ -209,7 +209,7 @@ def _draws(
 
 
 def group_numbers(groups: Sequence[Hashable]) -> np.ndarray:
-    """The groups numbered from 0 in the order in which they come first, int64 [N]."""
+    """The group number of each line, int64 [N], in order of first occurrence."""
     number_of: dict[Hashable, int] = {}
     return np.array([number_of.setdefault(group, len(number_of)) for group in groups], dtype=np.int64)
 
@@ -222,7 +222,7 @@ def _sums_by_group(statistics: np.ndarray, group_of: np.ndarray) -> np.ndarray:
 
 
 def _counts(groups: int, draws: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each draw takes each group, float64 [at most BLOCK, groups], until there are all draws."""
+    """Yield how often each draw contains each group, in blocks of float64 [at most BLOCK, groups]."""
     rng = np.random.default_rng(seed)
     for start in range(0, draws, BLOCK):
         size = min(BLOCK, draws - start)
@@ -230,7 +230,7 @@ def _counts(groups: int, draws: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p values of several tests, adjusted so that the chance of any false one stays at the level (Holm 1979).
+    """Adjust the p values of several tests to control the family-wise error rate (Holm 1979).
 
     The k-th smallest of m becomes (m - k + 1) times itself, at least the one before, at most 1. NaN stays, uncounted.
     """

@@ -1,4 +1,4 @@
-"""One small table, written for a terminal, for Markdown and for LaTeX.
+"""A small table that can be rendered for a terminal, Markdown or LaTeX.
 
 By hand: tabulate would pad the cells of Markdown, so that one longer cell changes every row of a committed table, and
 measures East Asian text by a further library.
@@ -61,14 +61,14 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def p_value(p: float | None, *, star: bool = True) -> str:
-    """``0.012*``: a star below 0.05, where wanted; ``<0.001*``; ``–`` where there is none."""
+    """A p value as text: ``0.012*`` (the star is optional and marks p < 0.05), ``<0.001*``, or ``–`` for none."""
     if p is None or math.isnan(p):
         return "–"
     return ("<0.001" if p < 0.001 else f"{p:.3f}") + ("*" if star and p < 0.05 else "")
 
 
 def corrected(comparisons: int) -> str:
-    """The note that says what Holm's correction is for."""
+    """The note on Holm's correction."""
     if comparisons == 1:
         return "Holm: one comparison, nothing to correct; * below 0.05"
     return f"Holm: corrected for {comparisons} comparisons; * below 0.05"

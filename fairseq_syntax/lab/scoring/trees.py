@@ -1,4 +1,4 @@
-"""UAS and LAS of one CoNLL-U file against another, in the way of the CoNLL 2018 shared task.
+"""UAS and LAS of one CoNLL-U file against another, computed as in the CoNLL 2018 shared task.
 
 The two files must hold the same characters, spaces aside; their tokens, words and sentences may differ.  Words are
 first aligned: two words align where their tokens cover the same characters, and inside a stretch that a multi-word
@@ -26,7 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 
 @dataclass(frozen=True)
 class Score:
-    """Correct words out of the gold words, the system's words and the aligned ones."""
+    """Counts of correct, gold, system and aligned words."""
 
     correct: int
     gold: int
@@ -74,7 +74,7 @@ class Words:
 
     @property
     def labelled(self) -> bool:
-        """Whether any word but the roots has a relation that says something (neither `_` nor `dep`)."""
+        """Whether any word except roots has a specific relation (neither ``_`` nor ``dep``)."""
         return any(word.head >= 0 and word.deprel not in ("_", "dep") for word in self.words)
 
 
@@ -145,7 +145,7 @@ def align(gold: Sequence[Word], system: Sequence[Word]) -> list[tuple[int, int]]
 
 
 def _stretch(gold: Sequence[Word], system: Sequence[Word], g: int, s: int, end: int) -> tuple[int, int]:
-    """Where the words under a multi-word token that ends at `end` stop, and those under others that overlap it.
+    """The end of the words under a multi-word token that ends at ``end``, and under tokens that overlap it.
 
     As in the shared task's program, words are taken in the order of their first characters until none that lies inside
     is left, so a plain word that reaches out of the stretch is taken where one behind it lies inside.
