@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
@@ -19,6 +18,7 @@ from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
+from fairseq_syntax.runtime.commands import run_command
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PAPERS = ("pascal", "ldd", "supervised_heads", "lasyn", "dlaa")
@@ -42,7 +42,7 @@ class InProcess(Runner):
             text.write(toy_data.fairseq(program.removeprefix("fairseq-"), *rest[:place], *rest[place + 2 :]))
             status = 0
         else:
-            status = subprocess.run(arguments, env={**self.variables}, check=False).returncode
+            status = run_command(arguments, os.getcwd(), self.variables, str(log))
         if command.stdout is not None:
             command.stdout.write_text(text.getvalue(), encoding="utf-8")
         return status
