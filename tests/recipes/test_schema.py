@@ -9,6 +9,8 @@ import pytest
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes import reference
+from fairseq_syntax.lab.recipes.options import check_options
+from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -62,6 +64,23 @@ def test_a_fault_is_told_with_its_line_and_what_is_meant(tmp_path, before, after
         load(path)
     assert Path(raised.value.path) == path
     assert raised.value.line == line_of(path, line)
+    assert meant in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "meant"),
+    [
+        ("\n  dropout:", "\n  dropuot:", "dropuot", "did you mean dropout"),
+        ("arch: pascal_transformer", "arch: pascall_transformer", "pascall", "did you mean pascal_transformer"),
+        ("pascal-heads: 2", "pascal-heads: two", "pascal-heads: two", "two"),
+        ("\n  beam: 4", "\n  beem: 4", "beem", "did you mean beam"),
+    ],
+)
+def test_an_option_that_fairseq_does_not_take_is_told_before_the_work(tmp_path, before, after, line, meant):
+    path = changed(tmp_path, before, after)
+    with pytest.raises(SyntaxDataError) as raised:
+        check_options(Plan(load(path), path))
+    assert (raised.value.path, raised.value.line) == (path, line_of(path, line))
     assert meant in str(raised.value)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import io
 import logging
+import re
 
 from fairseq_syntax import register
 from fairseq_syntax.errors import SyntaxDataError
@@ -14,13 +15,13 @@ from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import read
 from fairseq_syntax.lab.recipes.stages import Command
 
-_PARTS = ("options", "size", "train", "translate")
+_PARTS = ((), ("options",), ("size",), ("train",), ("translate",))
 
 
 def check_options(plan: Plan) -> None:
     """Raises SyntaxDataError for an option of a system's training or translation that fairseq does not take."""
     register()
-    for run in {run.system: run for run in reversed(plan.runs)}.values():
+    for run in plan.runs[: len(plan.recipe.systems)]:  # each system with its first seed
         for stage in plan.of_run(run)[:2]:
             if stage.commands[0].words[0] in ("fairseq-train", "fairseq-generate"):
                 _check(stage.commands[0], run, plan)
@@ -41,14 +42,16 @@ def _check(command: Command, run: Run, plan: Plan) -> None:
         pass
     finally:
         logging.disable(before)
-    why = message.getvalue().strip().rpartition("error: ")[2]
+    why, _, choices = message.getvalue().strip().rpartition("error: ")[2].partition(" (choose from ")
     known = [one.lstrip("-") for one in parser._option_string_actions]
     where, line, hint = plan.path, None, None
     document = read(plan.path)
-    for name in [word[2:] for word in why.replace(",", " ").replace("/", " ").split() if word.startswith("--")]:
-        for keys in (("train",), ("size",), ("translate",), *(("systems", run.system, part) for part in _PARTS)):
+    parts = [("train",), ("size",), ("translate",), *(("systems", run.system, *part) for part in _PARTS)]
+    for name in re.findall(r"--([\w-]+)", why):
+        for keys in parts:
             for key in (name, name.replace("-", "_")):
                 where, line = document.places.get((*keys, key), (where, line))
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}?" if close and name not in known else hint
+        wrong, right = (name, known) if not choices else (why.split("'")[-2], re.findall(r"[\w.+-]+", choices))
+        close = difflib.get_close_matches(wrong, right, n=1)
+        hint = f"did you mean {close[0]}?" if close and wrong not in right else hint
     raise SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)
