@@ -56,8 +56,6 @@ def main(argv: list[str] | None = None) -> int:
         status: int = modules[args.subcommand].main(args) or 0
         sys.stdout.flush()  # of a full disk, Python would only say so when it ends
         return status
-    except BrokenPipeError:
-        return 1
     except (SyntaxDataError, OSError, KeyboardInterrupt) as error:
         reported = report(f"fairseq-syntax {args.subcommand}", error)
         if reported is None:

@@ -5,13 +5,16 @@ Whoever wants the traceback sets ``FAIRSEQ_SYNTAX_TRACEBACK=1``.
 
 from __future__ import annotations
 
+import argparse
 import errno
+import logging
 import os
 import re
 import sys
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -65,6 +68,8 @@ def report(command: str, error: BaseException) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
+        return 1
     text = fault(error)
     if text is None or os.environ.get(WITH_TRACEBACK):
         return None
@@ -86,6 +91,22 @@ def write_utf8() -> None:
             reconfigure(encoding="utf-8")
 
 
+def lose_no_output() -> None:
+    """Lets a full disk end a command: logging prints a traceback for each line that it loses, and argparse nothing."""
+    usual = logging.Handler.handleError
+
+    def handle_error(self: logging.Handler, record: logging.LogRecord) -> None:
+        if isinstance(sys.exc_info()[1], OSError):
+            raise
+        usual(self, record)
+
+    def print_message(self: argparse.ArgumentParser, message: str, file: IO[str] | None = None) -> None:
+        print(message or "", end="", file=file or sys.stderr, flush=True)
+
+    logging.Handler.handleError = handle_error  # type: ignore[method-assign]
+    argparse.ArgumentParser._print_message = print_message  # type: ignore[method-assign, assignment]
+
+
 def report_in_fairseq() -> None:
     """Makes fairseq's commands end as this package's do: with one line, 130 after Ctrl-C, and texts in UTF-8."""
     main = sys.modules.get("__main__")
@@ -98,6 +119,7 @@ def report_in_fairseq() -> None:
     if getattr(sys.excepthook, "reports_faults", False):
         return
     write_utf8()
+    lose_no_output()
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

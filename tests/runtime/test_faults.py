@@ -49,6 +49,15 @@ def test_a_full_disk_behind_the_output_is_one_line(toy, trained):
         assert done.returncode == 1 and len(errors_of(done)) == 1 and "No space left" in done.stderr, done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_behind_a_log_or_a_help_ends_the_command(toy, tmp_path):
+    """Of each line of the log there were forty of a traceback, and the status was 0."""
+    for argv in (training(toy, tmp_path), fairseq_argv("train", toy.data, "--task", "syntax_translation", "--help")):
+        done = run(argv, "exec > /dev/full")
+        told = done.stderr.rpartition("--- Logging error ---")[2].splitlines()[-1]  # fairseq's own, before the plugin
+        assert done.returncode == 1 and "No space left" in told and told.startswith("fairseq-train"), done.stderr
+
+
 def test_output_is_utf8_whatever_the_locale(toy, trained, tmp_path):
     (tmp_path / "text").write_text("größe\n", "utf-8")
     argv = [sys.executable, "-c", "from fairseq_syntax.runtime.faults import write_utf8; write_utf8(); print('größe')"]
