@@ -59,7 +59,9 @@ def main(args: argparse.Namespace) -> int:
     check_output(args.output, args.gold, args.parsed, args.picture)
     check_output(args.picture, args.gold, args.parsed)
     if args.parsed is not None:
-        refuse(args, add_arguments, (*OF_THE_PARSER, *OF_DISTRIBUTIONS), "nothing is parsed with --parsed")
+        refuse(
+            args, add_arguments, (*OF_THE_PARSER, *OF_DISTRIBUTIONS), "--parsed gives parses, so nothing is parsed here"
+        )
     if args.picture is not None:
         check_ending(args.picture)
     gold = list(read_conllu(args.gold))

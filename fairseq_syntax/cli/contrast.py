@@ -104,14 +104,19 @@ def main(args: argparse.Namespace) -> int:
         raise SyntaxDataError("nothing to compare", option="--scores", hint="give MODEL or --scores NAME=FILE")
     if args.baseline is not None and args.baseline not in names:
         hint = f"one of {', '.join(names)}"
-        raise SyntaxDataError(f"no system is called {args.baseline}", option="--baseline", hint=hint)
+        raise SyntaxDataError(f"there is no system {args.baseline}", option="--baseline", hint=hint)
     if args.conllu and len(args.conllu) != len(args.set):
         message = f"{len(args.conllu)} parses of {len(args.set)} sets"
         raise SyntaxDataError(message, option="--conllu", hint="one for each --set")
     if not args.model:
-        refuse(args, add_arguments, _OF_MODELS, "nothing is scored here without a MODEL")
+        refuse(args, add_arguments, _OF_MODELS, "without MODEL, no scores are computed here")
     if not args.scores:
-        refuse(args, add_arguments, ["lower_is_better"], "a model's scores are no costs; it is for --scores")
+        refuse(
+            args,
+            add_arguments,
+            ["lower_is_better"],
+            "models give log-probabilities, not costs; the option applies to --scores",
+        )
     inputs = [*ready.values(), *(args.conllu or ())]
     inputs += [path for text in args.set for path in files_of(text)[1]]
     check_output(args.json, *inputs)

@@ -83,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
         names = {name: texts[0] for name, texts in tests.items()} or None
     else:
         if args.valid is None:
-            raise SyntaxDataError("is needed beside --train", option="--valid")
+            raise SyntaxDataError("is required with --train", option="--valid")
         files = {
             name: split_files(texts, langs, int(references.get(name, 1)))
             for name, texts in {"train": args.train, "valid": args.valid, **tests}.items()

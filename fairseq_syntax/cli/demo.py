@@ -36,7 +36,7 @@ def toy_folder() -> Path:
     for folder in (package / "toy", package.parent / "examples" / "toy"):
         if (folder / "toy.yaml").exists():
             return folder
-    raise SyntaxDataError("the toy programs are not there", path=package / "toy", hint="install the package again")
+    raise SyntaxDataError("the toy programs are missing", path=package / "toy", hint="install the package again")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> None:
     task.load_dataset(args.split)
     dataset = task.dataset(args.split)
     if dataset.tgt is None:
-        raise SyntaxDataError(f"{args.split} has no references to measure by", path=task.data_dir, option="--split")
+        raise SyntaxDataError(f"{args.split} has no references to compare with", path=task.data_dir, option="--split")
     rng = random.Random(args.seed)
     if args.lines:
         if not all(1 <= n <= len(dataset) for n in args.lines):

@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.use import export
 
     if not args.distil and not (args.to and args.output):
-        raise SyntaxDataError("is needed, with --output, or else --distil", option="--to")
+        raise SyntaxDataError("is required with --output, unless --distil is given", option="--to")
     loaded = export.load(args.model, args.data)
     if args.distil:
         print(export.recipe(args.model, loaded))

@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     path = Path(args.output)
     check_output(path)
     if path.exists():
-        raise SyntaxDataError("is there already", path=path, hint="remove it, or name another --output")
+        raise SyntaxDataError("exists already", path=path, hint="remove it, or name another --output")
     text = first_recipe(
         path,
         args.source_lang,

@@ -54,9 +54,9 @@ def main(args: argparse.Namespace) -> int:
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")
     if args.form != "brackets":
-        refuse(args, add_arguments, ["words"], "is for --form brackets")
+        refuse(args, add_arguments, ["words"], "only applies to --form brackets")
     if args.tags[0] == args.tags[1] or any(len(tag.split()) != 1 for tag in args.tags):
-        raise SyntaxDataError("two different tags without spaces are wanted", option="--tags")
+        raise SyntaxDataError("must be two different tags without spaces", option="--tags")
     outdir = Path(args.output)
     make_folder(outdir)
     langs = args.source_lang, args.target_lang

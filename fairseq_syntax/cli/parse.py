@@ -140,16 +140,16 @@ def main(args: argparse.Namespace) -> int:
     lang = "LANG" if args.parser == "conllu" else args.lang
     then = then_segment(args.output, lang)
     if args.parser == "conllu":
-        refuse(args, add_arguments, (*OF_NO_PARSE, *OF_JOBS), "an existing parse is passed on as it is")
+        refuse(args, add_arguments, (*OF_NO_PARSE, *OF_JOBS), "an existing parse is copied unchanged")
         check_apart(args.output, args.input, args.text)
         lines = pass_on(args.input, args.output, text=args.text, overwrite=args.overwrite)
         finished(args.output, f"{lines} lines", then)
         return 0
-    refuse(args, add_arguments, ["text"], "is for --parser conllu; the text to parse is --input")
+    refuse(args, add_arguments, ["text"], "only applies to --parser conllu; the text to parse is --input")
     if args.merge:
-        refuse(args, add_arguments, ("ray", "shard"), "--merge takes all shards together, without workers")
+        refuse(args, add_arguments, ("ray", "shard"), "--merge joins all shards, without workers")
     if not args.distributions:
-        refuse(args, add_arguments, OF_DISTRIBUTIONS, "is for --distributions", "give both")
+        refuse(args, add_arguments, OF_DISTRIBUTIONS, "only applies with --distributions", "give both")
     options = parser_options(args)
     if args.shard:
         refuse(args, add_arguments, ["overwrite"], "shards must not remove each other's parts", "remove them yourself")
@@ -162,7 +162,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     gpus = 1.0 if options.device.startswith("cuda") else 0.0
     if not gpus:
-        refuse(args, add_arguments, ["gpus_per_worker"], "the parser is to run on the CPU", "give --device cuda")
+        refuse(args, add_arguments, ["gpus_per_worker"], "the parser runs on the CPU", "give --device cuda")
     print(f"loading the parser {options.parser} …", file=sys.stderr, flush=True)  # which may take long
     with chosen_workers(args, count=args.workers, cpus=args.threads or 1, gpus=gpus) as workers:
         plan = Plan.of(job)

@@ -153,7 +153,7 @@ def _reliability(args):
                 raise ValueError("no predictions")
         except (OSError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise SyntaxDataError(
-                f"not a report of calibrate ({type(error).__name__})",
+                f"not a report of fairseq-syntax calibrate ({type(error).__name__})",
                 path=path,
                 hint="fairseq-syntax calibrate --output",
             ) from error

@@ -86,9 +86,9 @@ def main(args: argparse.Namespace) -> int:
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     if bool(args.by or args.controls_by) != bool(args.conllu):
-        raise SyntaxDataError("goes with --by or --controls-by", option="--conllu", hint="give both")
+        raise SyntaxDataError("requires --by or --controls-by", option="--conllu", hint="give both")
     if args.controls and not args.baseline:
-        raise SyntaxDataError("gains are over a baseline", option="--controls", hint="--baseline NAME")
+        raise SyntaxDataError("gains require a baseline", option="--controls", hint="--baseline NAME")
     check_output(args.json, *args.ref, args.src, args.conllu, args.groups, args.lines)
     systems, (references, sources, groups, lines) = read_translations(args, args.src, args.groups, args.lines)
     check_output(args.json, *(run.path for system in systems for run in system.runs))

@@ -71,11 +71,11 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.runtime.files import check_outputs, make_folder
 
     if args.model or args.train == "words":
-        refuse(args, add_arguments, OF_TRAINING, "nothing is trained with --model or --train words")
+        refuse(args, add_arguments, OF_TRAINING, "no model is trained with --model or --train words")
     if args.train == "subword_nmt":
-        refuse(args, add_arguments, OF_SENTENCEPIECE, "is of sentencepiece, not of --train subword_nmt")
+        refuse(args, add_arguments, OF_SENTENCEPIECE, "is an option of sentencepiece, not of --train subword_nmt")
     if not args.train_lines:
-        refuse(args, add_arguments, ["seed"], "nothing is drawn without --train-lines")
+        refuse(args, add_arguments, ["seed"], "no lines are drawn without --train-lines")
     outdir = Path(args.output)
     outputs = [output_paths(path, args.lang, outdir) for path in args.input]
     check_outputs(chain.from_iterable(outputs), args.input)

@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> None:
     from fairseq_syntax.use.serving.service import Service
 
     if args.missing_parse == "error":
-        refuse(args, add_arguments, ["parse_timeout"], "is for --missing-parse neutral")
+        refuse(args, add_arguments, ["parse_timeout"], "only applies to --missing-parse neutral")
     hosts = allowed_hosts(args.host, args.allowed_host)
     models = load_models(
         systems_by_name(args.model, model_name),

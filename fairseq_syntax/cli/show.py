@@ -65,7 +65,12 @@ def main(args: argparse.Namespace) -> int:
     if not page_wanted and not args.output.lower().endswith(FORMATS):
         raise SyntaxDataError("cannot be written in this form", path=args.output, hint=".html, .png, .svg or .pdf")
     if page_wanted:
-        refuse(args, add_arguments, ("layers", "heads", "kind", "tree"), "is for pictures: a page shows all of them")
+        refuse(
+            args,
+            add_arguments,
+            ("layers", "heads", "kind", "tree"),
+            "only applies to pictures; a page shows all of them",
+        )
     numbers = [n for part in args.sentences for n in part] if args.sentences else None
     if not page_wanted:
         numbers = numbers[:1] if numbers else [1]

@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
         of_raw_text = ("lang", "tokenizer", "pretokenized", "split_sentences")
         refuse(args, add_arguments, of_raw_text, f"the tokens of {args.input} are taken")
     if not args.distributions:
-        refuse(args, add_arguments, ["min_prob"], "is for --distributions", "give both")
+        refuse(args, add_arguments, ["min_prob"], "only applies with --distributions", "give both")
     model, task = load_model(args.model, args.data, args.device)
     lang = args.lang or task.cfg.source_lang
     options = parser_options(args, lang=lang, device="cpu", max_words=sys.maxsize)

@@ -150,4 +150,4 @@ def check_archive(path: str | os.PathLike[str]) -> None:
     except Exception as error:  # what is met in a damaged archive may be any
         raise SyntaxDataError(f"no checkpoint that can be read: {error}", path=path, hint=_EARLIER) from error
     if damaged is not None:
-        raise SyntaxDataError(f"is damaged: {damaged} is not what was written", path=path, hint=_EARLIER)
+        raise SyntaxDataError(f"is damaged: the checksum of {damaged} is wrong", path=path, hint=_EARLIER)

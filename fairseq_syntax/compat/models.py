@@ -41,7 +41,7 @@ def parse_embedding(embed_path: str) -> dict[str, Tensor]:
             raise SyntaxDataError(f"not a word and its vector: {error}", path=embed_path, line=number) from None
         size = len(numbers) if size is None else size
         if len(numbers) != size:
-            message = f"a vector of {len(numbers)} numbers, and that of the first word has {size}"
+            message = f"a vector of {len(numbers)} numbers, but the first word's has {size}"
             raise SyntaxDataError(message, path=embed_path, line=number)
     return vectors
 

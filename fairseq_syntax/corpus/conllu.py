@@ -65,14 +65,14 @@ def check_text(path: str | os.PathLike[str], only_text: str = "") -> None:
         only_text: the hint of who takes no parse, and so refuses what is one by its name too
     """
     if only_text and is_conllu(path):
-        raise SyntaxDataError("is a parse by its name, and text is wanted", path=path, hint=only_text)
+        raise SyntaxDataError("has the name of a parse, but text is expected", path=path, hint=only_text)
     if is_conllu(path) or is_read_once(path):
         return
     hint = only_text or "name it *.conllu"
     for raw in read_raw_lines(path):
         row = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
         if is_line_comment(row) or begins_sentence(row):
-            raise SyntaxDataError("looks like CoNLL-U, and would be taken for text", path=path, hint=hint)
+            raise SyntaxDataError("looks like CoNLL-U, but text is expected", path=path, hint=hint)
         if row.strip() and not row.startswith("#"):
             return
 

@@ -98,7 +98,7 @@ class ConlluReader:
                 row = row.removeprefix("\ufeff")
             if row.count("\t") != COLUMNS - 1 and row[:1] != "#" and not is_blank(row):
                 columns = row.count("\t") + 1
-                self.fail(f"{columns} columns where ten are due, split by tabs: {shown(row)}", self.last_line)
+                self.fail(f"{columns} columns; ten are expected, separated by tabs: {shown(row)}", self.last_line)
             yield row
 
     def check_column_names(self, comment: str, at: int) -> None:
@@ -111,7 +111,7 @@ class ConlluReader:
         """Check columns: none may be empty, no word may be white space, and no label may be surrounded by it."""
         if "" in columns:
             row = "\t".join(columns)
-            self.fail(f"an empty column where ten are due, split by tabs: {shown(row)}", at)
+            self.fail(f"an empty column; ten columns are expected, separated by tabs: {shown(row)}", at)
         if not columns[1].strip():
             self.fail(
                 f"a word of white space only: {shown(columns[1])}", at, "leave it out, and its space between words"

@@ -29,7 +29,7 @@ class DamagedArchive(SyntaxDataError):
 
 
 def fetch_all(urls: Iterable[str], folder: Path, checksums: Mapping[str, str] | None = None) -> None:
-    """Fetches files into a folder and unpacks archives there; what is there already is kept.
+    """Fetches files into a folder and unpacks archives there; what exists already is kept.
 
     Args:
         checksums: by the name of a file, ``sha256:HEX`` or ``md5:HEX``, where it is published
@@ -80,7 +80,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
         raise SyntaxDataError(f"cannot be fetched: {error}", path=url, hint=hint) from error
     if checksum is not None and (now := _digest(partial, checksum)) != checksum:
         partial.unlink()
-        message = f"is another file than it was: its checksum is {now}, not {checksum}"
+        message = f"is not the expected file: its checksum is {now}, not {checksum}"
         raise SyntaxDataError(message, path=url, hint=hint)
     try:
         # On a full disk the archive stays, and the next run goes on with it.

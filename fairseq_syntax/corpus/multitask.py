@@ -51,7 +51,7 @@ class Doubling:
             for tag in self.tags:
                 if tag in source and tag in source.split():
                     raise SyntaxDataError(
-                        f"the text holds {tag}", path=paths[0], line=number, hint="choose other --tags"
+                        f"the text contains {tag}", path=paths[0], line=number, hint="choose other --tags"
                     )
             yield source, target
 

@@ -200,7 +200,7 @@ def take_spaces(line: ParsedLine, *texts: str) -> int:
     which = next((i for i, text in enumerate(texts) if is_parse_of(line, text)), None)
     if which is None:
         others = ", ".join(repr(text[:60]) for text in texts)
-        message = f"the parse says {text_of(line)[:60]!r}, the text {others}"
+        message = f"the parse has {text_of(line)[:60]!r}, the text {others}"
         raise SyntaxDataError(message, line=line.file_line or None, hint=why_other(line, *texts))
     text, at = texts[which], 0
     for token in line.tokens:

@@ -290,7 +290,9 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
         if made is None:
             continue
         if made.get("outputs") is None:
-            raise SyntaxDataError("was being cut when segment was ended", path=path, hint="give the command again")
+            raise SyntaxDataError(
+                "was not finished when segment was interrupted", path=path, hint="give the command again"
+            )
         note, digest = made.get("note") or {}, made["outputs"].get(os.path.basename(path))
         if any(note.get(name, value) != value for name, value in here.items()) and file_sha256(path) == digest:
             raise SyntaxDataError(

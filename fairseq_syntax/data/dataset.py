@@ -93,7 +93,7 @@ def check_against_tokens(
             raise SyntaxDataError(f"was made {message}", path=store.path, hint=hint)
     if labels is not None and store.labels != labels:
         raise SyntaxDataError(
-            "was made with other labels than those beside it",
+            "was made with labels other than those in its folder",
             path=store.path,
             hint="binarize all splits together, or with the training data's labels.LANG.json",
         )

@@ -174,7 +174,7 @@ def parse_label_groups(text: str, path: str = "label groups") -> LabelGroups:
         if not colon or not name or not labels or " " in name:
             raise SyntaxDataError("a line of label groups reads NAME: LABEL LABEL …", path=path, line=number)
         if name in groups:
-            raise SyntaxDataError(f"group {name} is there twice", path=path, line=number)
+            raise SyntaxDataError(f"group {name} occurs twice", path=path, line=number)
         for label in labels.split():
             if label in line_of:
                 raise SyntaxDataError(f"label {label} is already in line {line_of[label]}", path=path, line=number)

@@ -59,7 +59,7 @@ class LabelInventory:
             return 0
         if len(self.labels[column]) > WORD_LIMITS[column]:
             raise SyntaxDataError(
-                f"{column} {label!r} is one too many: a store holds {WORD_LIMITS[column]} different ones",
+                f"{column} {label!r} exceeds the limit: a store has room for {WORD_LIMITS[column]} different ones",
                 hint="are these labels, or something else in their column?",
             )
         self.labels[column].append(label)
@@ -111,7 +111,7 @@ class LabelInventory:
         )
         if not good:
             raise SyntaxDataError(
-                f"not a label inventory: wanted lists of different names for {', '.join(COLUMNS)}", path=path
+                f"not a label inventory: expected lists of distinct names for {', '.join(COLUMNS)}", path=path
             )
         before = labels.get("parsed_with")
         return cls(labels, frozen=True, parsed_with=before if isinstance(before, dict) else None)
@@ -132,7 +132,7 @@ class LabelInventory:
             self.parsed_with = options
         elif differences := parse_differences(self.parsed_with, options or {}):
             texts = [f"{name} {old!r} for the first text, {new!r} here" for name, (old, new) in differences.items()]
-            message = f"is parsed otherwise than the first text: {'; '.join(texts)}"
+            message = f"was parsed differently from the first text: {'; '.join(texts)}"
             if not may_differ:
                 hint = "parse both alike; where this is meant, give the labels: --source-labels or --target-labels"
                 raise SyntaxDataError(message, path=path, hint=hint)

@@ -93,7 +93,7 @@ def check_tokens(prefix: str) -> None:
     size = os.path.getsize(index_path)
     mark, _, code, n = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0, 0)
     if mark != MMapIndexedDataset.Index._HDR_MAGIC or code not in _code_to_dtype or size != _HEAD.size + 12 * n:
-        raise SyntaxDataError("is damaged, or no index of a token dataset", path=index_path, hint=hint)
+        raise SyntaxDataError("is damaged, or not an index of a token dataset", path=index_path, hint=hint)
     if not n:
         return
     sizes = np.memmap(index_path, np.int32, "r", _HEAD.size, n)
@@ -103,7 +103,7 @@ def check_tokens(prefix: str) -> None:
     if int(sizes.min()) < 0 or not np.array_equal(begins, (ends - sizes) * width):
         raise SyntaxDataError("is damaged", path=index_path, hint=hint)
     if (found := os.path.getsize(data_path)) != (due := int(ends[-1]) * width):
-        raise SyntaxDataError(f"has {found} bytes, but the index is of {due}", path=data_path, hint=hint)
+        raise SyntaxDataError(f"has {found} bytes, but the index says {due}", path=data_path, hint=hint)
 
 
 def make_dictionary(

@@ -185,7 +185,7 @@ def read_gold(lines: Sequence[str], path: str | os.PathLike[str] | None = None) 
             mark = "p" if "p" in link else "-"
             source, _, target = link.partition(mark)
             if not (source.isdecimal() and target.isdecimal()):
-                message = f"{link!r} is no link such as 0-1, or 0p1 if it is possible"
+                message = f"{link!r} is not a link such as 0-1, or 0p1 for a possible one"
                 raise SyntaxDataError(message, path=path, line=number)
             (possible if mark == "p" else sure).add((int(source), int(target)))
         gold.append((sure, sure | possible))

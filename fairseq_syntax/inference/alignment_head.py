@@ -134,7 +134,7 @@ def _read(path: Path) -> tuple[AlignmentHead, str | None]:
     except SyntaxDataError as error:
         raise SyntaxDataError(error.message, path=path, hint=_AGAIN) from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise SyntaxDataError(f"names no head: {error}", path=path, hint=_AGAIN) from None
+        raise SyntaxDataError(f"contains no attention head: {error}", path=path, hint=_AGAIN) from None
     return head, chosen_for
 
 

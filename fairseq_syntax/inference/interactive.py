@@ -205,7 +205,7 @@ class InteractiveInput:
         if numbers is None and str(self.task.cfg.syntax_input) != "text":
             for number, line in zip(self._numbers(lines, None), lines):
                 if is_row_of_block(line):
-                    message = "a row of CoNLL-U, and each line is taken for a sentence"
+                    message = "a row of CoNLL-U, but each line is read as a sentence"
                     hint = "give conllu for a file of blocks"
                     raise SyntaxDataError(message, line=number + 1, option="--syntax-input", hint=hint)
         numbers, segmenter = self._numbers(lines, numbers), self.task.source_segmenter

@@ -110,9 +110,9 @@ class Control:
     def __post_init__(self) -> None:
         for name in self.names:
             if name not in CONTROLS:
-                raise SyntaxDataError(f"no control is called {name}", hint=f"there are {', '.join(CONTROLS)}")
+                raise SyntaxDataError(f"there is no control {name}", hint=f"there are {', '.join(CONTROLS)}")
         if ("damaged" in self.names) != (self.wrong_arcs is not None):
-            raise SyntaxDataError("goes with the control damaged, and damaged needs it", option="--wrong-arcs")
+            raise SyntaxDataError("requires the control damaged, and damaged requires it", option="--wrong-arcs")
         if self.wrong_arcs is not None and not 0 < self.wrong_arcs <= 1:
             raise SyntaxDataError(f"must be above 0 and at most 1, not {self.wrong_arcs:g}", option="--wrong-arcs")
         if self.temperature is None:

@@ -79,7 +79,7 @@ def parse_features(text: str) -> dict[str, int]:
         column, colon, dimensions = (part.strip() for part in item.partition(":"))
         if column not in COLUMNS or column in features or not colon or not dimensions.isdecimal():
             raise SyntaxDataError(
-                f"{item!r} is not COLUMN:DIMENSIONS, or is there twice",
+                f"{item!r} is not COLUMN:DIMENSIONS, or occurs twice",
                 option="--label-features",
                 hint=f"columns are {', '.join(COLUMNS)}, as in deprel:10,upos:4",
             )

@@ -80,7 +80,7 @@ class Vocabularies:
         """
         if fingerprint(symbols) != self.dictionaries[side]:
             raise SyntaxDataError(
-                "is another dictionary than that of the first directory: its pieces would be taken for others",
+                "differs from the dictionary of the first directory: its ids would stand for other pieces",
                 path=path,
                 hint="give fairseq-preprocess --srcdict and --tgtdict, those of the first directory",
             )
@@ -94,7 +94,7 @@ class Vocabularies:
         segmenter = self._directory.segmenter(side)
         if segmenter is None and side in self._trained:
             raise SyntaxDataError(
-                f"is missing: the model was trained on the pieces of a {side} segmentation, and knows no others",
+                f"is missing: the model was trained on pieces of a {side} segmentation",
                 path=self._directory.segmentation_path(side),
                 hint=SEGMENTATION_HINT,
             )

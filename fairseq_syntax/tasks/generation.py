@@ -62,7 +62,7 @@ class Generation:
         """
         if getattr(args, "print_step", False):
             raise SyntaxDataError(
-                "is of models that translate in several passes, which these are not", option="--print-step"
+                "applies to models that translate in several passes, which these are not", option="--print-step"
             )
         kind = str(getattr(args, "print_alignment", None) or "")
         self._aligned_output = None

@@ -267,7 +267,7 @@ class BaseTranslator(ABC):
         numbers of what is to be translated."""
         wanted = isinstance(sentences, Sequence) and not isinstance(sentences, str)
         if not wanted or not all(isinstance(s, (str, ParsedLine)) for s in sentences):
-            raise SyntaxDataError("a list of sentences is wanted", hint="each is a text, or a ParsedLine")
+            raise SyntaxDataError("a list of sentences is expected", hint="each is a text, or a ParsedLine")
         parsed = list(sentences)
         translations, filled = [], []
         for i, sentence in enumerate(sentences):

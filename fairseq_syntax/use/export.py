@@ -67,9 +67,11 @@ def export(
     if output == Path.cwd():
         raise SyntaxDataError("is the folder where this command runs", path=output, hint="name a folder below it")
     if quantization is not None and kind != "ctranslate2":
-        raise SyntaxDataError("is for --to ctranslate2", option="--quantization")
+        raise SyntaxDataError("only applies to --to ctranslate2", option="--quantization")
     if kind == "transformers" and source_tag:
-        raise SyntaxDataError("is not for --to transformers: Marian's tokenizer puts none", option="--source-tag")
+        raise SyntaxDataError(
+            "does not apply to --to transformers: Marian's tokenizer adds none", option="--source-tag"
+        )
     task = loaded.task
     if source_tag and source_tag not in task.source_dictionary.indices:
         message, hint = f"the source dictionary has no {source_tag}", "as in fairseq-syntax multitask --tags"
@@ -82,7 +84,7 @@ def export(
     folder = output.with_name(f".{output.name}.part")
     with locked(output.with_name(f"{output.name}.export")):
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            message = "is there already, and not empty"
+            message = "exists already and is not empty"
             raise SyntaxDataError(message, path=output, hint="give another folder, or empty it")
         remove_folder(folder)  # of a run that was killed
         try:

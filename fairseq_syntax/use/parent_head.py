@@ -172,7 +172,7 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
         )
     if model.encoder.inference_needs:
         raise SyntaxDataError(
-            "the model reads a parse, so what its parent head says is not a prediction from text",
+            "the model reads a parse, so its parent head does not predict from text",
             hint="use a model whose encoder systems need no parse",
         )
     return places[system] if system is not None else next(iter(places.values()))

@@ -192,7 +192,7 @@ def check_equal(
         ours = ours.gather(2, target[..., None])[..., 0]
     difference = (ours - theirs).abs().max().item()
     if not difference < 1e-3:
-        message = f"{other} computes something else: log-probabilities differ by {difference:.2g}"
+        message = f"{other} is not equivalent: log-probabilities differ by {difference:.2g}"
         raise SyntaxDataError(message, hint=DISTIL)
 
 

@@ -98,7 +98,7 @@ def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embed
     spec.register_source_vocabulary(converter._get_vocab(task.source_dictionary))
     if embedding is not None:
         if marked := [s for s in task.source_dictionary.symbols if FACTOR_MARK in s]:
-            raise SyntaxDataError(f"the piece {marked[0]!r} holds {FACTOR_MARK}, which marks factors in CTranslate2")
+            raise SyntaxDataError(f"the piece {marked[0]!r} contains {FACTOR_MARK}, which marks factors in CTranslate2")
         spec.encoder.embeddings[0].weight = model.encoder.embed_tokens.weight[:, : embedding.kept].numpy()
         tables: list[tuple[str, Any]] = list(embedding.embeddings.items())
         for place, (column, labels) in zip(spec.encoder.embeddings[1:], tables):

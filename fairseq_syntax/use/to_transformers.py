@@ -130,7 +130,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
     missing, unexpected = model.load_state_dict(weights, strict=False)
     wrong = [*unexpected, *(name for name in missing if "embed_positions" not in name)]
     if wrong:
-        raise SyntaxDataError(f"transformers has no place for {wrong[0]}, or no value", hint=HINT)
+        raise SyntaxDataError(f"transformers has no counterpart of the parameter {wrong[0]}", hint=HINT)
     model.eval()
 
     def logits_of(batch: dict[str, Tensor], _: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ def _check_pieces(segmenter: SentencePieceSegmenter, path: Path, lines: int = 20
         text = " ".join("".join(map(processor.id_to_piece, kept)).replace("▁", " ").split())
         if processor.encode(text, out_type=str) != segmenter.encode_text(text):
             raise SyntaxDataError(
-                f"sentencepiece alone cuts {text[:40]!r} otherwise than this package does",
+                f"sentencepiece alone segments {text[:40]!r} differently from this package",
                 path=path.name,
                 hint="train it without options for white space; or --to ctranslate2",
             )

@@ -147,7 +147,7 @@ class Translator(BaseTranslator):
         task = None
         if any(map(os.path.isdir, paths)):
             if len(paths) > 1 or data is not None:
-                message = "an exported model has its data with it, and takes no part in an ensemble"
+                message = "an exported model contains its data, and cannot be part of an ensemble"
                 raise SyntaxDataError(message, path=paths[0])
             (folder,) = paths
             exported = Exported.load(folder)

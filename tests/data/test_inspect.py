@@ -237,11 +237,11 @@ def _told(folder, capsys) -> str:
     ("name", "size", "message"),
     [
         ("dict.en.txt", -3, "dict.en.txt: cannot be read as a dictionary: Incorrect dictionary format"),
-        ("valid.en-de.en.idx", 0, "valid.en-de.en.idx: is damaged, or no index of a token dataset"),
-        ("valid.en-de.en.idx", 20, "valid.en-de.en.idx: is damaged, or no index of a token dataset"),
-        ("valid.en-de.en.idx", 60, "valid.en-de.en.idx: is damaged, or no index of a token dataset"),
-        ("valid.en-de.en.bin", 0, "valid.en-de.en.bin: has 0 bytes, but the index is of"),
-        ("valid.en-de.en.bin", -2, "bytes, but the index is of"),
+        ("valid.en-de.en.idx", 0, "valid.en-de.en.idx: is damaged, or not an index of a token dataset"),
+        ("valid.en-de.en.idx", 20, "valid.en-de.en.idx: is damaged, or not an index of a token dataset"),
+        ("valid.en-de.en.idx", 60, "valid.en-de.en.idx: is damaged, or not an index of a token dataset"),
+        ("valid.en-de.en.bin", 0, "valid.en-de.en.bin: has 0 bytes, but the index says"),
+        ("valid.en-de.en.bin", -2, "bytes, but the index says"),
         ("valid.en-de.en.idx", None, "valid.en-de.en.idx: is damaged"),
     ],
 )

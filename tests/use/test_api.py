@@ -325,7 +325,7 @@ def test_without_a_parser(trained):
     assert load_source(models, "none", "", None).parser is None
     with running(Service(models, Source(None))) as server:
         status, answer = server.translate(text="w1 w2")
-        assert status == 422 and "PASCAL cannot do without a parse (send CoNLL-U)" in answer["detail"]
+        assert status == 422 and "PASCAL cannot translate without a parse (send CoNLL-U)" in answer["detail"]
         assert server.translate(conllu=EXAMPLE_CONLLU)[0] == 200
     _, service = stand_in_service()
     with running(service) as server:

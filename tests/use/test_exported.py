@@ -56,7 +56,7 @@ def test_exported_folders_are_served_as_they_translate_offline(folders):
     with running(Service(load_models(folders), Source(None))) as server:
         assert server.translate(text="children", model="fast")[0] == 200
         status, answer = server.translate(text="children", model="labels")
-        assert status == 422 and "labels cannot do without a parse" in answer["detail"]
+        assert status == 422 and "labels cannot translate without a parse" in answer["detail"]
 
 
 def test_label_factors_without_a_parse(folders):

@@ -35,7 +35,7 @@ def load(options: ParserOptions) -> Parser:
     if not (hasattr(model, "arc_attn") and hasattr(model, "rel_attn")) or hasattr(model, "sib_attn"):
         raise SyntaxDataError(f"a {state['name']} model is not a first-order biaffine dependency parser", path=path)
     if isinstance(state["transform"].FORM, tuple) and state["transform"].CPOS is not None:
-        raise SyntaxDataError("this SuPar model wants part-of-speech tags", path=path, hint="use one of words alone")
+        raise SyntaxDataError("this SuPar model needs part-of-speech tags", path=path, hint="use one of words alone")
     return SuparParser(options, model.to(options.device).eval(), state["transform"])
 
 
@@ -47,7 +47,7 @@ def fingerprint(options: ParserOptions) -> str:
 def _checkpoint(options: ParserOptions) -> Path:
     if options.model_dir is None or not Path(options.model_dir).is_file():
         raise SyntaxDataError(
-            "is no SuPar checkpoint", path=options.model_dir or "<none>", hint="give its file as --model-dir"
+            "is not a SuPar checkpoint", path=options.model_dir or "<none>", hint="give its file as --model-dir"
         )
     return Path(options.model_dir)
 

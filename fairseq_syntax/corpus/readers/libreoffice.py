@@ -78,7 +78,7 @@ def read_package(path: Path) -> Paragraphs:
         if match:
             pages[match[1]] = content
     if not pages:
-        raise SyntaxDataError("holds no help pages", path=path, hint="a package libreoffice-help-LANG of Debian")
+        raise SyntaxDataError("contains no help pages", path=path, hint="a package libreoffice-help-LANG of Debian")
     paragraphs: Paragraphs = {}
     for page in sorted(pages):
         for match in _PARAGRAPH.finditer(pages[page].decode("utf-8")):

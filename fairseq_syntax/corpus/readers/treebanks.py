@@ -73,7 +73,7 @@ def read_treebank(path: Path) -> dict[str, TreebankSentence]:
         if matches[0] is None:
             raise SyntaxDataError(f"a sentence has no sent_id: {rows[0]!r}", path=path, line=first)
         if matches[0][1] in sentences:
-            raise SyntaxDataError(f"the sent_id {matches[0][1]} stands twice", path=path, line=first)
+            raise SyntaxDataError(f"the sent_id {matches[0][1]} occurs twice", path=path, line=first)
         words = [columns[1] for _, columns in surface_rows(rows)]
         text = single_spaced(matches[1][1] if matches[1] else " ".join(words))
         sentences[matches[0][1]] = TreebankSentence(rows, words, text)

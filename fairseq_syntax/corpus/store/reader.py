@@ -80,7 +80,7 @@ class SyntaxStore:
         """
         if arcs and not self.has_arcs:
             raise SyntaxDataError(
-                "the store holds no arcs", path=self.path, hint="parse with --distributions and binarize again"
+                "the store contains no arcs", path=self.path, hint="parse with --distributions and binarize again"
             )
         chunk, row = self._locate(ids)
         n_words, numbers = self._lists("words", chunk, row)
@@ -162,7 +162,7 @@ class SyntaxStore:
         ids = np.asarray(ids, dtype=np.int64)
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
             wrong = ids.min() if ids.min() < 0 else ids.max()
-            raise SyntaxDataError(f"sentence {wrong} asked of a store of {len(self)}", path=self.path)
+            raise SyntaxDataError(f"sentence {wrong} requested from a store of {len(self)}", path=self.path)
         chunk, row = np.divmod(ids, self._per_chunk)
         verified = self._verified.take(chunk)
         if not verified.all():
@@ -207,7 +207,7 @@ class SyntaxStore:
 
 
 def _damaged(path: str, what: object) -> SyntaxDataError:
-    return SyntaxDataError(f"not a whole syntax store: {what}", path=path, hint="run fairseq-syntax binarize again")
+    return SyntaxDataError(f"not a complete syntax store: {what}", path=path, hint="run fairseq-syntax binarize again")
 
 
 def release_pages(mapped: mmap.mmap) -> None:

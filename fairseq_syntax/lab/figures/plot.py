@@ -183,8 +183,8 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
         if not drawn:
             logged = sorted({name for curves in runs.values() for names in curves.values() for name in names})
             if metric in logged:
-                raise SyntaxDataError(f"no log has {metric} from update {since:,} on")
-            raise SyntaxDataError(f"no log has {metric}", hint=f"there are {', '.join(logged)}")
+                raise SyntaxDataError(f"no log contains {metric} from update {since:,} on")
+            raise SyntaxDataError(f"no log contains {metric}", hint=f"there are {', '.join(logged)}")
         axes.set_xlabel("updates")
         axes.set_ylabel(metric)
         axes.grid(axis="x", alpha=0.3)

@@ -105,7 +105,7 @@ def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterat
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.value in seen:
-                raise SyntaxDataError(f"{key.value} is a key twice, or none", path=path, line=line)
+                raise SyntaxDataError(f"{key.value} is a duplicate key, or not a key", path=path, line=line)
             seen.add(key.value)
             yield (*keys, key.value), (path, line)
             yield from _places(value, (*keys, key.value), path)

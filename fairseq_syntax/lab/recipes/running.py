@@ -192,4 +192,4 @@ def number_in(path: Path, key: str) -> float:
             value = value[int(part)] if isinstance(value, list) else value[part]
         return float(value)
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise SyntaxDataError(f"there is no number {key} ({type(error).__name__}: {error})", path=path) from error
+        raise SyntaxDataError(f"there is no value {key} ({type(error).__name__}: {error})", path=path) from error

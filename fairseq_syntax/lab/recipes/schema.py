@@ -395,7 +395,7 @@ def _resolved(systems: Mapping[str, Any], name: str, seen: tuple[str, ...]) -> A
         return system
     other = system["like"]
     if other in (*seen, name):
-        raise _error(f"in a circle: {' is like '.join([*seen, name, other])}", "systems", name, "like")
+        raise _error(f"in a cycle: {' is like '.join([*seen, name, other])}", "systems", name, "like")
     _check_names([other], [str(one) for one in systems], "system", "systems", name, "like")
     base = _resolved(systems, other, (*seen, name))
     if not isinstance(base, Mapping):

@@ -150,7 +150,7 @@ class Stage:
         """
         for path in self.missing():
             hint = _NO_CORPUS if path in self.listed else None
-            raise SyntaxDataError(f"is needed for {self.name}, and is not there", path=path, hint=hint)
+            raise SyntaxDataError(f"is needed for {self.name}, but does not exist", path=path, hint=hint)
         parts: list[str] = []
         for command in self.commands:
             for word in command.words:

@@ -247,7 +247,7 @@ def load_source(
         except SyntaxDataError as error:  # a parser may have no probabilities: no matter where no model reads them
             if any("arcs" in model.needs for model in models):
                 raise
-            logger.warning("the parser is asked for no probabilities, which no model reads: %s", error)
+            logger.warning("no model reads probabilities, so the parser computes none: %s", error)
             return load(distributions=False)
     except SyntaxDataError as error:
         if not neutral:

@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
 
 
 def _end_now(grace: float) -> None:
-    logger.error("work is not over after %g seconds; the server ends with it", grace)
+    logger.error("work has not finished after %g seconds; the server ends anyway", grace)
     os._exit(1)
 
 

@@ -190,7 +190,8 @@ class Service:
             return text
         if needing:
             raise SyntaxDataError(
-                f"there is no parser here, and {', '.join(needing)} cannot do without a parse", hint="send CoNLL-U"
+                f"this server has no parser, and {', '.join(needing)} cannot translate without a parse",
+                hint="send CoNLL-U",
             )
         return sentence if isinstance(sentence, str) else without_parse(sentence)
 
