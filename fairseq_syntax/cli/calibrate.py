@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import positive, refuse
+from fairseq_syntax.cli.options import add_report, positive, print_report, refuse
 from fairseq_syntax.cli.parse import OF_DISTRIBUTIONS, OF_THE_PARSER, add_distribution_options, add_parser_options
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ COMMAND = Command(
     description="Parse the words of a treebank, or read a parse of them, and report how well the probabilities of "
     "heads and labels are calibrated: expected calibration error, UAS by confidence, the best "
     "temperature, and the effect of each --min-prob. Temperatures apply to the softmax for each word.",
-    example="fairseq-syntax calibrate --gold en_ewt-ud-dev.conllu --lang en --output report.json --picture diagram.svg",
+    example="fairseq-syntax calibrate --gold en_ewt-ud-dev.conllu --lang en --json report.json --picture diagram.svg",
     step=2,
 )
 
@@ -38,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parsed", type=Path, metavar="FILE", help="parse of its words with Arcs=, instead of a parser"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the report as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a reliability diagram: .png, .svg or .pdf")
     parser.add_argument("--bins", type=positive, default=10, help="number of confidence bins")
+    add_report(parser)
     add_parser_options(parser, raw_text=False)
     arcs = parser.add_argument_group("distributions")
     add_distribution_options(arcs, min_prob=_MIN_PROB)
@@ -53,10 +52,9 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab import calibration
     from fairseq_syntax.lab.figures.plot import check_ending, reliability_diagram, save
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_output, write_json
+    from fairseq_syntax.runtime.files import check_output
 
-    check_output(args.output, args.gold, args.parsed, args.picture)
+    check_output(args.json, args.gold, args.parsed, args.picture)
     check_output(args.picture, args.gold, args.parsed)
     if args.parsed is not None:
         refuse(
@@ -75,17 +73,9 @@ def main(args: argparse.Namespace) -> int:
     except SyntaxDataError as error:
         raise SyntaxDataError(error.message, path=args.parsed or args.gold, hint=error.hint) from error
     report, curves = _report(sample, args.bins, _temperatures(args))
-    # first what is kept: who reads the table may stop reading
-    if args.output is not None:
-        write_json(args.output, report | {"curves": curves})
     if args.picture is not None:
         save(reliability_diagram(curves), args.picture)
-    print("\n\n".join(table.render() for table in _tables(report)))
-    if args.output is not None:
-        then = f"fairseq-syntax plot reliability {args.output} --output FILE.svg"
-        finished(args.output, "the report", then, file=sys.stderr)
-    if args.picture is not None:
-        finished(args.picture, "the reliability diagram", file=sys.stderr)
+    print_report(args, report | {"curves": curves}, _tables(report))
     return 0
 
 

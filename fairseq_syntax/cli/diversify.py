@@ -6,7 +6,17 @@ import argparse
 import os
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_batches, add_beam, add_data, add_model, natural, positive
+from fairseq_syntax.cli.options import (
+    SEVERAL,
+    add_batches,
+    add_beam,
+    add_data,
+    add_model,
+    add_sentences,
+    natural,
+    positive,
+    sentence_numbers,
+)
 
 COMMAND = Command(
     group="research",
@@ -15,7 +25,7 @@ COMMAND = Command(
     "random valid sequences at given edit distances from it. A sequence is valid if all its new pairs "
     "of neighbouring tags occur in the training data. Writes translations.tsv, diversity.json, "
     "diversity.md and diversity.png.",
-    example="fairseq-syntax diversify lasyn/checkpoint_best.pt --sentences 100 --distances 0 2 4 --output diversity",
+    example="fairseq-syntax diversify lasyn/checkpoint_best.pt --random 100 --distances 0 2 4 --output diversity",
     needs_fairseq=True,
     step=4,
 )
@@ -25,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_data(parser)
     parser.add_argument("--split", default="test", metavar="NAME", help="split whose sentences are translated")
-    parser.add_argument("--sentences", type=positive, default=100, help="number of random sentences")
-    parser.add_argument("--lines", type=positive, **SEVERAL, help="translate these sentences instead, counted from 1")
+    add_sentences(parser, "--random of them")
+    parser.add_argument("--random", type=positive, default=100, metavar="N", help="number of random sentences")
     parser.add_argument(
         "--distances", type=natural, **SEVERAL, metavar="D", help="edit distances (default: 0 1 2 4 6 8 10)"
     )
@@ -69,12 +79,12 @@ def main(args: argparse.Namespace) -> None:
     if dataset.tgt is None:
         raise SyntaxDataError(f"{args.split} has no references to compare with", path=task.data_dir, option="--split")
     rng = random.Random(args.seed)
-    if args.lines:
-        if not all(1 <= n <= len(dataset) for n in args.lines):
-            raise SyntaxDataError(f"must be numbers from 1 to {len(dataset)}", option="--lines")
-        sentences = [n - 1 for n in dict.fromkeys(args.lines)]
+    if numbers := sentence_numbers(args):
+        if max(numbers) > len(dataset):
+            raise SyntaxDataError(f"must be numbers from 1 to {len(dataset)}", option="--sentences")
+        sentences = [n - 1 for n in numbers]
     else:
-        sentences = sorted(rng.sample(range(len(dataset)), min(args.sentences, len(dataset))))
+        sentences = sorted(rng.sample(range(len(dataset)), min(args.random, len(dataset))))
 
     bigrams = training_bigrams(task, models[0].decoder.tags)
     diversifier = Diversifier(models, task, dataset, bigrams, args.beam, args.batch_size)

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"beside the plain Transformer: {', '.join(SYSTEMS)} (default: pascal)",
     )
-    parser.add_argument("--models", metavar="DIR", help="models of the source parser (default: Stanza's own)")
+    parser.add_argument("--model-dir", metavar="DIR", help="models of the source parser (default: Stanza's own)")
     parser.add_argument("--output", default="recipe.yaml", metavar="FILE", help="default: recipe.yaml")
 
 
@@ -66,13 +66,13 @@ def main(args: argparse.Namespace) -> int:
         args.valid,
         named_splits(args.test),
         args.system or ["pascal"],
-        args.models,
+        args.model_dir,
     )
     with atomic_open(path) as file:
         file.write(text)
     load(path)
     try:
-        model_folder(args.source_lang, args.models)
+        model_folder(args.source_lang, args.model_dir)
     except SyntaxDataError as error:
         print(f"before you run it: {error}")
     finished(path, "the recipe", f"fairseq-syntax run {path}")

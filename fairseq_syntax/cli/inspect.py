@@ -6,7 +6,7 @@ import argparse
 import os
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, positive
+from fairseq_syntax.cli.options import add_sentences, sentence_numbers
 
 COMMAND = Command(
     group="data",
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="verify all files of both sides, and that the stores match the tokens"
     )
-    parser.add_argument("--sentence", type=positive, **SEVERAL, help="sentences to draw (from 1; default: the first)")
+    add_sentences(parser, "the first")
     parser.add_argument(
         "--label-groups", default="ud", metavar="MAP", help="LDD's label groups: ud, stanford or a file"
     )
@@ -47,8 +47,7 @@ def main(args: argparse.Namespace) -> int:
         except SyntaxDataError as error:  # a store alone can still be looked at
             missing = str(error)
         print(report(describe(store), args.label_groups))
-        wanted = args.sentence or ([1] if len(store) else [])
-        for sentence in wanted:
+        for sentence in sentence_numbers(args) or ([1] if len(store) else []):
             print("  " + example(store, sentence, tokens).replace("\n", "\n    "))
         if args.check:
             wrong = check(store, tokens) if tokens else missing

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -98,6 +99,26 @@ def add_source_parser(parser: Any, help: str = "parser for raw text", whose: str
     )
     parser.add_argument("--lang", default="", help=f"language of the parser's models (default: {whose} source)")
     parser.add_argument("--model-dir", metavar="DIR", help="folder of the parser's models")
+
+
+def add_sentences(parser: Any, default: str) -> None:
+    """Add ``--sentences``, for :func:`sentence_numbers`."""
+    help = f"sentence numbers from 1 (default: {default})"
+    parser.add_argument("--sentences", **SEVERAL, type=_number_or_range, metavar="N[-M]", help=help)
+
+
+def sentence_numbers(args: argparse.Namespace) -> list[int] | None:
+    """The numbers in ``--sentences``, each once; None if there is no such option."""
+    return list(dict.fromkeys(chain.from_iterable(args.sentences))) if args.sentences else None
+
+
+def _number_or_range(text: str) -> range:
+    """The numbers of ``N`` or ``N-M``."""
+    first, dash, last = text.partition("-")
+    numbers = range(int(positive(first)), int(positive(last if dash else first)) + 1)
+    if not numbers:
+        raise argparse.ArgumentTypeError(f"a range without a number in it: {text!r}")
+    return numbers
 
 
 def add_batches(parser: Any, size: int = 32) -> None:

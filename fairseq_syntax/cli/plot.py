@@ -155,7 +155,7 @@ def _reliability(args):
             raise SyntaxDataError(
                 f"not a report of fairseq-syntax calibrate ({type(error).__name__})",
                 path=path,
-                hint="fairseq-syntax calibrate --output",
+                hint="fairseq-syntax calibrate --json",
             ) from error
         curves |= {curve if len(args.files) == 1 else f"{name}: {curve}": bins for curve, bins in bins_of.items()}
     return reliability_diagram(curves)

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--report", action="store_true", help="write the report from existing results, and run nothing")
     parser.add_argument("--smoke", action="store_true", help="run a version shrunk to seconds, in FOLDER-smoke")
     parser.add_argument("--data", metavar="DIR", help="folder with the files of the corpus (corpus.data)")
-    parser.add_argument("--models", metavar="DIR", help="models of the source parser (parse.source.models)")
+    parser.add_argument("--model-dir", metavar="DIR", help="models of the source parser (parse.source.models)")
     parser.add_argument("--output", metavar="DIR", help="result folder (folder)")
     parser.add_argument("--set", **PAIRS, metavar="KEY=VALUE", help="override keys, such as train.max-epoch=2")
     some = parser.add_argument_group("a part of it")
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.runtime.console import finished
 
     changes = dict(args.set)
-    for key, folder in (("corpus.data", args.data), ("parse.source.models", args.models)):
+    for key, folder in (("corpus.data", args.data), ("parse.source.models", args.model_dir)):
         if folder is not None:
             changes[key] = f'"{Path(folder).absolute()}"'
     path = Path(args.recipe)

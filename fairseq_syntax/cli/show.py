@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_beam, add_models, natural, refuse
+from fairseq_syntax.cli.options import SEVERAL, add_beam, add_models, add_sentences, natural, refuse, sentence_numbers
 
 COMMAND = Command(
     group="evaluate",
@@ -25,13 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="DIR", help="the binarized data")
     parser.add_argument("--output", required=True, metavar="FILE", help="FILE.html, FILE.png, FILE.svg or FILE.pdf")
     parser.add_argument("--split", default="valid", metavar="NAME", help="split of the data")
-    parser.add_argument(
-        "--sentences",
-        **SEVERAL,
-        type=number_or_range,
-        metavar="N[-M]",
-        help="sentence numbers from 1 (default: 1-10; for a picture: 1)",
-    )
+    add_sentences(parser, "1-10; for a picture: 1")
     parser.add_argument("--sys", **SEVERAL, default=[], metavar="[NAME=]FILE", help="translations of the whole split")
     parser.add_argument("--gold", metavar="FILE", help="gold parses of the split, CoNLL-U")
     add_beam(parser)
@@ -41,15 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     picture.add_argument("--heads", **SEVERAL, type=natural, metavar="H", help="numbers from 0 (default: all)")
     picture.add_argument("--kind", choices=("encoder", "cross", "decoder"), help="kind of attention (default: encoder)")
     picture.add_argument("--tree", metavar="NAME", help="tree to draw: parser, gold, or 'NAME (predicted)'")
-
-
-def number_or_range(text: str) -> list[int]:
-    """The numbers of ``N`` or ``N-M``."""
-    first, dash, last = text.partition("-")
-    numbers = range(int(first), int(last if dash else first) + 1)
-    if not numbers:
-        raise argparse.ArgumentTypeError(f"a range without a number in it: {text!r}")
-    return list(numbers)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -71,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
             ("layers", "heads", "kind", "tree"),
             "only applies to pictures; a page shows all of them",
         )
-    numbers = [n for part in args.sentences for n in part] if args.sentences else None
+    numbers = sentence_numbers(args)
     if not page_wanted:
         numbers = numbers[:1] if numbers else [1]
     models = file_by_name(args.model, model_name)

@@ -110,7 +110,7 @@ def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
     gold.write_text(GOLD)
     parsed.write_text(PARSED)
     report = tmp_path / "report.json"
-    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), "--output", str(report)]) == 0
+    assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed), "--json", str(report)]) == 0
     assert "3 words: UAS 66.67, LAS 66.67" in capsys.readouterr().out
     assert json.loads(report.read_text())["curves"]["heads"] == [
         [0.5, 0.0, 1],
@@ -121,7 +121,7 @@ def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
     picture = tmp_path / "reliability.png"
     toy = ["--lang", "xx", "--model-dir", str(models())]
     for more in ([], ["--structured"]):
-        command = ["calibrate", "--gold", str(gold), "--output", str(report), "--picture", str(picture), *toy, *more]
+        command = ["calibrate", "--gold", str(gold), "--json", str(report), "--picture", str(picture), *toy, *more]
         assert main(command) == 0
         found = json.loads(report.read_text())
         assert ("temperature" in found) is not bool(more)
@@ -132,9 +132,9 @@ def test_the_command_reports_on_a_parse_and_on_a_parser(tmp_path, capsys):
     before = gold.read_text()
     for more, about in (
         ([], {}),  # no distributions
-        (["--output", gold], {"path": gold}),
+        (["--json", gold], {"path": gold}),
         (["--picture", tmp_path / "x.jpg"], {"path": "x.jpg"}),
-        (["--output", tmp_path / "x.svg", "--picture", tmp_path / "x.svg"], {"path": "x.svg"}),
+        (["--json", tmp_path / "x.svg", "--picture", tmp_path / "x.svg"], {"path": "x.svg"}),
     ):
         refused(["calibrate", "--gold", gold, "--parsed", parsed, *more], **about)
     assert gold.read_text() == before

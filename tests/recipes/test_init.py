@@ -72,7 +72,7 @@ def test_what_it_says(corpus, capsys):
     assert "no-models" in said[0] and "stanza.download('en')" in said[0], "a parser without models is told at once"
     for name in ("pos.pt", "depparse.pt"):
         (corpus / name).touch()
-    init("de", "--models . --output other.yaml")
+    init("de", "--model-dir . --output other.yaml")
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert load(Path("other.yaml")).parse.source.models == "."
     files = ["--train", "corpus/train", "--valid", "corpus/valid", "--test", "corpus/test", "-s", "en", "-t", "de"]

@@ -321,7 +321,7 @@ def test_diversify_looks_at_its_options_first(tmp_path, capsys):
 
     argv = ["diversify", str(tmp_path / "no.pt"), "--output", str(tmp_path / "out")]
     refused([*argv, "--tokenize", "nosuch"], "nosuch")
-    for option in ("--beam", "--samples", "--sentences"):
+    for option in ("--beam", "--samples", "--random"):
         with pytest.raises(SystemExit):
             main([*argv, option, "0"])
         assert f"{option}: " in capsys.readouterr().err
@@ -331,7 +331,7 @@ def test_diversify_looks_at_its_options_first(tmp_path, capsys):
 def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
     from fairseq_syntax.cli import main
 
-    argv = ["diversify", str(trained[0]), "--data", str(data), "--split", "test", "--sentences", "5", "--samples", "2"]
+    argv = ["diversify", str(trained[0]), "--data", str(data), "--split", "test", "--random", "5", "--samples", "2"]
     assert main([*argv, "--distances", *"001122", "--output", str(tmp_path / "out")]) == 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "translations.tsv",
@@ -350,7 +350,7 @@ def test_diversify(data, trained, tmp_path, capsys, monkeypatch):
 
     _, _, task = checkpoint_utils.load_model_ensemble_and_task([str(trained[0])], arg_overrides={"data": str(data)})
     assert training_bigrams(task, "upos").pairs == {(EDGE, 1), (1, 2), (2, 3), (3, EDGE)}
-    refused([*argv, "--lines", "9", "--output", str(tmp_path / "no")], option="--lines")
+    refused([*argv, "--sentences", "9", "--output", str(tmp_path / "no")], option="--sentences")
     argv[argv.index("test")] = "nope"
     refused([*argv, "--output", str(tmp_path / "no")], "nope")
     argv[argv.index("nope")] = "test"
