@@ -105,7 +105,7 @@ def train_model(corpus, name, *options, updates=250):
     ],
 )
 def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options, capsys):
-    checkpoint = train_model(corpus, name, *options)
+    checkpoint = train_model(corpus, name, *options, updates=170)
     raw, out = corpus / "test.en", corpus / f"{name}.conllu"
     gold = corpus / "test.en.conllu"
     tree = ["tree", str(checkpoint), "--output", str(out)]
