@@ -201,7 +201,10 @@ def languages_table(languages: Mapping[str, Any]) -> Table:
         row.append(interval(gains.get("gain")))
         for control in ("linear", "random"):
             row.append(interval(twin_of(gains, control).get("syntax")))
-        row.append(", ".join(f"{SYSTEMS.get(name, name)} {n}" for name, n in seeds.items()) or "0")
+        by_count: dict[int, list[str]] = {}
+        for name, count in seeds.items():
+            by_count.setdefault(count, []).append(name.replace("transformer", "plain").replace("PSH.", ""))
+        row.append(", ".join(f"{count} ({', '.join(names)})" for count, names in by_count.items()) or "0")
         rows.append(row)
     head = ["language", "crossing", "plain", "PSH gains", "the parse − *linear*", "the parse − *random*", "seeds"]
     notes = [
@@ -224,7 +227,7 @@ def where(languages: Mapping[str, Any]) -> str:
                 if not row.get("gain"):
                     continue  # the plain Transformer alone has been run
                 less = interval(twin_of(row, "linear").get("syntax"))
-                between = bounds(interval_of["over"], interval_of["to"])
+                between = bounds(interval_of["over"], interval_of["to"], whole=one["property"] != "dependency-length")
                 lines = str(interval_of["sentences"])
                 rows.append([one["property"], between, lines, interval(row.get("gain")), less])
         if rows:
@@ -233,11 +236,15 @@ def where(languages: Mapping[str, Any]) -> str:
     return "\n\n".join(tables) or "Where in these languages the gain is, has not been measured yet."
 
 
-def bounds(over: float | None, to: float | None) -> str:
-    """``10 to 20``, ``≤ 10`` or ``> 20``: above the one, at most the other."""
+def bounds(over: float | None, to: float | None, *, whole: bool) -> str:
+    """``11 to 20`` of whole numbers, ``> 10, ≤ 20`` of others; ``≤ 10`` or ``> 20`` where a bound is missing."""
     if over is None:
-        return f"≤ {to:g}"
-    return f"> {over:g}" if to is None else f"> {over:g}, ≤ {to:g}"
+        return "0" if whole and to == 0 else f"≤ {to:g}"
+    if to is None:
+        return f"> {over:g}"
+    if not whole:
+        return f"> {over:g}, ≤ {to:g}"
+    return f"{to:g}" if over + 1 == to else f"{over + 1:g} to {to:g}"
 
 
 def begun(languages: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,8 +271,15 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
         f"{100 * orders[far]:.0f} % in {LANGUAGES[far]}"
     )
     if not complete:
-        first = [f"{interval(row['gain'])} BLEU in {LANGUAGES[lang]}" for lang, row in begun(languages).items()]
+        rows = begun(languages)
+        first = [f"{interval(row['gain'])} BLEU in {LANGUAGES[lang]}" for lang, row in rows.items()]
         so_far = f"; so far, PSH gains {listed(first)}" if first else ""
+        # what the parse adds to the linear trees of the same system, where that is beyond chance
+        added = {lang: twin_of(row, "linear").get("syntax") for lang, row in rows.items()}
+        some = {lang: syntax for lang, syntax in added.items() if syntax and is_significant(syntax)}
+        said = [f"{interval(syntax)} in {LANGUAGES[lang]}" for lang, syntax in some.items()]
+        if said:
+            so_far += f"; against *linear* trees, the parse makes a significant difference of {listed(said)}"
         return f"{text}{so_far}; not all languages and seeds have been run."
     gains = {lang: row_of(languages[lang]["metrics"]["BLEU"]["rows"], "PSH")["gain"] for lang in complete}
     significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]
