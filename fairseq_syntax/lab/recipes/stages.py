@@ -174,21 +174,17 @@ class Stage:
 
 
 def content(path: Path) -> str:
-    """What a file or a folder holds, as a digest; of translations by fairseq-generate, the translations."""
+    """What a file or a folder holds, as a digest; logs and hidden files do not count."""
     if path.is_dir():
         files = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
         return fingerprint(*([os.fspath(f.relative_to(path)), content(f)] for f in files if f.suffix != ".log"))
     status = path.stat()
-    return _content(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    return _digest(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @cache
-def _content(path: Path, *_: int) -> str:
-    if path.suffix != ".out":
-        return file_sha256(path)
-    with path.open("rb") as file:  # its other lines say how long it took
-        lines = [line.decode("utf-8", "replace") for line in file if line.startswith(b"D-")]
-    return fingerprint(lines) if lines else file_sha256(path)
+def _digest(path: Path, *_: int) -> str:
+    return file_sha256(path)
 
 
 def _listing(folder: Path) -> str:
