@@ -108,10 +108,11 @@ def _box(args):
 
 def _length(args):
     from fairseq_syntax.lab.figures.plot import bleu_by_length, gain_by_length
-    from fairseq_syntax.lab.scoring.report import Options, by_length
+    from fairseq_syntax.lab.scoring.by_length import by_length
 
     systems, (references, sources) = _read(args, args.src)
-    table = by_length(systems, references, Options(tokenize=args.tokenize, by_length=args.step), sources)
+    runs = {system.name: [run.lines for run in system.runs] for system in systems}
+    table = by_length(runs, references, args.step, sources, tokenize=args.tokenize)
     return bleu_by_length(table) if args.baseline is None else gain_by_length(table, args.baseline)
 
 

@@ -16,9 +16,9 @@ from PIL import Image
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.figures import plot
+from fairseq_syntax.lab.scoring.by_length import by_length
 from fairseq_syntax.lab.scoring.logs import read_curves
 from fairseq_syntax.lab.scoring.outputs import read_translations
-from fairseq_syntax.lab.scoring.report import Options, System, by_length
 
 STAMP = "2026-01-01 00:00:00 | INFO | train | "
 JSON_LOG = """Namespace(log_format='json')
@@ -202,8 +202,8 @@ def test_gains_by_length_are_those_of_sacrebleu_on_the_sentences_of_each_length(
         shares.append(100 * len(chosen) / len(sources))
 
     argv = ["--ref", tmp_path / "ref", "--src", tmp_path / "src", "--sys", *(f"{n}={tmp_path / n}" for n in systems)]
-    refs, runs = sources, [System(name, [read_translations(tmp_path / name)]) for name in systems]
-    table = by_length(runs, [refs], Options(by_length=10), sources)
+    runs = {name: [read_translations(tmp_path / name).lines] for name in systems}
+    table = by_length(runs, [sources], 10, sources)
     axes, below = plot.gain_by_length(table, "base").axes
     assert [bar.get_height() for bar in axes.patches] == pytest.approx(gains["near"] + gains["far"])
     assert [bar.get_height() for bar in below.patches] == pytest.approx(shares) and sum(shares) == pytest.approx(100)

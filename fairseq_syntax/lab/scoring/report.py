@@ -9,7 +9,7 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics import BLEU
@@ -17,6 +17,7 @@ from sacrebleu.metrics import BLEU
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
 from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.by_length import by_length, length_table
 from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
@@ -191,7 +192,14 @@ def evaluate(
         if bases[1:]:
             report["also_against"] = {base: tests[base] for base in bases[1:]}
     if options.by_length:
-        report["by_length"] = by_length(systems, references, options, sources)
+        report["by_length"] = by_length(
+            runs,
+            references,
+            options.by_length,
+            sources,
+            tokenize=options.tokenize,
+            lowercase=options.lowercase,
+        )
     if options.by and parses is not None:
         report["by_syntax"] = by_syntax(
             runs,
@@ -252,16 +260,12 @@ def _tests(
                     trials = options.trials if enough else 0
                     of_metrics[scorer.name] = one = _test(scorer, runs[name], runs[base], trials, groups)
                     if resampled is not None:
-                        found = resampled.difference(name, base)
+                        difference = resampled.difference(name, base)
                         over = "sentences" if groups is None else "groups"
                         signature = f"over:{over} and seeds|sides:2|n:{options.resamples}|seed:{SEED}"
-                        one["bootstrap"] = {
-                            "low": found.low,
-                            "high": found.high,
-                            "p": found.p,
-                            "signature": signature,
-                        }
-                        one["detectable"] = found.detectable
+                        one["bootstrap"] = {key: getattr(difference, key) for key in ("low", "high", "p")}
+                        one["bootstrap"]["signature"] = signature
+                        one["detectable"] = difference.detectable
                     bar.update()
                 family = [of_metrics[scorer.name] for of_metrics in others.values()]
                 raw = [_p_values(one) for one in family]
@@ -304,34 +308,6 @@ def _p_values(tests: dict) -> dict[str, float]:
     return p_values
 
 
-def by_length(
-    systems: Sequence[System],
-    references: Sequence[Sequence[str]],
-    options: Options,
-    sources: Sequence[str] | None = None,
-) -> dict:
-    """Corpus BLEU of the sentences in each interval of length, (0, w], (w, 2w], …, as in the papers' figures.
-
-    Length is the number of tokens that BLEU's tokenizer makes of the source where there is one, else of the first
-    reference. A system of several seeds has the mean of theirs.
-
-    Returns:
-        ``{"of": "source" or "reference", "width", "buckets": [{"over", "to", "sentences", "BLEU": {system: score}}]}``;
-        empty intervals are left out
-    """
-    width = cast(int, options.by_length)  # who asks has looked
-    scorer = Scorer("bleu", references, options.tokenize, options.lowercase)
-    tokenize = cast(Any, scorer.metric).tokenizer
-    lengths = np.array([len(tokenize(line).split()) for line in (references[0] if sources is None else sources)])
-    bucket = np.maximum(np.ceil(lengths / width).astype(int) - 1, 0)
-    buckets = []
-    for k in np.unique(bucket):
-        chosen = np.flatnonzero(bucket == k).tolist()
-        scores = {s.name: float(np.mean([scorer.corpus(run.lines, chosen) for run in s.runs])) for s in systems}
-        buckets.append({"over": int(k) * width, "to": int(k + 1) * width, "sentences": len(chosen), "BLEU": scores})
-    return {"of": "reference" if sources is None else "source", "width": width, "buckets": buckets}
-
-
 def tables(report: dict) -> list[Table]:
     """The report's tables: scores, tests against the baseline, BLEU by length, scores by properties of the parse."""
     result = [_score_table(report)]
@@ -340,27 +316,10 @@ def tables(report: dict) -> list[Table]:
         for base, of in {report["baseline"]: tested, **report.get("also_against", {})}.items():
             result.append(_test_table(report, base, of))
     if "by_length" in report:
-        result.append(_length_table(report))
+        result.append(length_table(report["by_length"], report["sentences"], report.get("baseline")))
     if "by_syntax" in report:
         result += syntax_tables(report["by_syntax"], report.get("baseline", report["systems"][0]["name"]))
     return result
-
-
-def _length_table(report: dict) -> Table:
-    """BLEU by length; in brackets what each system gains over the baseline (Figure 2 of the PASCAL paper)."""
-    table, base = report["by_length"], report.get("baseline")
-    names = [system["name"] for system in report["systems"]]
-    rows = []
-    for bucket in table["buckets"]:
-        share = 100 * bucket["sentences"] / report["sentences"]
-        row = [f"({bucket['over']}, {bucket['to']}]", str(bucket["sentences"]), f"{share:.1f}%"]
-        for name in names:
-            score = bucket["BLEU"][name]
-            gain = "" if base in (None, name) else f" ({score - bucket['BLEU'][base]:+.1f})"
-            row.append(number(score, 1) + gain)
-        rows.append(row)
-    notes = [] if base is None else [f"in brackets the gain over {base}"]
-    return Table(f"BLEU by length of the {table['of']}", ["tokens", "sentences", "share", *names], rows, notes)
 
 
 def _score_table(report: dict) -> Table:

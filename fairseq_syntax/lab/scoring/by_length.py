@@ -1,0 +1,66 @@
+"""BLEU by sentence length, as in the figures of the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from fairseq_syntax.lab.scoring.metrics import Scorer
+from fairseq_syntax.lab.scoring.tables import Table, number
+
+
+def by_length(
+    runs: Mapping[str, Sequence[Sequence[str]]],
+    references: Sequence[Sequence[str]],
+    width: int,
+    sources: Sequence[str] | None = None,
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> dict[str, Any]:
+    """Corpus BLEU of the sentences in each interval of length, (0, w], (w, 2w], …, as in the papers' figures.
+
+    Length is the number of tokens that BLEU's tokenizer makes of the source where there is one, else of the first
+    reference.
+
+    Args:
+        runs: the translations of each system by its name, one list per seed, whose scores are averaged
+        width: w, in tokens
+
+    Returns:
+        ``{"of": "source" or "reference", "width", "buckets": [{"over", "to", "sentences", "BLEU": {system: score}}]}``;
+        empty intervals are left out
+    """
+    scorer = Scorer("bleu", references, tokenize, lowercase)
+    tokenizer = cast(Any, scorer.metric).tokenizer
+    lengths = np.array([len(tokenizer(line).split()) for line in (references[0] if sources is None else sources)])
+    bucket = np.maximum(np.ceil(lengths / width).astype(int) - 1, 0)
+    buckets = []
+    for k in np.unique(bucket):
+        chosen = np.flatnonzero(bucket == k).tolist()
+        scores = {
+            name: float(np.mean([scorer.corpus(lines, chosen) for lines in seeds])) for name, seeds in runs.items()
+        }
+        buckets.append({"over": int(k) * width, "to": int(k + 1) * width, "sentences": len(chosen), "BLEU": scores})
+    return {"of": "reference" if sources is None else "source", "width": width, "buckets": buckets}
+
+
+def length_table(table: Mapping[str, Any], sentences: int, baseline: str | None) -> Table:
+    """The result of :func:`by_length`; in brackets what each system gains over the baseline (Figure 2 of PASCAL).
+
+    Args:
+        sentences: how many there are in all
+    """
+    names = list(table["buckets"][0]["BLEU"])
+    rows = []
+    for bucket in table["buckets"]:
+        share = 100 * bucket["sentences"] / sentences
+        row = [f"({bucket['over']}, {bucket['to']}]", str(bucket["sentences"]), f"{share:.1f}%"]
+        for name, score in bucket["BLEU"].items():
+            gain = "" if baseline in (None, name) else f" ({score - bucket['BLEU'][baseline]:+.1f})"
+            row.append(number(score, 1) + gain)
+        rows.append(row)
+    notes = [] if baseline is None else [f"in brackets the gain over {baseline}"]
+    return Table(f"BLEU by length of the {table['of']}", ["tokens", "sentences", "share", *names], rows, notes)
