@@ -28,7 +28,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_MODULES[name]), name)
+    from fairseq_syntax.compat import unchanged_logging
+
+    with unchanged_logging():  # fairseq may be imported here
+        return getattr(import_module(_MODULES[name]), name)
 
 
 @cache

@@ -111,6 +111,16 @@ def test_importing_the_package_only_defines():
 
 
 @pytest.mark.slow
+def test_a_notebook_keeps_its_logging():
+    """Importing fairseq's speech tasks would send everything that fairseq logs to the cell's output."""
+    loaded_by(
+        "import logging; root = logging.getLogger(); before = root.level, list(root.handlers)\n"
+        "from fairseq_syntax import ParsedLine, Translation, Translator, register; register()\n"
+        "assert (root.level, root.handlers) == before"
+    )
+
+
+@pytest.mark.slow
 def test_user_dir_loads_the_plugin_alone(plugin):
     """Parsers, alignment and everything above the plugin wait until they are used."""
     assert "tasks.syntax_translation" in plugin and "systems.pascal" in plugin
