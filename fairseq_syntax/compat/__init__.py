@@ -1,4 +1,4 @@
-"""Changes to fairseq's own functions, made once, when this package is registered with it (:func:`install`)."""
+"""Patches of fairseq, applied once, when this package is registered (:func:`install`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["install", "unchanged_logging"]
 
 
 def install() -> None:
-    """Make all of them."""
+    """Patch fairseq."""
     from fairseq_syntax.compat import checkpoints, hub, models, processes
 
     checkpoints.install()

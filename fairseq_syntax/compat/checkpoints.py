@@ -1,4 +1,4 @@
-"""Checkpoints: types that they hold, damage that is told, copies that a kill leaves whole, what to go on from."""
+"""Patches of checkpointing: safe types, integrity checks, atomic copies, checks before a resume."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _allow_types() -> None:
 
 
 def without_numbers(path: str) -> dict[str, Any]:
-    """A checkpoint whose tensors are still in the file.
+    """Load a checkpoint with memory-mapped tensors.
 
     Raises:
         SyntaxDataError: it is no checkpoint, or a part of one
@@ -136,7 +136,7 @@ def without_numbers(path: str) -> dict[str, Any]:
 
 
 def check_archive(path: str | os.PathLike[str]) -> None:
-    """Make sure that a checkpoint's archive is as it was written; one of before PyTorch 1.6 has nothing to tell by.
+    """Verify the CRCs of a checkpoint's archive; files from before PyTorch 1.6 have none.
 
     Raises:
         SyntaxDataError: a record is not what its CRC says, or the archive has no end

@@ -1,4 +1,4 @@
-"""fairseq's hub interface: ``from_pretrained(…).translate("raw text")`` parses and cuts the text."""
+"""Patch of fairseq's hub interface: ``from_pretrained(…).translate("raw text")`` parses and segments text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fairseq-preprocess --task syntax_translation``: the stock command binarizes the syntax together with the tokens.
+"""fairseq-preprocess with ``--task syntax_translation``: binarizes syntax together with tokens.
 
 fairseq gives a plugin no hook there, so two of its functions are wrapped: the one that adds the command's options,
 and the command's ``main``, which is looked up when it is called. Both do what they did for any other task. While

@@ -29,7 +29,7 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """Links between the words of a source and of its translation.
+    """A word alignment of a source and its translation.
 
     Attributes:
         source_text, target_text: the texts that the offsets count in
@@ -120,7 +120,7 @@ def locate(text: str, forms: Sequence[str]) -> list[Span] | None:
 
 
 def align(weights: Weights, source: PieceText, target: PieceText) -> WordAlignment:
-    """Links between words.
+    """Word alignment from attention between pieces.
 
     Args:
         weights: [target pieces, source pieces], attention

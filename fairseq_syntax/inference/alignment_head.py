@@ -116,7 +116,7 @@ def load_head(checkpoint: str | os.PathLike[str], model: Any) -> AlignmentHead:
 
 
 def _read(path: Path) -> tuple[AlignmentHead, str | None]:
-    """The head in a file of :func:`save_head`, and the SHA-256 of the checkpoint, which earlier versions did not note.
+    """Parse a head file: the head, and the SHA-256 of its checkpoint, which a file written by hand may lack.
 
     Raises:
         SyntaxDataError: as :func:`read_head`
@@ -139,7 +139,7 @@ def _read(path: Path) -> tuple[AlignmentHead, str | None]:
 
 
 def read_head(path: Path, model: Any) -> AlignmentHead:
-    """The head in a file of :func:`save_head`.
+    """Read a head file and check that the model has the head.
 
     Raises:
         SyntaxDataError: there is no such file, it is damaged, or it names a head that the model does not have
@@ -234,9 +234,9 @@ class Aligner:
         # A search may end with fewer hypotheses of one sentence than of another.
         for rank in range(max(map(len, tokens), default=0)):
             weights = self.weights(net_input, [best[min(rank, len(best) - 1)] for best in tokens])
-            for ranked, best, new in zip(by_sentence, tokens, weights):
+            for ranked, best, of_sentence in zip(by_sentence, tokens, weights):
                 if rank < len(best):
-                    ranked.append(new)
+                    ranked.append(of_sentence)
         return by_sentence
 
 

@@ -49,7 +49,7 @@ class InteractiveInput:
     def __init__(self, task: SyntaxTask, parser: Parser | None = None, source_tag: str = "") -> None:
         self.task = task
         self.source_tag = source_tag
-        self.given_parser = parser
+        self.chosen_parser = parser
         self._store: MemoryStore | None = None
         self._no_parser = False
         # The lines encoded last; with each the parse whose tokens know how many pieces they have, if it has one.
@@ -61,8 +61,8 @@ class InteractiveInput:
     @cached_property
     def parser(self) -> Parser:
         """The parser of raw text."""
-        if self.given_parser is not None:
-            return self.given_parser
+        if self.chosen_parser is not None:
+            return self.chosen_parser
         cfg = self.task.cfg
         before = self.task.parse_origins.for_raw_text(read=bool(self.needs))
         options = options_as_before(
@@ -94,7 +94,7 @@ class InteractiveInput:
 
     # -- parses ----------------------------------------------------------------------------------------------------
 
-    def own_parse(self, line: Sentence) -> Sentence:
+    def checked_parse(self, line: Sentence) -> Sentence:
         """The checked parse of a line that contains one; any other line unchanged.
 
         Raises:
@@ -143,7 +143,7 @@ class InteractiveInput:
         parses: list[ParsedLine | None] = []
         for line, number in zip(lines, numbers):
             try:
-                parse = self.own_parse(line)
+                parse = self.checked_parse(line)
             except SyntaxDataError as error:
                 raise SyntaxDataError(error.message, line=number + 1, hint=error.hint) from error
             parses.append(parse if isinstance(parse, ParsedLine) else None)
@@ -178,7 +178,7 @@ class InteractiveInput:
         """Whether a parser was requested; a model that needs no parse still takes its words."""
         cfg = self.task.cfg
         named = cfg.syntax_parser not in ("", NO_PARSER)
-        return self.given_parser is not None or named or bool(cfg.syntax_parser_dir)
+        return self.chosen_parser is not None or named or bool(cfg.syntax_parser_dir)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class InteractiveInput:
     def encode(
         self, lines: Sequence[Sentence], numbers: Sequence[int] | None = None
     ) -> tuple[list[torch.Tensor], list[int]]:
-        """Tokens [T] and lengths of raw or parsed lines; the syntax is kept for :meth:`dataset`.
+        """Encode raw or parsed lines: token ids [T] and lengths; the syntax is kept for :meth:`dataset`.
 
         A model that needs no parse takes raw text without one, beside lines that bring theirs; where the data
         directory has no segmentation, that is pieces with spaces between them.
@@ -347,7 +347,7 @@ class InteractiveInput:
 
 
 class _NotingDataset(SyntaxPairDataset):
-    """A dataset that notes what it collates in ``batches``, if it has one, for :meth:`InteractiveInput.attach`."""
+    """A dataset that records its collated batches for :meth:`InteractiveInput.attach`."""
 
     batches: list | None = None
     first: int = 0  # of its sentences, among all that were read

@@ -42,9 +42,9 @@ def with_wrong_arcs(heads: Sequence[int], wanted: int, rng: Random) -> list[int]
     """
     for count in range(wanted, 0, -1):
         for _ in range(20):
-            new = with_other_heads(heads, rng.sample(range(len(heads)), count), rng)
-            if new is not None:
-                return new
+            changed = with_other_heads(heads, rng.sample(range(len(heads)), count), rng)
+            if changed is not None:
+                return changed
     return list(heads)
 
 
@@ -59,12 +59,12 @@ def with_other_heads(heads: Sequence[int], drawn: Sequence[int], rng: Random) ->
     choices = {word: [at for at in range(n) if at != heads[word] and (at != word or root_is_drawn)] for word in drawn}
     if not all(choices.values()):
         return None
-    new = list(heads)
+    changed = list(heads)
     for _ in range(100 * n):
         for word, others in choices.items():
-            new[word] = rng.choice(others)
-        if is_tree(new):
-            return new
+            changed[word] = rng.choice(others)
+        if is_tree(changed):
+            return changed
     return None
 
 
@@ -134,9 +134,9 @@ def random_projective_tree(n: int, rng: Random) -> list[int]:
         if not forest:
             order.append(of)
         elif next(preorder):
-            new = len(governor)
+            node = len(governor)
             governor.append(of)
-            todo += [(True, of), (True, new), (False, new), (True, new)]
+            todo += [(True, of), (True, node), (False, node), (True, node)]
     word_of = {at: word for word, at in enumerate(order)}
     for at, above in enumerate(governor):
         heads[word_of[at]] = word_of[max(above, 0)]

@@ -19,7 +19,7 @@ SEGMENTATION_HINT = "put segmentation.LANG.json and .model of the training data 
 
 
 class Vocabularies:
-    """The fingerprints of a data directory's dictionaries and segmentations, which checkpoints record.
+    """Fingerprints of a data directory's dictionaries and segmentations, as recorded in checkpoints.
 
     Args:
         directory: the data directory

@@ -234,7 +234,7 @@ class BaseTranslator(ABC):
 
     def input(self) -> InteractiveInput:
         """A new input pipeline with this translator's task, parser and source tag."""
-        return InteractiveInput(self.task, self._input.given_parser, self._input.source_tag)
+        return InteractiveInput(self.task, self._input.chosen_parser, self._input.source_tag)
 
     def parse(self, sentences: Sequence[Sentence]) -> list[ParsedLine]:
         """Parse raw sentences with this translator's parser; parses are passed through.
@@ -278,7 +278,7 @@ class BaseTranslator(ABC):
                 nothing.error = f"character {bad.start() + 1} is half of one: U+{ord(bad[0]):04X}, a lone surrogate"
             elif not is_empty(sentence):
                 try:
-                    parsed[i] = self._input.own_parse(sentence)
+                    parsed[i] = self._input.checked_parse(sentence)
                     filled.append(i)
                 except SyntaxDataError as error:
                     nothing.error = error.message

@@ -186,7 +186,7 @@ class Translator(BaseTranslator):
         return Translator(
             self.models,
             self.task,
-            parser=self._input.given_parser,
+            parser=self._input.chosen_parser,
             batch_size=self.batch_size,
             source_tag=self._input.source_tag,
             alignment_heads=self._aligner.heads,

@@ -1,4 +1,4 @@
-"""Sentences of a split to draw, with their scores."""
+"""Sentences of a split with translations, trees, attention and scores."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def shares(
 
     Returns:
         ``baseline``, ``controls``, ``draws``; by metric: ``metrics``, gains and shares; ``own``, how much seeds differ
-        beyond what sentences make them differ (:meth:`.significance.Resampled.own_part`); ``by``, in intervals
+        beyond what sentences make them differ (:meth:`.significance.Resampled.seed_spread`); ``by``, in intervals
     """
     report: dict[str, Any] = {"baseline": baseline, "controls": list(controls), "draws": DRAWS}
     report |= {"metrics": {}, "own": {}, "by": {}}
@@ -155,7 +155,7 @@ def shares(
             if scorer.higher_is_better:
                 resampled = Resampled(scorer, runs, DRAWS, groups=groups)
                 report["metrics"][scorer.name] = measure(resampled, baseline, controls)
-                report["own"][scorer.name] = resampled.own_part()
+                report["own"][scorer.name] = resampled.seed_spread()
                 report["by"][scorer.name] = measure_by(
                     scorer, runs, baseline, controls, parses, properties, draws=DRAWS_BY, groups=groups
                 )

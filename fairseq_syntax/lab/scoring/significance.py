@@ -172,7 +172,7 @@ class Resampled:
                     others = whole[rng.integers(n, size=(n - 1, draws))].mean(0) - whole.mean()
                     self.scores[system] += math.sqrt(1 - of_sentences / variance) * others
 
-    def own_part(self) -> float | None:
+    def seed_spread(self) -> float | None:
         """The standard deviation of seed effects that are independent of the sentences, over all systems.
 
         It is given in the standard deviation of what the sentences give to a seed's score; None without systems of
