@@ -18,9 +18,9 @@ STEPS = """
 import sys
 import time
 import fairseq_syntax
-from bench.pascal import train_epoch
+from bench.training import PLAIN, training
 
-run, tokens = train_epoch("transformer", batches=6, directory=sys.argv[1])
+run, tokens = training(PLAIN["transformer"], sys.argv[1], count=6)
 run()
 begin = time.perf_counter()
 run()

@@ -12,66 +12,26 @@ from typing import Any
 
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.utils import move_to_cuda
 
-from bench import corpus
+from bench import corpus, training
 from bench.harness import compare, device, measure, record
 from fairseq_syntax.systems.lasyn.softmax import em_loss
 
 Z, V = 45, 10_000  # tags of the Penn treebank, and the paper's subwords
-SIZE = ["--encoder-embed-dim", "256", "--encoder-ffn-embed-dim", "1024", "--encoder-layers", "3"]
-SIZE += ["--encoder-attention-heads", "4", "--decoder-layers", "3", "--decoder-attention-heads", "4"]
-SMOOTHING = ["--label-smoothing", "0.1"]
-OURS = ["lasyn_transformer", "--criterion", "lasyn_em", *SMOOTHING]
-PLAIN = ["transformer", "--criterion", "label_smoothed_cross_entropy", *SMOOTHING]
+OURS, PLAIN = "lasyn_transformer --criterion lasyn_em --label-smoothing 0.1", training.PLAIN["transformer"]
 
 
-def build(arch: str, *arguments: str) -> tuple[Any, Any, Any]:
-    """The task on a random corpus of V words, a model that knows Z tags, and the criterion."""
-    task = corpus.task(corpus.corpus(vocabulary=V, tags=Z - 1))  # and </s> has a value of its own
-    model, args = corpus.model(task, arch, *SIZE, *arguments)
-    criterion = task.build_criterion(convert_namespace_to_omegaconf(args).criterion)
-    return task, model.to(device()), criterion
-
-
-def batches(task: Any, split: str, count: int, max_tokens: int) -> list[dict]:
-    """The first batches of a split, shuffled, on the device."""
-    task.load_dataset(split)
-    iterator = task.get_batch_iterator(task.dataset(split), max_tokens=max_tokens, seed=1).next_epoch_itr()
-    samples = [next(iterator) for _ in range(count)]
-    return [move_to_cuda(s) for s in samples] if device() == "cuda" else samples
-
-
-def trainer(model: Any, criterion: Any, samples: list[dict], steps: int = 1, lr: float = 1e-4) -> Callable[[], None]:
-    """A function that takes optimizer steps on each batch in turn."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-
-    def run() -> None:
-        model.train()
-        for sample in samples:
-            for _ in range(steps):
-                optimizer.zero_grad()
-                loss, sample_size, _ = criterion(model, sample)
-                (loss / sample_size).backward()
-                optimizer.step()
-
-    return run
-
-
-def training(system: list[str], steps: int = 1, count: int = 3) -> tuple[Callable[[], None], int]:
-    """A function that trains on a few batches, each `steps` times, and the number of target tokens in them."""
-    task, model, criterion = build(*system)
-    samples = batches(task, "train", count, 2000)
-    return trainer(model, criterion, samples, steps), sum(s["ntokens"] for s in samples)
+def directory() -> str:
+    """A random corpus of V words whose models know Z tags."""
+    return corpus.corpus(vocabulary=V, tags=Z - 1)  # and </s> has a value of its own
 
 
 @measure("train/lasyn_transformer@K1", "train/lasyn_transformer@K5")
 def train() -> None:
     """Passes over the same batches, with one and with five steps on each."""
     for steps in (1, 5):
-        ours, tokens = training(OURS, steps)
-        plain, _ = training(PLAIN)
+        ours, tokens = training.training(OURS, directory(), steps=steps)
+        plain, _ = training.training(PLAIN, directory())
         detail = {"target_tokens": tokens, "values": Z, "words": V}
         compare(f"train/lasyn_transformer@K{steps}", ours, plain, pairs=7 if steps == 1 else 5, detail=detail)
 
@@ -91,12 +51,12 @@ def sharpen(model: Any) -> None:
         model.decoder.tag_embedding.weight.add_(directions, alpha=8)
 
 
-def generation(system: list[str], length: int = 20, **options: Any) -> Callable[[], None]:
+def generation(system: str, length: int = 20, **options: Any) -> Callable[[], None]:
     """A function that translates a batch with beam 4, every translation of the same length."""
-    task, model, _ = build(*system)
+    task, model, _ = training.build(system, directory())
     for name, value in options.items():
         setattr(task.cfg, name, value)
-    (sample,) = batches(task, "test", 1, 1000)
+    (sample,) = training.batches(task, "test", 1, 1000)
     sharpen(model)
     generator = task.build_generator([model.eval()], Namespace(beam=4, max_len_b=length, min_len=length))
 
@@ -184,9 +144,9 @@ def _peak(name: str) -> int:
 
 def train_for_memory(name: str) -> None:
     """Train a little and print the peak in bytes; run in a process of its own."""
-    corpus.corpus(vocabulary=V, tags=Z - 1)
+    directory()
     before = _status("VmRSS")
-    run, _ = training(OURS if name == "ours" else PLAIN, count=2)
+    run, _ = training.training(OURS if name == "ours" else PLAIN, directory(), count=2)
     run()
     print(torch.cuda.max_memory_allocated() if device() == "cuda" else _status("VmHWM") - before)
 

@@ -15,7 +15,6 @@ from torch.autograd.profiler import profile
 
 from bench import corpus
 from bench.harness import compare, device, measure, record
-from bench.pascal import train_epoch
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_sentences
@@ -206,18 +205,6 @@ def pascal() -> None:
             detail = {"batch": batch, "heads": heads, "head_dim": 64, "entries_per_row": 2 * half + 1}
             unit = "speed, linear over dense"
             compare(f"layer/pascal_{name}@{length}", linear, dense, unit=unit, detail=detail)
-
-
-@measure("train/ldd_transformer", "train/ldd_transformer_dropout")
-def train() -> None:
-    """Training steps of the same batches; with attention dropout, the dense form."""
-    # The plain model has as many heads in its other layers; all models have as many parameters.
-    plain, tokens = train_epoch("transformer")
-    ours, _ = train_epoch("ldd_transformer")
-    compare("train/ldd_transformer", ours, plain, pairs=7, detail={"target_tokens": tokens})
-    plain, _ = train_epoch("transformer", "--attention-dropout", "0.1")
-    ours, _ = train_epoch("ldd_transformer", "--attention-dropout", "0.1")
-    compare("train/ldd_transformer_dropout", ours, plain, pairs=7, detail={"target_tokens": tokens, "form": "dense"})
 
 
 @measure("loader/arcs")

@@ -1,4 +1,4 @@
-"""PASCAL against the plain Transformer and plain attention, and the loader with syntax against the one without."""
+"""PASCAL's attention against plain attention, and the loader with syntax against the one without."""
 
 from __future__ import annotations
 
@@ -12,37 +12,6 @@ from bench import corpus
 from bench.harness import compare, device, measure, record
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.systems.pascal import ParentTerm, gaussian
-
-SIZE = ["--encoder-embed-dim", "256", "--encoder-ffn-embed-dim", "1024", "--encoder-layers", "3"]
-SIZE += ["--encoder-attention-heads", "4", "--decoder-layers", "3", "--decoder-attention-heads", "4"]
-
-
-def train_epoch(arch: str, *arguments: str, batches: int = 4, directory: str | None = None):
-    """A function that trains one model on the first batches of a corpus, and the number of target tokens in them."""
-    task = corpus.task(directory)
-    model, _ = corpus.model(task, arch, *SIZE, *arguments)
-    model = model.to(device()).train()
-    task.load_dataset("train")
-    iterator = task.get_batch_iterator(task.dataset("train"), max_tokens=2000, seed=1).next_epoch_itr(shuffle=True)
-    samples = [next(iterator) for _ in range(batches)]
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-
-    def run() -> None:
-        for sample in samples:
-            optimizer.zero_grad()
-            logits, _ = model(**sample["net_input"])
-            F.cross_entropy(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1).backward()
-            optimizer.step()
-
-    return run, sum(s["ntokens"] for s in samples)
-
-
-@measure("train/pascal_transformer")
-def train() -> None:
-    """Training steps of the same batches."""
-    ours, tokens = train_epoch("pascal_transformer", "--pascal-heads", "2")
-    plain, _ = train_epoch("transformer")
-    compare("train/pascal_transformer", ours, plain, pairs=7, detail={"target_tokens": tokens})
 
 
 @measure("loader/syntax", "loader/syntax@153", "loader/arcs@153")
