@@ -42,7 +42,8 @@ help:
 	@echo "make ways       every system in every way of fairseq, into docs/ways.md (half an hour)"
 	@echo "make release    wheel and source distribution, each installed and tried in an environment of its own"
 	@echo "make bench      install, then the measurements; ONLY=train/ for a part"
-	@echo "make gpu        the tests and measures that need a GPU, and their record; MULTI30K=1 trains on Multi30k, too"
+	@echo "make gpu        the tests and measures that need a GPU, and their record; MULTI30K=1 trains on Multi30k, too;"
+	@echo "                EMULATED=1 tries it without a GPU"
 	@echo "make docs       install, then the site in docs/_build/html; warnings are errors"
 	@echo "make clean      remove .venv, the site and caches; trained models (runs/) stay"
 	@echo
@@ -99,7 +100,7 @@ bench: $(VENV)/.package
 	$(BIN)/python -m bench $(ONLY)
 
 gpu: $(VENV)/.package
-	$(BIN)/python tools/gpu.py $(if $(MULTI30K),--multi30k)
+	$(if $(EMULATED),EMULATED_CUDA=2 PYTHONPATH='$(CURDIR)/emulated_cuda/startup') $(BIN)/python tools/gpu.py $(if $(MULTI30K),--multi30k)
 
 docs: $(VENV)/.package
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -1,32 +1,27 @@
 """What a GPU would take for an update of each system, estimated from counts; nothing is timed and nothing computed.
 
-``python tools/gpu_estimate.py [--rows ROW …] [--json]``. Models of the base Transformer's size (6 + 6 layers, 512
-dimensions, a vocabulary of 32,000) with a batch of at most 4,000 tokens a side, in half precision on the emulated
-device. Of every kernel the bytes that it moves and the operations of its matrix products are known. A kernel is taken
-to last as long as the longest of
+For ``gpu_tables.py``. Models of the base Transformer's size (6 + 6 layers, 512 dimensions, a vocabulary of 32,000) with
+a batch of at most 4,000 tokens a side, trained by fairseq with ``--fp16`` on the emulated device. Of every kernel the
+bytes that it moves and the operations of its matrix products are known. A kernel is taken to last as long as the
+longest of
 
 - its bytes over the bandwidth of the memory,
 - its operations over the rate of the matrix units,
 - a launch: 5 µs, what PyTorch takes to start one,
 
-by NVIDIA's data sheets, and an update the sum of its kernels: forward, backward, and no optimizer. A real GPU reaches
-neither bandwidth nor rate; what is estimated are ratios to the plain Transformer, which such faults enter twice.
+by NVIDIA's data sheets, and an update the sum of its kernels, the optimizer's included. A real GPU reaches neither
+bandwidth nor rate; what is estimated are ratios to the plain Transformer, which such faults enter twice.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from unittest import mock
 
 # Bytes a second, and operations a second in float32 (TF32 off) and in half precision.
 DEVICES = {"A100": (2.039e12, 19.5e12, 312e12), "H100": (3.35e12, 67e12, 989e12)}
 LAUNCH = 5e-6
+UPDATE = "--fp16 --optimizer adam --lr 0.001 --distributed-world-size 1 --no-progress-bar --log-format none"
 PLAIN = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
 HEADS = "--criterion supervised_head"
 ROWS = {
@@ -54,9 +49,14 @@ def seconds(kernels: list[Any], device: str, launch: float = LAUNCH) -> float:
 
 
 def updates(rows: list[str]) -> dict[str, dict[str, float]]:
-    """For each row the kernels, reads and peak bytes of a step, and its estimated seconds on each device."""
+    """For each row the kernels and reads of an update, its estimated seconds on each device, and the peak bytes of its
+    forward and backward pass.
+    """
     import torch
-    from fairseq import options, tasks, utils
+    from fairseq import options, tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
+    from fairseq.trainer import Trainer
 
     import emulated_cuda
     import fairseq_syntax
@@ -66,28 +66,31 @@ def updates(rows: list[str]) -> dict[str, dict[str, float]]:
     directory = corpus.corpus(words=20, vocabulary=32000)
     found = {}
     for row in rows:
-        words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", "--arch", *ROWS[row].split()]
+        words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", *UPDATE.split()]
+        words += ["--arch", *ROWS[row].split()]
         args = options.parse_args_and_arch(options.get_training_parser(), words)
         task = tasks.setup_task(args)
         model, criterion = task.build_model(args), task.build_criterion(args)
         task.load_dataset("train")  # with what the model needs
         batches = task.get_batch_iterator(task.dataset("train"), max_tokens=4000, seed=1).next_epoch_itr(shuffle=True)
         sample = next(batches)
-        with emulated_cuda.sizes_only():
-            model = model.half().cuda().train()
-            sample = utils.move_to_cuda(sample)
-            for _ in range(2):  # the second, as a first may check what it is given and make masks
-                model.zero_grad()
+        with emulated_cuda.sizes_only(), mock.patch.object(DynamicLossScaler, "check_overflow"):
+            trainer = Trainer(convert_namespace_to_omegaconf(args), task, model, criterion)
+            sample, _ = trainer._prepare_sample(sample)
+            for _ in range(2):  # the second, as a first makes masks and the optimizer's states
+                trainer.model.zero_grad()
+                with emulated_cuda.counted() as passes:  # whose memory Adam's step would hide
+                    criterion(trainer.model.train(), sample)[0].backward()
+            for _ in range(2):
                 with emulated_cuda.counted(trace=True) as counts:
-                    loss, _, _ = criterion(model, sample)
-                    loss.backward()
-            del loss, model
+                    trainer.train_step([sample])
+            del trainer, model
         found[row] = {
             "tokens": sample["ntokens"],
             "length": sample["net_input"]["src_tokens"].size(1),
             "kernels": counts.kernels,
             "reads": counts.reads,
-            "peak": counts.peak,
+            "peak": passes.peak,
             **{device: seconds(counts.trace, device) for device in DEVICES},
             **{f"{device} without launches": seconds(counts.trace, device, 0.0) for device in DEVICES},
         }
@@ -124,37 +127,3 @@ def layers(lengths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)) -> dict[str
             device: seconds(traces[0], device) / seconds(traces[1], device) for device in DEVICES
         } | {device + " ms": 1e3 * (seconds(traces[0], device) - seconds(traces[1], device)) for device in DEVICES}
     return found
-
-
-def main() -> int:
-    """Print the estimates as a Markdown table, or as JSON."""
-    import emulated_cuda
-
-    parser = argparse.ArgumentParser(description="Estimate what a GPU takes for an update of each system.")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    try:
-        emulated_cuda.install()
-    except emulated_cuda.Unavailable as error:
-        print(f"gpu_estimate: {error}", file=sys.stderr)
-        return 1
-    found: dict[str, Any] = {"updates": updates(list(dict.fromkeys(["transformer", *args.rows]))), "layers": layers()}
-    if args.json:
-        print(json.dumps(found))
-        return 0
-    plain = found["updates"]["transformer"]
-    print("| | kernels | peak bytes | A100 | H100 | if launches were free |\n|---|--:|--:|--:|--:|--:|")
-    for row, costs in found["updates"].items():
-        ratios = [f"{costs[name] / plain[name]:.3f}" for name in ("kernels", "peak")]
-        speed = [f"{plain[name] / costs[name]:.3f}" for name in ("A100", "H100", "H100 without launches")]
-        print(f"| {row} | " + " | ".join(ratios + speed) + " |")
-    print(f"\nplain: {plain}\n")
-    for name, by_length in found["layers"].items():
-        for length, costs in by_length.items():
-            print(name, length, {key: round(value, 3) for key, value in costs.items()})
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

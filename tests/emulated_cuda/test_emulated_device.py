@@ -1,5 +1,6 @@
 """The emulated device alone: it computes as the CPU, and refuses, waits and counts as CUDA does."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,8 +18,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def in_a_new_process(code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    code = f"import emulated_cuda; emulated_cuda.install(); import torch\n{code}"
-    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    return python(f"import emulated_cuda; emulated_cuda.install(); import torch\n{code}", *options)
+
+
+def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the code in a new process, which has no devices yet."""
+    env = {name: value for name, value in os.environ.items() if name != "EMULATED_CUDA"}
+    command = [sys.executable, *options, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=env)
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +105,7 @@ def test_a_forked_process_cannot_use_it():
 
 
 def test_pytorch_must_not_be_there_before():
-    code = "import torch, emulated_cuda\nemulated_cuda.install()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = python("import torch, emulated_cuda\nemulated_cuda.install()")
     assert done.returncode == 1 and "Unavailable" in done.stderr
 
 

@@ -17,6 +17,14 @@ from toy_data import fairseq
 
 import emulated_cuda
 
+# The depth of the base Transformer, on which the number of kernels depends; an LSTM has one layer.
+DEEP = "--encoder-layers 6 --decoder-layers 6"
+# Systems that change the decoder, each after fairseq's own model of its family, with the options of their searches.
+SEARCHES = {
+    "transformer": ("transformer", ""),
+    **{f"lasyn, {mode}": ("lasyn", f"--tag-search {mode}") for mode in ("marginal", "joint", "template")},
+    **{row: (row, "") for row in ("dbsa", *ways.LSTMS)},
+}
 # The first updates make optimizer states and masks, which later ones have.
 WARM_UP = 2
 
@@ -62,6 +70,11 @@ def recorded():
         yield found
 
 
+def updated(bench: ways.Bench, row: str, out: Path) -> Updates:
+    """Updates of a row at the depth of the base models."""
+    return trained(bench, row, out, DEEP if row in ways.TRANSFORMERS else "")
+
+
 def trained(bench: ways.Bench, row: str, out: Path, more: str = "", updates: int = 6) -> Updates:
     """fairseq-train of a row on the bench's device, without what has no part in an update."""
     options = ways.training_options(bench, row, f"--dropout 0.0 --no-save --disable-validation {more}", updates)
@@ -70,14 +83,28 @@ def trained(bench: ways.Bench, row: str, out: Path, more: str = "", updates: int
     return found
 
 
-def searched(bench: ways.Bench, row: str, more: str = "", templates: Path | None = None) -> Counter[str]:
+@contextmanager
+def in_bfloat16():
+    """Train in this block as ``fairseq-hydra-train common.bf16=true`` does; ``--bf16`` is for TPUs."""
+    from fairseq_cli import train
+
+    main = train.main
+
+    def changed(cfg):
+        cfg.common.bf16 = True
+        main(cfg)
+
+    with mock.patch.object(train, "main", changed):
+        yield
+
+
+def searched(bench: ways.Bench, row: str, more: str = "") -> Counter[str]:
     """What a step of beam search costs: half the difference of searches of eight steps and of six.
 
     The model is untrained and all hypotheses are made as long as that.
 
     Args:
         bench, row, more: as in :func:`trained`
-        templates: where to write those of LaSyn's template search, of any tags
     """
     words = ways.training_options(bench, row, more, 1)
     args = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), [str(bench.data), *words])
@@ -89,7 +116,9 @@ def searched(bench: ways.Bench, row: str, more: str = "", templates: Path | None
     sample = utils.move_to_cuda(next(batches))
     found: Counter[str] = Counter()
     for steps, sign in ((6, -1), (8, 1)):
-        if templates:
+        if "template" in more:  # of any tags
+            templates = bench.work / "tags.txt"
+            templates.parent.mkdir(exist_ok=True)
             templates.write_text(f"{'_ ' * steps}\n" * 8, encoding="utf-8")
             task.cfg.tag_templates = str(templates)
         settings = Namespace(beam=2, min_len=steps, max_len_a=0, max_len_b=steps)
@@ -98,3 +127,16 @@ def searched(bench: ways.Bench, row: str, more: str = "", templates: Path | None
             task.inference_step(generator, [model], sample)
         found.update({name: sign * getattr(counts, name) / 2 for name in ("reads", "copies", "kernels")})
     return found
+
+
+def counted(directory: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """Costs of an update of every row and of a step of its search where it has one of its own, by row and cost."""
+    bench = ways.make(directory)
+    bench.device = ways.ONE_GPU
+    updates: dict[str, dict[str, float]] = {}
+    for row in ways.ROWS:
+        costs = updated(bench, row, directory / "trained")
+        updates[row] = {name: costs.per_update(name) for name in costs.costs}
+    steps = {name: dict(searched(bench, *search)) for name, search in SEARCHES.items()}
+    bench.pair.close()
+    return {"updates": updates, "steps": steps}

@@ -330,10 +330,11 @@ def finetuned(bench: Bench, row: str, out: Path) -> None:
     train(bench, row, out, f"--finetune-from-model {checkpoint(bench, row)}")
 
 
-def resumed(bench: Bench, row: str, out: Path) -> None:
+def resumed(bench: Bench, row: str, out: Path, more: str = "") -> None:
     """Stopped and taken up again, with an optimizer that starts anew."""
-    train(bench, row, out)
-    train(bench, row, out, "--reset-optimizer --reset-lr-scheduler --reset-meters --reset-dataloader", updates=5)
+    train(bench, row, out, more)
+    reset = "--reset-optimizer --reset-lr-scheduler --reset-meters --reset-dataloader"
+    train(bench, row, out, f"{reset} {more}", updates=5)
 
 
 def generating(more: str, bench: Bench, row: str, out: Path) -> None:
@@ -375,9 +376,9 @@ def interactive(bench: Bench, row: str, out: Path) -> None:
     interact(bench, row)
 
 
-def validated(bench: Bench, row: str, out: Path) -> None:
+def validated(bench: Bench, row: str, out: Path, more: str = "") -> None:
     options = "--task syntax_translation --valid-subset test --max-tokens 400 --num-workers 0 --log-format none "
-    options += bench.device
+    options += f"{bench.device} {more}"
     fairseq("validate", bench.data, "--path", checkpoint(bench, row), *options.split())
 
 

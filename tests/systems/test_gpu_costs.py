@@ -13,7 +13,6 @@ import pytest
 import ways
 
 pytestmark = [pytest.mark.gpu, pytest.mark.emulated_gpu, pytest.mark.slow]
-DEEP = "--encoder-layers 6 --decoder-layers 6"
 # Kernels of an update, as multiples of those of fairseq's own model of the family.
 KERNELS = {
     "pascal": 1.03,
@@ -47,34 +46,24 @@ def bench(tmp_path_factory):
 def plain(bench, tmp_path_factory):
     """fairseq's own models."""
     out = tmp_path_factory.mktemp("plain")
-    return {
-        "transformer": gpu_costs.trained(bench, "transformer", out, DEEP),
-        "lstm": gpu_costs.trained(bench, "lstm", out),
-    }
+    return {row: gpu_costs.updated(bench, row, out) for row in ("transformer", "lstm")}
 
 
 @pytest.mark.parametrize("row", [row for row in ways.ROWS if row not in ("transformer", "lstm")])
 def test_an_update_costs_hardly_more_than_the_plain_models(bench, plain, row, tmp_path):
     """At most one read and one transfer more, no wait for a transfer more, and kernels within the row's budget."""
-    family = ways.baseline(row)
-    base = plain[family]
-    costs = gpu_costs.trained(bench, row, tmp_path, DEEP if family == "transformer" else "")
+    base, costs = plain[ways.baseline(row)], gpu_costs.updated(bench, row, tmp_path)
     for what, more in (("reads", 1), ("copies", 1), ("blocking_copies", 0), ("unpinned_copies", 0)):
         assert costs.per_update(what) <= base.per_update(what) + more, (what, costs.reads)
     ratio = costs.per_update("kernels") / base.per_update("kernels")
     assert ratio <= KERNELS[row], costs.kernels - base.kernels
 
 
-SEARCHES = [("lasyn", f"--tag-search {mode}") for mode in ("marginal", "joint", "template")]
-SEARCHES += [(row, "") for row in ("dbsa", *ways.LSTMS) if row != "lstm"]
-
-
-@pytest.mark.parametrize("row, search", SEARCHES)
-def test_a_step_of_beam_search_waits_no_more_often_than_the_plain_models(bench, row, search, tmp_path):
+@pytest.mark.parametrize("name", gpu_costs.SEARCHES)
+def test_a_step_of_beam_search_waits_no_more_often_than_the_plain_models(bench, name):
     """At most one read more, and no transfer, for all systems that change the decoder."""
-    base = gpu_costs.searched(bench, ways.baseline(row))
-    templates = tmp_path / "tags.txt" if "template" in search else None
-    step = gpu_costs.searched(bench, row, search, templates)
+    row, search = gpu_costs.SEARCHES[name]
+    base, step = gpu_costs.searched(bench, ways.baseline(row)), gpu_costs.searched(bench, row, search)
     assert step["reads"] <= base["reads"] + 1
     assert step["copies"] <= base["copies"]
 

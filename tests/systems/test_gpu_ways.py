@@ -6,6 +6,8 @@ Training in each precision, then one model in each of fairseq's commands.
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,12 +26,14 @@ import emulated_cuda
 from fairseq_syntax.corpus.conllu import format_conllu, read_conllu, text_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+BFLOAT16 = "--bf16"  # which stands for Hydra's: gpu_costs.in_bfloat16
 # How far the losses of six updates may be from the CPU's in float32: in half precision as far as the plain models' are.
 PRECISIONS = {
     "": 0.0015,
     "--fp16 --fp16-init-scale 4": 0.005,
     "--memory-efficient-fp16 --fp16-init-scale 4": 0.005,
     "--amp --fp16-init-scale 4": 0.01,
+    BFLOAT16: 0.05,
 }
 # What draws random numbers even so is not compared with a device that draws others.
 FIXED = {"ldd (dense)": "--attention-dropout 0 --ldd-form dense"}
@@ -54,18 +58,19 @@ def cpu_losses(bench, tmp_path_factory):
     return cache(lambda row: gpu_costs.trained(bench, row, out, FIXED.get(row, "")).losses)
 
 
-def precisions(number: int) -> list[str]:
-    """Those that a row is trained in: all on a real GPU, float32 and one of the others in turn on an emulated one."""
-    full, *lower = PRECISIONS
-    return [full, *([lower[number % len(lower)]] if emulated_cuda.installed() else lower)]
+@contextmanager
+def options_of(precision: str) -> Iterator[str]:
+    """The options of fairseq-train for a precision, in this block."""
+    with gpu_costs.in_bfloat16() if precision == BFLOAT16 else nullcontext():
+        yield "" if precision == BFLOAT16 else precision
 
 
-@pytest.mark.parametrize(
-    "row, precision", [(row, precision) for number, row in enumerate(ways.ROWS) for precision in precisions(number)]
-)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("row", ways.ROWS)
 def test_training(on_gpu, cpu_losses, row, precision, tmp_path):
     """The losses are the CPU's; one that is not finite is near none."""
-    losses = gpu_costs.trained(on_gpu, row, tmp_path, f"{FIXED.get(row, '')} {precision}").losses
+    with options_of(precision) as more:
+        losses = gpu_costs.trained(on_gpu, row, tmp_path, f"{FIXED.get(row, '')} {more}").losses
     assert losses == pytest.approx(cpu_losses(row), abs=PRECISIONS[precision])
 
 
@@ -79,42 +84,41 @@ def aligned(printed: str) -> list[str]:
     return sorted(line for line in printed.splitlines() if line.startswith("A-"))
 
 
-@pytest.mark.parametrize("row", ways.ROWS)
-def test_one_model_in_every_command(bench, on_gpu, row, tmp_path):
-    """Trained and resumed on the device; validated, searched, aligned and in ensembles as on the CPU."""
-    ways.resumed(on_gpu, row, tmp_path)
+OPTIONS = "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --max-tokens 400 --num-workers 0"
+
+
+@pytest.mark.parametrize("number, row", enumerate(ways.ROWS))
+def test_one_model_in_every_command(bench, on_gpu, number, row, tmp_path):
+    """Trained and resumed on the device; validated, searched, aligned and in ensembles as on the CPU.
+
+    Every precision of training meets every command in some rows, and so does --fp16 in the commands themselves.
+    """
+    with options_of([*PRECISIONS][number % len(PRECISIONS)]) as more:
+        ways.resumed(on_gpu, row, tmp_path, more)
     path = tmp_path / "checkpoint_last.pt"
-    options = [
-        "--task",
-        "syntax_translation",
-        "-s",
-        "en",
-        "-t",
-        "de",
-        "--beam",
-        "2",
-        "--max-len-b",
-        "12",
-        "--max-tokens",
-        "400",
-        "--num-workers",
-        "0",
-    ]
-    plain = ways.checkpoint(bench, ways.baseline(row))
-    for paths, more in ((path, "--print-alignment"), (f"{path}:{plain}", "")):
-        printed = [
-            fairseq("generate", bench.data, "--path", paths, *options, *f"{on.device} {more}".split())
-            for on in (bench, on_gpu)
-        ]
-        assert len(hypotheses(printed[0])) == 8
-        near(hypotheses(printed[1]), hypotheses(printed[0]))
-        assert aligned(printed[1]) == aligned(printed[0])
     for on in (bench, on_gpu):
         checkpoint = on.trained / row.replace(" ", "_") / "checkpoint_last.pt"
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         checkpoint.write_bytes(path.read_bytes())
-    near(hypotheses(ways.interact(on_gpu, row)), hypotheses(ways.interact(bench, row)))
+
+    def generated(on: ways.Bench, more: str, paths: Any = path) -> str:
+        return fairseq("generate", bench.data, "--path", paths, *f"{OPTIONS} {on.device} {more}".split())
+
+    ensemble = f"{path}:{ways.checkpoint(bench, ways.baseline(row))}"
+    commands: list[Callable[[ways.Bench, str], str]] = [
+        lambda on, more: generated(on, f"--print-alignment {more}"),
+        lambda on, more: generated(on, more, ensemble),
+        lambda on, more: ways.interact(on, row, more),
+    ]
+    for index, command in enumerate(commands):
+        on_cpu, on_device = command(bench, ""), command(on_gpu, "")
+        near(hypotheses(on_device), hypotheses(on_cpu))
+        assert aligned(on_device) == aligned(on_cpu)
+        if number % len(commands) == index:
+            scores = [[score for _, score, _ in hypotheses(x)] for x in (on_cpu, command(on_gpu, "--fp16"))]
+            assert scores[1] == pytest.approx(scores[0], abs=0.05)
     ways.validated(on_gpu, row, tmp_path)
+    ways.validated(on_gpu, row, tmp_path, "--fp16")
 
 
 def near(found, expected):
