@@ -87,7 +87,7 @@ def main() -> int:
         return 0
     text = DOCS.read_text(encoding="utf-8")
     for name, written in tables(found).items():
-        text = re.sub(rf"(?<=<!-- {name} -->\n\n)(\|.*\n)*", lambda _, table=written: table + "\n", text)
+        text = re.sub(rf"(?<=<!-- {name} -->\n\n)(\|.*\n)*", f"{written}\n", text)
     DOCS.write_text(text, encoding="utf-8")
     print(json.dumps({key: found[key] for key in ("layers", "base")}, indent=1))
     return 0
