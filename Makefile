@@ -56,7 +56,8 @@ demo: $(VENV)/.package
 	$(BIN)/python -m fairseq_syntax demo
 
 # The tests that use a GPU run apart: where there is none, an emulated one changes what PyTorch says of CUDA.
-ON_GPU = $(PYTEST) -p emulated_cuda.pytest_plugin -m gpu
+# Other modules need not be imported for that.
+ON_GPU = $(PYTEST) -p emulated_cuda.pytest_plugin -m gpu $(shell grep -rl gpu tests --include='test_*.py' 2>/dev/null)
 test: $(VENV)/.package
 	@failed=; \
 	echo '$(ON_GPU)'; $(ON_GPU) || failed=1; \

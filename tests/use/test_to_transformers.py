@@ -26,17 +26,18 @@ sys.modules["fairseq_syntax"] = sys.modules["fairseq"] = sys.modules["torchaudio
 import socket
 socket.socket.connect = None
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-folder, lines = sys.argv[1], json.load(sys.stdin)
-tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
-found = []
-for i in range(0, len(lines), 16):
-    batch = tokenizer(lines[i : i + 16], return_tensors="pt", padding=True)
-    options = {"num_return_sequences": 4, "max_new_tokens": 41, "return_dict_in_generate": True}
-    out = model.generate(**batch, **options, output_scores=True)
-    texts = tokenizer.batch_decode(out.sequences, skip_special_tokens=True)
-    ids = [[i for i in row if i not in (0, 1, 2)] for row in out.sequences.tolist()]
-    found += list(zip(ids, texts, out.sequences_scores.tolist()))
-json.dump([found[i : i + 4] for i in range(0, len(found), 4)], sys.stdout)
+lines = json.load(sys.stdin)
+def beams(folder):
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    for i in range(0, len(lines), 16):
+        batch = tokenizer(lines[i : i + 16], return_tensors="pt", padding=True)
+        options = {"num_return_sequences": 4, "max_new_tokens": 41, "return_dict_in_generate": True}
+        out = model.generate(**batch, **options, output_scores=True)
+        texts = tokenizer.batch_decode(out.sequences, skip_special_tokens=True)
+        ids = [[i for i in row if i not in (0, 1, 2)] for row in out.sequences.tolist()]
+        rows = list(zip(ids, texts, out.sequences_scores.tolist()))
+        yield from (rows[i : i + 4] for i in range(0, len(rows), 4))
+json.dump([list(beams(folder)) for folder in sys.argv[1:]], sys.stdout)
 """
 
 
@@ -49,24 +50,39 @@ def data(tmp_path_factory):
     return binarized.make(tmp_path_factory.mktemp("text"), parsed=False, train=150)
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["post-norm", "pre-norm"])
-def test_the_same_beams(data, tmp_path, before):
-    """Of a model that fairseq's own task has trained until it ends its sentences."""
+NORMS = {"post-norm": [], "pre-norm": BEFORE}
+
+
+@pytest.fixture(scope="module")
+def exported(data, tmp_path_factory):
+    """Models that fairseq's own task has trained until they end their sentences, and the folders of their exports."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in NORMS}
     sizes = dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim"), 32)
     small = {**sizes, "decoder_attention_heads": 4, "dropout": 0.0, "max_tokens": 150, "max_epoch": 18}
-    norm = [f"--{side}-normalize-before" for side in ("encoder", "decoder") if before]
-    toy_data.train(data, tmp_path / "model", *norm, **{**small, "arch": "transformer", "task": "translation"})
-    checkpoint = tmp_path / "model/checkpoint_last.pt"
-    export(load(checkpoint, data), "transformers", tmp_path / "out")
+    for name, options in NORMS.items():
+        toy_data.train(data, folders[name], *options, **{**small, "arch": "transformer", "task": "translation"})
+        export(load(folders[name] / "checkpoint_last.pt", data), "transformers", folders[name] / "out")
+    return folders
+
+
+@pytest.fixture(scope="module")
+def theirs(exported):
+    """The sentences, and the beams that transformers finds for them alone, with each model."""
     lines = binarized.sentences(int(os.environ.get("SENTENCES", "60")), 7)
-    program = [sys.executable, "-c", ALONE, str(tmp_path / "out")]
+    program = [sys.executable, "-c", ALONE, *(str(folder / "out") for folder in exported.values())]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     run = subprocess.run(program, input=json.dumps(lines), capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr[-2000:]
+    return lines, dict(zip(exported, json.loads(run.stdout), strict=True))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_same_beams(data, exported, theirs, norm):
+    checkpoint, (lines, beams) = exported[norm] / "checkpoint_last.pt", theirs
     translator = Translator.load(checkpoint, data, device="cpu", beam=4, nbest=4, max_len_b=40)
     dictionary = translator.task.target_dictionary
     same = ended = 0
-    for line, ours, theirs in zip(lines, translator.translations(lines), json.loads(run.stdout), strict=True):
+    for line, ours, theirs in zip(lines, translator.translations(lines), beams[norm], strict=True):
         # at the limit of the length, transformers gives the forced </s> a probability of 1
         if any(translation.cut for translation in ours):
             continue
