@@ -247,8 +247,9 @@ def load_source(
         except SyntaxDataError as error:  # a parser may have no probabilities: no matter where no model reads them
             if any("arcs" in model.needs for model in models):
                 raise
+            source = load(distributions=False)
             logger.warning("no model reads probabilities, so the parser computes none: %s", error)
-            return load(distributions=False)
+            return source
     except SyntaxDataError as error:
         if not neutral:
             raise
