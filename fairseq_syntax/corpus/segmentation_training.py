@@ -7,6 +7,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 from fairseq_syntax.corpus import segmentation
@@ -15,6 +16,7 @@ from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.parallel_text import reservoir
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import check_rereadable, file_sha256, read_lines
+from fairseq_syntax.runtime.workers import interruptible
 
 # Between words that no space separates, sentencepiece is told of the boundary by this private-use character.
 _BOUNDARY = "\ue000"
@@ -109,44 +111,44 @@ def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, 
     import sentencepiece
 
     count = 0
-    wrong: SyntaxDataError | None = None
+    wrong: Exception | None = None
 
-    def read() -> Iterator[Words]:
-        nonlocal wrong
+    def sentences() -> Iterator[str]:
+        nonlocal count, wrong
         try:
-            yield from lines
-        except SyntaxDataError as error:
+            for words, spaces in lines:
+                escaped = [segmentation.escape_sentencepiece(segmentation.single_spaced(word)) for word in words]
+                text = "".join((" " if space else _BOUNDARY) + word for word, space in zip(escaped, spaces)).lstrip(" ")
+                count += 1
+                yield text
+        except Exception as error:
             wrong = error  # sentencepiece says of it only that there was one
             raise
 
-    def sentences() -> Iterator[str]:
-        nonlocal count
-        for words, spaces in read():
-            escaped = [segmentation.escape_sentencepiece(segmentation.single_spaced(word)) for word in words]
-            text = "".join((" " if space else _BOUNDARY) + word for word, space in zip(escaped, spaces)).lstrip(" ")
-            count += 1
-            yield text
-
     output = io.BytesIO()
+    train = partial(
+        sentencepiece.SentencePieceTrainer.train,
+        sentence_iterator=sentences(),
+        model_writer=output,
+        model_type=options["model_type"],
+        vocab_size=options["vocab_size"],
+        character_coverage=options["character_coverage"],
+        num_threads=options["threads"],
+        normalization_rule_name="identity",
+        pretokenization_delimiter=_BOUNDARY,
+        hard_vocab_limit=False,
+        max_sentence_length=1 << 24,  # longer lines would be left out without a word
+        minloglevel=2,
+    )
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences(),
-            model_writer=output,
-            model_type=options["model_type"],
-            vocab_size=options["vocab_size"],
-            character_coverage=options["character_coverage"],
-            num_threads=options["threads"],
-            normalization_rule_name="identity",
-            pretokenization_delimiter=_BOUNDARY,
-            hard_vocab_limit=False,
-            max_sentence_length=1 << 24,  # longer lines would be left out without a word
-            minloglevel=2,
-        )
-    except (RuntimeError, SystemError, SyntaxDataError) as error:  # 0.2.0 makes a SystemError of an iterator's error
+        interruptible(train)
+    except Exception as error:  # 0.2.0 makes a SystemError of an iterator's error
         if wrong is not None:
             raise wrong from None
         if not count:
             raise _no_words() from None
+        if not isinstance(error, (RuntimeError, SystemError)):
+            raise
         raise SyntaxDataError(
             f"sentencepiece cannot train such a model: {error}", hint="try another --vocab-size"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -93,6 +94,27 @@ def in_workers(
                 yield pool.take(pending)
         while pending:
             yield pool.take(pending)
+
+
+def interruptible(work: Callable[[], Result]) -> Result:
+    """Applies a function of a C++ library in another thread: Ctrl-C would wait for its end in this one."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        # Where the library has called Python, it must not be within that call when Python ends.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        thread.join(0.5)
+        raise
 
 
 class _Processes:

@@ -333,24 +333,29 @@ def test_an_output_is_no_input_but_for_what_nothing_is_overwritten_of(tmp_path):
         check_output(tmp_path / "b", tmp_path / "a")
 
 
-def test_an_interrupt_does_not_wait_for_the_tasks_under_way(tmp_path):
-    code = """
-import sys, time
+IN_PROCESSES = "time.sleep(10_000)", "list(in_workers(work, range(30), workers=2))"
+IN_A_LIBRARY = "hashlib.pbkdf2_hmac('sha256', b'', b'', 1 << 30)", "interruptible(partial(work, 1))"
+
+
+@pytest.mark.parametrize("work, call", [IN_PROCESSES, IN_A_LIBRARY])
+def test_an_interrupt_does_not_wait_for_the_tasks_under_way(tmp_path, work, call):
+    code = f"""
+import hashlib, sys, time
 from functools import partial
 from pathlib import Path
-from fairseq_syntax.runtime.workers import in_workers
+from fairseq_syntax.runtime.workers import in_workers, interruptible
 def work(number):
     Path(sys.argv[1], str(number)).touch()
-    time.sleep(10_000)
+    {work}
 try:
-    list(in_workers(work, range(30), workers=2))
+    {call}
 except KeyboardInterrupt:
     sys.exit(130)
 """
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     argv = [sys.executable, "-c", code, str(tmp_path)]
     process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=heed)
-    while len(list(tmp_path.iterdir())) < 2 and process.poll() is None:
+    while len(list(tmp_path.iterdir())) < (2 if "workers" in call else 1) and process.poll() is None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it, too
     assert process.wait(timeout=100) == 130
