@@ -116,6 +116,11 @@ _COMPRESSED = {
     "bzip2": (re.compile(b"BZh[1-9]1AY&SY"), bz2.BZ2File),
     "xz": (re.compile(b"\xfd7zXZ\x00"), lzma.LZMAFile),
     "zstd": (re.compile(re.escape(b"\x28\xb5\x2f\xfd")), None),
+    "zip": (re.compile(b"PK[\x03\x05]"), None),
+    "7-Zip": (re.compile(b"7z\xbc\xaf\x27\x1c"), None),
+    "lz4": (re.compile(b"\x04\x22\x4d\x18"), None),
+    "lzma": (re.compile(re.escape(b"\x5d\x00\x00")), None),
+    "compress": (re.compile(b"\x1f\x9d"), None),
 }
 _ENDINGS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 

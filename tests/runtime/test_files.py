@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -377,7 +378,13 @@ def test_compressed_files_are_read_by_their_content_or_named(tmp_path):
     for name, content in (("empty.gz", b""), ("plain.gz", text), ("cut.gz", gzip.compress(text)[:-6]), ("a.bz2", b"")):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "cut.xz").write_bytes(lzma.compress(text)[:-9])
-    for name in ("text.zst", "empty.gz", "plain.gz", "cut.gz", "a.bz2", "cut.xz"):
+    (tmp_path / "alone.lzma").write_bytes(lzma.compress(text, format=lzma.FORMAT_ALONE))
+    with zipfile.ZipFile(tmp_path / "text.zip", "w") as archive:
+        archive.writestr("text", text)
+    for name in ("text.zst", "text.zip", "alone.lzma"):
+        with data_error("decompress", path=tmp_path / name):
+            list(read_lines(tmp_path / name))
+    for name in ("empty.gz", "plain.gz", "cut.gz", "a.bz2", "cut.xz"):
         with pytest.raises(SyntaxDataError) as error:
             list(read_lines(tmp_path / name))
         assert error.value.path == tmp_path / name
