@@ -8,7 +8,6 @@ import pkgutil
 import sys
 
 import bench
-import fairseq_syntax  # noqa: F401  (registers the models)
 from bench.harness import MEASURES, RESULTS
 
 

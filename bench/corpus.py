@@ -13,11 +13,14 @@ import torch
 from fairseq import options, tasks
 from fairseq.data import Dictionary
 
+import fairseq_syntax
 from bench.harness import temporary_folder
 from fairseq_syntax.corpus.store.schema import StoredSentence, store_path
 from fairseq_syntax.corpus.store.writer import write_sentences
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
+
+fairseq_syntax.register()
 
 LABELS = ("root", "nsubj", "obj", "obl", "nmod", "det", "amod", "case", "advmod", "punct", "conj", "cc")
 
