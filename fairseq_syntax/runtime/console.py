@@ -96,6 +96,14 @@ class CountedWarnings:
             self._warn(f"{what}: {self.count} in all")
 
 
+def duration(seconds: float) -> str:
+    """A duration as bars show it: ``MM:SS``, or ``H:MM:SS``."""
+    from tqdm import tqdm
+
+    text: str = tqdm.format_interval(seconds)
+    return text
+
+
 def say(text: str) -> None:
     """Print a line to stdout, above the bars if there are any."""
     from tqdm import tqdm

@@ -17,13 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import hardware
 from fairseq_syntax.lab.recipes.stages import USER_DIR, Command, Stage, dependencies
 from fairseq_syntax.runtime.commands import run_command
-from fairseq_syntax.runtime.console import on_termination, progress, say
+from fairseq_syntax.runtime.console import duration, on_termination, progress, say
 from fairseq_syntax.runtime.files import make_folder
 from fairseq_syntax.runtime.jobs import read_record
 
@@ -128,7 +126,7 @@ class Runner:
                 seconds = round(time.monotonic() - begun, 1)
                 commands = [str(command) for command in stage.commands]
                 step.finish({"seconds": seconds, "commands": commands, "hardware": hardware()})
-                self.say(f"{stage.name}: done in {tqdm.format_interval(seconds)}")
+                self.say(f"{stage.name}: done in {duration(seconds)}")
                 return True
         except SyntaxDataError as error:
             self.say(f"{stage.name}: FAILED: {error}")
@@ -147,7 +145,7 @@ class Runner:
 
     def say(self, text: str) -> None:
         """Say a line, with the time since the start."""
-        say(f"[{tqdm.format_interval(time.monotonic() - self.started):>7}] {text}")
+        say(f"[{duration(time.monotonic() - self.started):>7}] {text}")
 
     def log(self, stage: Stage) -> Path:
         """Where the output of a stage's commands is."""
@@ -206,8 +204,8 @@ class Runner:
         """How long a stage has run, and, of a training, how long it has to go."""
         seconds = time.monotonic() - begun
         share = training_share(self.log(stage), stage) if stage.kind == "train" else None
-        left = f", {tqdm.format_interval(seconds * (1 - share) / share)} left" if share else ""
-        return f"{stage.name}{f' {share:.0%}' if share else ''} ({tqdm.format_interval(seconds)}{left})"
+        left = f", {duration(seconds * (1 - share) / share)} left" if share else ""
+        return f"{stage.name}{f' {share:.0%}' if share else ''} ({duration(seconds)}{left})"
 
 
 def training_share(log: Path, stage: Stage) -> float | None:
