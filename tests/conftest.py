@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import toy_data
+from global_state import changes, global_state, start_from_one_seed
 
 import emulated_cuda
 import fairseq_syntax
@@ -36,6 +37,7 @@ def pytest_runtest_setup(item):
     why = why_no_gpu({marker.name for marker in item.iter_markers()})
     if why:
         pytest.skip(why)
+    start_from_one_seed()
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -54,6 +56,7 @@ def pytest_collection_modifyitems(items):
 
 fairseq_syntax.register()  # as fairseq's commands have it, whichever test comes first
 import_module("fairseq_cli.train")  # sets up logging: in a test it would be to a stream that is closed after it
+import_module("fairseq_cli.validate").reset_logging = lambda: None  # it takes pytest's handlers away
 
 # A loader of batches that Python's collector of cycles finds cannot tell its workers to end: it waits for five seconds,
 # and then it kills them.
@@ -72,3 +75,12 @@ def trained(toy, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("trained")
     toy_data.train(toy.data, directory, max_epoch=12)
     return directory / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaves_no_trace():
+    """A module of tests that changes what is global in the process fails: others would depend on the order."""
+    before = global_state()
+    yield
+    if left := changes(before, global_state()):
+        pytest.fail("left changed:\n" + "\n".join(left), pytrace=False)

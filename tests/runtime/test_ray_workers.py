@@ -163,7 +163,7 @@ def _command_line(pid: str) -> str:
         return ""
 
 
-def until(condition, seconds: float = 30) -> None:
+def until(condition, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
