@@ -98,7 +98,19 @@ def task(directory: str | None = None) -> SyntaxTranslationTask:
     """The task over a binarized corpus, the random one unless named."""
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(
-        parser, [directory or corpus(), "--task", "syntax_translation", "-s", "en", "-t", "de", "--arch", "transformer"]
+        parser,
+        [
+            directory or corpus(),
+            "--task",
+            "syntax_translation",
+            "-s",
+            "en",
+            "-t",
+            "de",
+            "--arch",
+            "transformer",
+            "--no-save",
+        ],
     )
     return tasks.setup_task(args)
 

@@ -66,7 +66,7 @@ def updates(rows: list[str]) -> dict[str, dict[str, float]]:
     directory = corpus.corpus(words=20, vocabulary=32000)
     found = {}
     for row in rows:
-        words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", *UPDATE.split()]
+        words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", "--no-save", *UPDATE.split()]
         words += ["--arch", *ROWS[row].split()]
         args = options.parse_args_and_arch(options.get_training_parser(), words)
         task = tasks.setup_task(args)

@@ -106,7 +106,7 @@ def searched(bench: ways.Bench, row: str, more: str = "") -> Counter[str]:
     Args:
         bench, row, more: as in :func:`trained`
     """
-    words = ways.training_options(bench, row, more, 1)
+    words = ways.training_options(bench, row, f"--no-save {more}", 1)
     args = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), [str(bench.data), *words])
     task = tasks.setup_task(args)
     torch.manual_seed(1)
