@@ -85,9 +85,9 @@ def _process() -> Iterator[tuple[str, Any]]:
     yield "socket timeout", socket.getdefaulttimeout()
     yield "exception hook", sys.excepthook
     if multiprocessing.active_children():
-        gc.collect()  # a loader of batches ends its workers when it goes, which takes them a moment
+        gc.collect()  # a loader of batches ends its workers when it goes; one that was not told looks every 5 seconds
         for child in multiprocessing.active_children():
-            child.join(2)
+            child.join(20)
     for child in multiprocessing.active_children():
         if child.is_alive():
             yield f"process {child.pid}", child

@@ -47,18 +47,19 @@ def by_length(
     return {"of": "reference" if sources is None else "source", "width": width, "buckets": buckets}
 
 
-def length_table(table: Mapping[str, Any], sentences: int, baseline: str | None) -> Table:
+def length_table(table: Mapping[str, Any], names: Sequence[str], sentences: int, baseline: str | None) -> Table:
     """The result of :func:`by_length`; in brackets what each system gains over the baseline (Figure 2 of PASCAL).
 
     Args:
+        names: of the systems, in the order of the columns
         sentences: how many there are in all
     """
-    names = list(table["buckets"][0]["BLEU"])
     rows = []
     for bucket in table["buckets"]:
         share = 100 * bucket["sentences"] / sentences
         row = [f"({bucket['over']}, {bucket['to']}]", str(bucket["sentences"]), f"{share:.1f}%"]
-        for name, score in bucket["BLEU"].items():
+        for name in names:
+            score = bucket["BLEU"][name]
             gain = "" if baseline in (None, name) else f" ({score - bucket['BLEU'][baseline]:+.1f})"
             row.append(number(score, 1) + gain)
         rows.append(row)

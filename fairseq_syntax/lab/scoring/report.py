@@ -316,7 +316,8 @@ def tables(report: dict) -> list[Table]:
         for base, of in {report["baseline"]: tested, **report.get("also_against", {})}.items():
             result.append(_test_table(report, base, of))
     if "by_length" in report:
-        result.append(length_table(report["by_length"], report["sentences"], report.get("baseline")))
+        names = [system["name"] for system in report["systems"]]  # kept reports have the scores by name
+        result.append(length_table(report["by_length"], names, report["sentences"], report.get("baseline")))
     if "by_syntax" in report:
         result += syntax_tables(report["by_syntax"], report.get("baseline", report["systems"][0]["name"]))
     return result
