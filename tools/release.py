@@ -18,7 +18,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOR_TESTS = ("tests", "examples", "preprocess", "bench", "tools", "docs", "README.md", "CONTRIBUTING.md", "Makefile")
+FOR_TESTS = (
+    *("tests", "emulated_cuda", "examples", "preprocess", "bench", "tools", "docs"),
+    *("README.md", "CONTRIBUTING.md", "Makefile"),
+)
 OWN = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")  # of this run, and not for the commands
 ALSO = ("CHANGELOG.md", "CITATION.bib", "CITATION.cff", "LICENSE", "MANIFEST.in", "pyproject.toml", "setup.py")
 
