@@ -30,5 +30,5 @@ def model_folder(lang: str, model_dir: str | None) -> Path | None:
     raise SyntaxDataError(
         f"no Stanza models for {lang!r}: neither pos.pt and depparse.pt nor {lang}/depparse/",
         path=resources(model_dir),
-        hint=f"name the folder of your models, or run: python -c \"import stanza; stanza.download('{lang}')\"",
+        hint=f"give --model-dir (in a recipe: models), or run: python -c \"import stanza; stanza.download('{lang}')\"",
     )
