@@ -91,12 +91,16 @@ def write_utf8() -> None:
             reconfigure(encoding="utf-8")
 
 
-def lose_no_output() -> None:
-    """Lets a full disk end a command: logging prints a traceback for each line that it loses, and argparse nothing."""
+def end_on_full_disk() -> None:
+    """Lets a full disk end a command: logging prints a traceback for each line that it loses, and argparse nothing.
+
+    Other errors of a log stay logging's: a training goes on when whoever read its log has gone.
+    """
     usual = logging.Handler.handleError
 
     def handle_error(self: logging.Handler, record: logging.LogRecord) -> None:
-        if isinstance(sys.exc_info()[1], OSError):
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         usual(self, record)
 
@@ -119,7 +123,7 @@ def report_in_fairseq() -> None:
     if getattr(sys.excepthook, "reports_faults", False):
         return
     write_utf8()
-    lose_no_output()
+    end_on_full_disk()
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

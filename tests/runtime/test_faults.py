@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
+import io
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
 import toy_data
+
+from fairseq_syntax.runtime.faults import end_on_full_disk
 
 pytestmark = pytest.mark.slow  # each starts processes that import fairseq
 TASK = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--cpu"]
@@ -93,3 +100,20 @@ def test_an_interrupted_training_ends_clean_and_a_second_one_in_its_folder_does_
 def test_too_few_open_files_do_not_let_a_training_wait_for_ever(toy, tmp_path):
     done = run(training(toy, tmp_path), "ulimit -n 40")
     assert done.returncode == 1 and "ulimit" in done.stderr and len(errors_of(done)) == 1, done.stderr
+
+
+@pytest.mark.parametrize(("number", "ends"), [(errno.ENOSPC, True), (errno.EPIPE, False), (errno.EIO, False)])
+def test_a_lost_line_of_the_log_ends_a_command_on_a_full_disk_only(monkeypatch, number, ends):
+    """Not when whoever read the log has gone: a training goes on."""
+
+    class Lost(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(logging.Handler, "handleError", logging.Handler.handleError)
+    monkeypatch.setattr(argparse.ArgumentParser, "_print_message", argparse.ArgumentParser._print_message)
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    end_on_full_disk()
+    record = logging.makeLogRecord({"msg": "epoch 1"})
+    with pytest.raises(OSError) if ends else nullcontext():
+        logging.StreamHandler(Lost()).handle(record)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_syntax.use.serving.batching import Cancelled, Stage, UnderWay
+from fairseq_syntax.use.serving.batching import Cancelled, RunningBatches, Stage
 
 
 class Work:
@@ -191,9 +191,9 @@ def test_light_items_take_half_of_the_time_at_most():
 
 
 def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time_at_most():
-    work, under_way, go = Stepping(), UnderWay(), threading.Event()
-    stage = Stage("test", work, size=4, weight=2000, patience=0.0, under_way=under_way)
-    other = Stage("other", lambda key, items, on_step, nested: [go.wait(20)], size=1, weight=20, under_way=under_way)
+    work, running, go = Stepping(), RunningBatches(), threading.Event()
+    stage = Stage("test", work, size=4, weight=2000, patience=0.0, running=running)
+    other = Stage("other", lambda key, items, on_step, nested: [go.wait(20)], size=1, weight=20, running=running)
     heavy = stage.submit(10_000, weight=1000)
     assert work.began.wait(20)
     seen = work.steps[10_000]
@@ -209,16 +209,16 @@ def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time
 
 
 def test_what_runs_is_told_of_other_stages_light_batches():
-    under_way = UnderWay()
-    assert not under_way.wait_for_light(10, 20)
-    with under_way.batch(11):
-        assert not under_way.wait_for_light(10, 20)
+    running = RunningBatches()
+    assert not running.wait_for_light(10, 20)
+    with running.batch(11):
+        assert not running.wait_for_light(10, 20)
         over = []
-        with under_way.batch(10):
-            waiting = threading.Thread(target=lambda: over.append(under_way.wait_for_light(10, 20)))
+        with running.batch(10):
+            waiting = threading.Thread(target=lambda: over.append(running.wait_for_light(10, 20)))
             waiting.start()
             waiting.join(0.05)
-            assert not over and under_way.wait_for_light(10, 0.0)
+            assert not over and running.wait_for_light(10, 0.0)
         waiting.join(20)
         assert over == [True]
 

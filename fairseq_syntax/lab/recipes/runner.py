@@ -216,7 +216,9 @@ def training_share(log: Path, stage: Stage) -> float | None:
             with suppress(ValueError):
                 limits[option] = float(value)
     try:
-        text = log.read_bytes()[-20_000:].decode("utf-8", "replace")
+        with log.open("rb") as file:  # its end: a log of days is long, and is looked at every second
+            file.seek(max(0, os.path.getsize(log) - 20_000))
+            text = file.read().decode("utf-8", "replace")
     except OSError:
         return None
     share = 0.0

@@ -50,7 +50,7 @@ class _Entry(Generic[Item, Result]):
         return self.future.unwanted or time.monotonic() > self.deadline
 
 
-class UnderWay:
+class RunningBatches:
     """The weights of the batches that some stages are working on, where heavy ones wait for light ones to be over.
 
     They would share the processors otherwise: another model's short sentence would take twice as long.
@@ -96,7 +96,7 @@ class Stage(Generic[Item, Result]):
         weight: of a batch with its padding, at most: items times the heaviest of them. A heavier item goes alone.
         batch_done: called with the key and the number of items after each batch, in the thread
         patience: seconds that a batch has before a light one may interrupt it
-        under_way: shared with other stages, for whose light batches a heavy one waits
+        running: shared with other stages, for whose light batches a heavy one waits
 
     Where ``work`` raises, the batch is halved and tried again, so that an item that cannot be worked on spoils nobody
     else's; the exception is its own result.
@@ -111,11 +111,11 @@ class Stage(Generic[Item, Result]):
         weight: float,
         batch_done: Callable[[Any, int], None] | None = None,
         patience: float = PATIENCE,
-        under_way: UnderWay | None = None,
+        running: RunningBatches | None = None,
     ) -> None:
         self._work, self._size, self._weight = work, size, weight
         self._batch_done, self._patience = batch_done, patience
-        self._under_way = under_way or UnderWay()
+        self._running = running or RunningBatches()
         self._waiting: dict[_Entry[Item, Result], None] = {}  # in the order of arrival
         self._changed = threading.Condition()
         self._clock = 0.0  # the turn of what is worked on
@@ -220,7 +220,7 @@ class Stage(Generic[Item, Result]):
                 entry.future.set_exception(TimeoutError("too late"))
         batch = [entry for entry in batch if not entry.future.done()]
         if batch:
-            with self._under_way.batch(max(entry.weight for entry in batch)):
+            with self._running.batch(max(entry.weight for entry in batch)):
                 self._finish(batch, nested)
             if self._batch_done is not None:
                 self._batch_done(batch[0].key, len(batch))
@@ -279,6 +279,6 @@ class _Steps(Generic[Item, Result]):
         if not self._nested:
             now, stage = time.monotonic(), self._stage
             left = now - self._begin - stage._patience - 2 * self._away
-            if left >= 0 and (stage._interrupt(self._light) or stage._under_way.wait_for_light(self._light, left)):
+            if left >= 0 and (stage._interrupt(self._light) or stage._running.wait_for_light(self._light, left)):
                 self._away += time.monotonic() - now
         return unwanted

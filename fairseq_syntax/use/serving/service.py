@@ -13,7 +13,7 @@ from fastapi import HTTPException
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
-from fairseq_syntax.use.serving.batching import Stage, UnderWay
+from fairseq_syntax.use.serving.batching import RunningBatches, Stage
 from fairseq_syntax.use.serving.messages import (
     Alignment,
     FromConllu,
@@ -60,14 +60,14 @@ class Service:
         self.accepted = 0
         self.metrics = metrics or Metrics()
         self.metrics.watch(lambda: self.accepted, capacity)
-        under_way = UnderWay()
+        running = RunningBatches()
         self._parsing: Stage[str | list[str], ParsedLine] = Stage(
             "parse",
             lambda _, sentences, on_step, nested: source.parse(sentences),
             size=batch_size,
             weight=parse_words,
             batch_done=self.metrics.parsed,
-            under_way=under_way,
+            running=running,
         )
         self._translating: dict[str, Stage[str | ParsedLine, Any]] = {
             name: Stage(
@@ -76,7 +76,7 @@ class Service:
                 size=batch_size,
                 weight=search_words,
                 batch_done=self.metrics.translated,
-                under_way=under_way,
+                running=running,
             )
             for name in self.models
         }
