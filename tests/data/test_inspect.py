@@ -97,7 +97,7 @@ def test_a_store_of_other_sentences_is_found_out(segmented, tmp_path):
     assert check(SyntaxStore(path), Tokens(str(path))) is not None
 
 
-@pytest.mark.parametrize("what", ["head", "deprel", "arc", "arc's label", "pieces", "nothing"])
+@pytest.mark.parametrize("what", ["head", "deprel", "arc", "arc's label", "pieces", "fewer pieces", "nothing"])
 def test_numbers_of_a_store_that_are_of_nothing_are_found_out(segmented, tmp_path, what):
     """Their checksums are right: as of another program, or of another version of this one."""
     store, path = SyntaxStore(segmented / VALID), tmp_path / VALID
@@ -106,15 +106,17 @@ def test_numbers_of_a_store_that_are_of_nothing_are_found_out(segmented, tmp_pat
     columns = dict(zip(chunk.schema.names, chunk.columns))
     column = {"arc": "arcs", "arc's label": "arcs"}.get(what, "words")
     numbers = list_numbers(chunk, column).copy()
+    longest = (numbers[:, layout.PIECES] & (layout.FIRST_OF_SENTENCE - 1)).argmax()
     place, number = {
         "head": (layout.HEAD, 40),
         "deprel": (layout.LABELS, len(store.labels["deprel"])),
         "arc": (layout.ARC_HEAD, 40),
         "arc's label": (layout.ARC_LABEL, 1000),
         "pieces": (layout.PIECES, numbers[-1, layout.PIECES] + 1),
+        "fewer pieces": (layout.PIECES, numbers[longest, layout.PIECES] - 1),
         "nothing": (layout.HEAD, numbers[-1, layout.HEAD]),
     }[what]
-    numbers[-1, place] = number
+    numbers[longest if what == "fewer pieces" else -1, place] = number
     values = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), type=columns[column].type.value_type)
     columns[column] = pa.ListArray.from_arrays(columns[column].offsets, values, type=columns[column].type)
     batch = pa.record_batch(list(columns.values()), schema=chunk.schema)

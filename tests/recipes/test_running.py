@@ -20,7 +20,7 @@ from warm_commands import warm_commands
 import fairseq_syntax
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.runner import Runner, typed
+from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 
 QUICK = Path(__file__).resolve().parents[1] / "helpers" / "quick_fairseq"
@@ -105,6 +105,25 @@ def compared(file: Path) -> bytes:
 
 def scores(folder: Path) -> str:
     return (folder / "report.md").read_text("utf-8").partition("## Wall time")[0].partition("## Scores")[2]
+
+
+def test_how_much_of_a_training_is_over(recipe, tmp_path):
+    """By lines of fairseq's log: within an epoch, and at its end, which names no batch."""
+    log = tmp_path / "train.log"
+    within = "x | INFO | train_inner | epoch 003:      5 / 10 loss=4.2, ppl=18, num_updates=25, lr=0.1\n"
+    end = "x | INFO | train | epoch 003 | loss 4.2 | ppl 18 | num_updates 30 | lr 0.1\n"
+    for train, text, share in (
+        ("{max-epoch: 4}", within, 2.5 / 4),
+        ("{max-epoch: 4}", within + end, 3 / 4),
+        ("{max-update: 100}", within, 0.25),
+        ("{max-update: 100}", within + end, 0.3),
+        ("{max-update: 100, max-epoch: 4}", within, 2.5 / 4),
+        ("{max-update: 100}", "nothing yet\n", None),
+    ):
+        plan = Plan(load(recipe, {"train": train}), recipe)
+        stage = next(stage for stage in plan.stages(plan.runs) if stage.kind == "train")
+        log.write_text("an earlier line\n" * 3000 + text)
+        assert training_share(log, stage) == share
 
 
 @pytest.mark.slow

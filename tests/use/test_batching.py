@@ -190,8 +190,10 @@ def test_light_items_take_half_of_the_time_at_most():
     stage.close()
 
 
-def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time_at_most():
+def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time_at_most(monkeypatch):
     work, running, go = Stepping(), RunningBatches(), threading.Event()
+    wait, waited = running.wait_for_light, []
+    monkeypatch.setattr(running, "wait_for_light", lambda *given: waited.append(wait(*given)) or waited[-1])
     stage = Stage("test", work, size=4, weight=2000, patience=0.0, running=running)
     other = Stage("other", lambda key, items, on_step, nested: [go.wait(20)], size=1, weight=20, running=running)
     heavy = stage.submit(10_000, weight=1000)
@@ -200,6 +202,7 @@ def test_a_heavy_batch_waits_for_light_ones_of_other_stages_for_half_of_its_time
     light = other.submit(0, weight=250)
     while work.steps[10_000] < seen + 3:  # a light one that takes for ever does not stop it
         time.sleep(0.002)
+    assert True in waited
     go.set()
     assert light.result(20)
     middling = other.submit(0, weight=251)  # not light beside this one: both go on
