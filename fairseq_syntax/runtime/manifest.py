@@ -52,10 +52,8 @@ def check_entry(path: str | os.PathLike[str], entry: Mapping[str, Any], hint: st
         raise SyntaxDataError("is missing", path=path, hint=hint)
     now = entry_of(path)
     if now != entry:
-        message = (
-            f"is damaged, or not the file that was made: {now['bytes']} bytes, and there were {entry.get('bytes')}"
-        )
-        raise SyntaxDataError(message, path=path, hint=hint)
+        other = "its checksum differs" if now["bytes"] == entry.get("bytes") else f"{now['bytes']} bytes"
+        raise SyntaxDataError(f"is damaged, or not the file that was made: {other}", path=path, hint=hint)
     return str(now["xxh3"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -92,4 +93,11 @@ def serve(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> None:
     server, listening = prepared(app, host, port, grace=grace)
     place = f"[{host}]" if ":" in host else host
     print(f"http://{place}:{listening.getsockname()[1]}/", flush=True)
-    server.run(sockets=[listening])
+    # A body of many small lists makes Python look for garbage, and everybody wait for it: half a second, among all
+    # that is loaded by now. None of this is garbage, so it is left out.
+    gc.collect()
+    gc.freeze()
+    try:
+        server.run(sockets=[listening])
+    finally:
+        gc.unfreeze()
