@@ -21,7 +21,9 @@ SYSTEMS = ("transformer", "PASCAL")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options and arguments."""
     parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="result folder")
-    parser.add_argument("--workers", type=positive, default=2, help="number of models trained at the same time")
+    parser.add_argument(
+        "--workers", type=positive, help="number of models trained at the same time (default: one per core)"
+    )
 
 
 def toy_folder() -> Path:
@@ -43,9 +45,8 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.cli import main as command
 
     recipe = str(toy_folder() / "toy.yaml")
-    status = command(
-        ["run", recipe, "--output", args.output, "--only", *SYSTEMS, "--seeds", "1", "--workers", str(args.workers)]
-    )
+    workers = ["--workers", str(args.workers)] if args.workers else []
+    status = command(["run", recipe, "--output", args.output, "--only", *SYSTEMS, "--seeds", "1", *workers])
     if not status:
         print(_said(Path(args.output)))
     return status

@@ -16,7 +16,7 @@ COMMAND = Command(
     description="Run all unfinished steps of a recipe: text, parses, pieces, models, translations, scores and the "
     "report. An interrupted run resumes when rerun. After a change of the recipe, only the affected "
     "steps run again.",
-    example="fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1 --workers 2",
+    example="fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1",
     step=2,
 )
 
@@ -55,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     work = parser.add_argument_group("work")
     work.add_argument(
-        "--workers", type=positive, default=1, metavar="N", help="number of models trained at the same time"
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="number of models trained at the same time (default: 1 on a GPU or with --ray, otherwise one per "
+        "`threads` cores)",
     )
     add_ray_options(work, gpus=True)
     parser.add_argument("--keep", action="store_true", help="also save the results in the recipe's `kept` file")
@@ -69,6 +73,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.recipes.running import Work
     from fairseq_syntax.lab.recipes.smoke import smoke
     from fairseq_syntax.runtime.console import finished
+    from fairseq_syntax.runtime.workers import cores
 
     changes = dict(args.set)
     for key, folder in (("corpus.data", args.data), ("parse.source.models", args.model_dir)):
@@ -92,11 +97,13 @@ def main(args: argparse.Namespace) -> int:
     if not args.report:
         if any(not stage.is_done() for stage in work.stages() if stage.kind in ("train", "translate")):
             check_options(work.plan)
-        with chosen_workers(args, count=args.workers, cpus=recipe.threads) as workers:
+        here = recipe.device == "cpu" and args.ray is None
+        jobs = args.workers or (max(1, cores() // recipe.threads) if here else 1)
+        with chosen_workers(args, count=jobs, cpus=recipe.threads) as workers:
             cluster = workers if isinstance(workers, RayWorkers) else None
             if cluster is not None:
                 cluster.connect()
-            failed = work.run(Runner(work.plan.folder, args.workers, work.variables, cluster))
+            failed = work.run(Runner(work.plan.folder, jobs, work.variables, cluster))
     if failed:
         print(f"failed: {', '.join(failed)}")
         print("next: mend what the logs say, and give the same command again; what is done is not done again")
