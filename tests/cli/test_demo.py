@@ -21,7 +21,7 @@ def test_the_recipe_of_the_toy_corpus_is_run_with_two_systems(monkeypatch: pytes
     assert command(["demo", "--output", str(tmp_path)]) == 3
     (args,) = calls
     assert Path(args.recipe) == demo.toy_folder() / "toy.yaml"
-    assert args.only == ["transformer", "PASCAL"] and args.output == str(tmp_path) and args.workers == 2
+    assert args.only == ["transformer", "PASCAL"] and args.output == str(tmp_path) and args.workers is None
 
 
 def test_a_package_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

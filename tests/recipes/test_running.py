@@ -18,6 +18,7 @@ import torch
 from warm_commands import warm_commands
 
 import fairseq_syntax
+from fairseq_syntax.cli import main as command
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
@@ -124,6 +125,19 @@ def test_how_much_of_a_training_is_over(recipe, tmp_path):
         stage = next(stage for stage in plan.stages(plan.runs) if stage.kind == "train")
         log.write_text("an earlier line\n" * 3000 + text)
         assert training_share(log, stage) == share
+
+
+@pytest.mark.parametrize(
+    ("options", "jobs"),
+    [([], 6), (["--set", "threads=4"], 1), (["--workers", "2"], 2), (["--set", "device=cuda"], 1)],
+)
+def test_so_many_models_are_trained_at_a_time(recipe, monkeypatch, options, jobs):
+    """On CPUs as many as there are cores for; on a GPU one."""
+    seen = []
+    monkeypatch.setattr("fairseq_syntax.runtime.workers.cores", lambda: 6)
+    monkeypatch.setattr(Work, "run", lambda work, runner: seen.append(runner.jobs) or ["train base/1"])
+    assert command(["run", str(recipe), "--to", "score", *options]) == 1
+    assert seen == [jobs]
 
 
 @pytest.mark.slow
