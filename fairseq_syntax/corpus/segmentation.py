@@ -59,7 +59,7 @@ TEXT, PARSE = "text", "parse"  # where the words of a model's data are from
 
 
 class WordMarks(NamedTuple):
-    """What a piece tells about word boundaries: whether it begins a word, and whether the next piece does."""
+    """The word boundaries that a piece marks: whether it begins a word, and whether the next piece does."""
 
     starts: bool
     ends: bool

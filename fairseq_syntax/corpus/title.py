@@ -85,7 +85,7 @@ def parse_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
 
 @dataclass
 class Spacing:
-    """What a parse knows of the spaces of its text, counted over its lines."""
+    """Counts that tell whether a parse records the spaces of its text."""
 
     marks: int = 0  # tokens without a letter or a digit, most of which no space precedes in running text
     joined: int = 0  # tokens without a space after them

@@ -8,7 +8,7 @@ from fairseq_syntax.corpus.parsed_line import cycle_through
 
 
 def depths(heads: Sequence[int]) -> list[int]:
-    """How many arcs each word of some trees is below its root, which is its own head."""
+    """The depth of each word: the number of arcs between it and its root. A root is its own head."""
     depth = [0 if head == i else -1 for i, head in enumerate(heads)]  # -1: not known yet
     for start in range(len(heads)):
         path = []

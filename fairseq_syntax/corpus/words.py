@@ -39,7 +39,7 @@ def looks_tokenized(lines: Iterable[str]) -> bool:
 
 
 def words_of(text: str) -> list[Span]:
-    """What white space separates; punctuation and symbols at either end of it are words of their own.
+    """Words separated by white space; punctuation and symbols at either end become words.
 
     A run of one such character is one word: ``"Wait..."`` is ``"``, ``Wait``, ``...``, ``"``.
     """

@@ -426,7 +426,7 @@ def exclusive_cumsum(counts: Tensor) -> Tensor:
 
 
 def places_of(mask: Tensor, count: int) -> Tensor:
-    """Where ``mask`` is True, as indices [count] int64 into its elements, ascending.
+    """The indices at which ``mask`` is True: [count] int64, ascending.
 
     What ``nonzero`` gives, for a number that the host knows already: the host does not wait for the device.
 

@@ -22,7 +22,7 @@ NO_GROUP = -1
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the labels in some data a map covers, in probability mass or number of labels.
+    """Coverage of some data's labels by a map, in probability mass or number of labels.
 
     Attributes:
         kept: by group, in the map's order

@@ -77,7 +77,7 @@ class InteractiveInput:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the model needs of the source's syntax."""
+        """The source syntax that the model needs."""
         return self.task.needs("source") or frozenset()
 
     def check_parses(self, path: str | os.PathLike[str]) -> None:

@@ -18,7 +18,7 @@ __all__ = ["HeadInputs", "ScoreTerm"]
 
 
 class HeadInputs(NamedTuple):
-    """What the heads of a term work with. T counts queries and S keys, which are the same in an encoder.
+    """The inputs of a term's heads. T counts queries and S keys, which are the same in an encoder.
 
     Attributes:
         x: [T, B, C], the input of the attention at the queries
@@ -37,10 +37,10 @@ class HeadInputs(NamedTuple):
 
 
 class ScoreTerm:
-    """What one system does to the scores of some heads of one layer, for one batch, and to what they read.
+    """A change that one system makes to the scores or values of some heads, in one layer and for one batch.
 
-    Made once per forward and passed down to the layer as an argument, so that activation checkpointing recomputes
-    with the same term.
+    It is made once per forward pass and passed to the layer as an argument, so that activation checkpointing
+    recomputes with the same term.
 
     Attributes:
         heads: the heads that it touches
@@ -68,7 +68,7 @@ class ScoreTerm:
         return scores
 
     def output(self, weights: Tensor, inputs: HeadInputs) -> Tensor | None:
-        """What to add to the heads' output, such as values of relative positions: ``Σ_j weights_ij a_ij``.
+        """A term added to the heads' output, such as values of relative positions: ``Σ_j weights_ij a_ij``.
 
         Args:
             weights: [B, h, T, S], after the softmax and dropout
@@ -263,7 +263,7 @@ class SyntaxSelfAttention(MultiheadAttention):
 
 
 def causal_mask(attn_mask: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """What is added to scores where both the future and padding are masked.
+    """The mask added to the scores where both the future and padding are masked.
 
     With padding on the left, the queries of padding have no key at all; they see everything, as a row that is masked
     as a whole would have no softmax, and its NaN would reach all gradients. What they attend to is nobody's key.

@@ -172,7 +172,7 @@ class SyntaxTransformerDecoder(TransformerDecoderBase):
 
     @property
     def training_needs(self) -> frozenset[str]:
-        """What the systems need of the target's syntax in training."""
+        """The target syntax that the systems need in training."""
         systems = cast("list[DecoderSystem]", list(self.systems.values()))
         return frozenset().union(*(s.training_needs for s in systems))
 

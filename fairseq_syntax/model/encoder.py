@@ -162,12 +162,12 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
 
     @property
     def training_needs(self) -> frozenset[str]:
-        """What the systems need of a batch's syntax in training."""
+        """The syntax that the systems need in training."""
         return frozenset().union(*(s.training_needs for s in self._systems))
 
     @property
     def inference_needs(self) -> frozenset[str]:
-        """What the systems need of a batch's syntax at inference."""
+        """The syntax that the systems need at inference."""
         return frozenset().union(*(s.inference_needs for s in self._systems))
 
     @property

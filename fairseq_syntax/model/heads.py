@@ -1,4 +1,4 @@
-"""What systems do to attention heads, on either side of the model, and which of them may share one.
+"""Attention heads that systems change, in encoder or decoder, and the rules for sharing a head.
 
 A system that works on heads is a :class:`HeadSystem`: it says which layers it is in and what it claims of their heads,
 makes a :class:`~fairseq_syntax.model.attention.ScoreTerm` for each forward pass, and has losses on the scores of heads.
@@ -46,7 +46,7 @@ Place = tuple[int, int]  # (layer, head), both 0-based
 
 @dataclass(frozen=True)
 class HeadClaims:
-    """What one system does with the heads of one layer; what it supervises is in :meth:`HeadSystem.supervises`.
+    """The heads of one layer that a system uses, and how; its losses are in :meth:`HeadSystem.supervises`.
 
     Attributes:
         scales: heads whose scores it changes, given those of the head's own queries and keys (or of who replaces them)
@@ -62,7 +62,7 @@ class HeadClaims:
 
 
 class HeadLoss(NamedTuple):
-    """What one supervised head adds; all are scalars, and sums over the rows that are supervised.
+    """The loss of one supervised head and its counts: scalars, summed over the supervised rows.
 
     A sum, so that a batch gives what its parts give together: it is divided, with the translation loss, by the size
     of the whole update (all batches of ``--update-freq`` on all workers).
@@ -113,7 +113,7 @@ class Step:
         return self.syntax
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """What ``make`` returns, made at the first call of that name in this step: for what several layers share."""
+        """The result of ``make``, computed once per name and step, for use in several layers."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
@@ -223,7 +223,7 @@ class HeadSystem(nn.Module):
         return True
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
-        """What it does with the heads of a layer that has ``num_heads``."""
+        """The heads that it uses in a layer with ``num_heads``."""
         return HeadClaims()
 
     def supervises(self) -> Mapping[str, Place]:
@@ -246,11 +246,11 @@ class HeadSystem(nn.Module):
         return WhereParsed(term, step.syntax.parsed, self.term_without_parse(seen, layer))
 
     def term_without_parse(self, step: Step, layer: int) -> ScoreTerm | None:
-        """What the system does to the scores of a sentence without a parse; None: nothing, they stay plain."""
+        """The score term of sentences without a parse; None leaves their attention plain."""
         return None
 
     def term(self, step: Step, layer: int) -> ScoreTerm | None:
-        """What it does to the scores of a layer in this step."""
+        """The score term of a layer in this step; None if there is none."""
         return None
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
@@ -264,7 +264,7 @@ class HeadSystem(nn.Module):
 
 
 class LayerPlan(NamedTuple):
-    """What happens in one layer: names of the systems with a part in it, and heads.
+    """The systems that are active in one layer, by name, and their heads.
 
     The systems that replace scores come first, then the others in the order of the option.
     """

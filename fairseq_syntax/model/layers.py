@@ -1,4 +1,4 @@
-"""What the layers of the encoder and of the decoder share."""
+"""Code shared by the layers of the encoder and the decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the systems of a model add to a translation loss.
+"""The systems' losses, added to the translation loss.
 
 A criterion that calls :func:`system_losses` says so by the attribute ``takes_system_losses = True``; the task refuses
 one that does not for a model whose systems have losses.

@@ -353,7 +353,7 @@ class SyntaxLSTMModel(LSTMModel):
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> SourceAttention:
-        """How the decoder reads the source; here as fairseq's does."""
+        """The decoder's attention to the source; here fairseq's."""
         return GlobalAttention(hidden_size, source_size)
 
     @property

@@ -1,4 +1,4 @@
-"""What the LSTM decoder reads of the source at each step.
+"""Attention of LSTM decoders to the source.
 
 The attention is fairseq's (Luong et al. 2015, "general" score): ``a = softmax(s' W_a h)``, ``c = Σ a s`` and
 ``õ = tanh(W_c [c; h])``. Both products with the source states are made once per batch and not once per step, which is
@@ -39,7 +39,7 @@ class GuidedConfig(SystemConfig):
 
 @dataclass
 class Encoded:
-    """What the encoder hands to the decoder: the sentences, and which sentence each row of the decoder is about.
+    """Encoder outputs, and the sentence that each row of the decoder translates.
 
     Beam search asks for the rows to be reordered at every step, but hypotheses of one sentence share their source:
     only ``sentence`` changes, and nothing is copied unless a sentence is finished.
@@ -113,7 +113,7 @@ class SourceAttention(nn.Module):
         return ()
 
     def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
-        """What this adds to the training loss, by name, once all steps are done; ``real`` [N, T] bool, not padding."""
+        """Terms of the training loss by name, after the last step; ``real`` [N, T] bool, True except on padding."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Which words of a sentence belong together in its dependency tree, as index tensors made on the device.
+"""Neighbouring words in the dependency tree, as index tensors made on the device.
 
 Two systems read trees this way: attention over dependency blocks (:mod:`fairseq_syntax.systems.dlaa`) and the
 convolution over dependency units (:mod:`fairseq_syntax.systems.sdrnmt`).
@@ -96,7 +96,7 @@ def word_counts(syntax: SyntaxBatch) -> Tensor:
 
 
 def word_means(states: Tensor, syntax: SyntaxBatch) -> Tensor:
-    """What stands for each word: the mean over its pieces.
+    """Word vectors: the mean over the pieces of each word.
 
     Args:
         states: [T, B, C], time first, in the columns of ``syntax``

@@ -86,7 +86,7 @@ def option(
 
 
 def option_name(field_name: str) -> str:
-    """How an option is written on the command line."""
+    """The option's name on the command line."""
     return "--" + field_name.replace("_", "-")
 
 

@@ -1,4 +1,4 @@
-"""Where automatic mixed precision must keep its hands off."""
+"""Computations that automatic mixed precision must leave in float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def autocast_dtype(like: Tensor) -> torch.dtype | None:
-    """What automatic mixed precision computes in on the device of ``like``; None where it is off."""
+    """The dtype of automatic mixed precision on the device of ``like``; None if it is off."""
     device = like.device.type
     on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else None

@@ -1,4 +1,4 @@
-"""What a system adds to the task's search: options, a generator for its models, and a look at what was found."""
+"""Searches of systems: options of the task, a generator for the system's models, and access to the hypotheses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_syntax.model.task import SyntaxTask
 
 
 class Generator(NamedTuple):
-    """What searches in place of fairseq's generator: its class, and arguments beyond those that fairseq gives it."""
+    """A replacement of fairseq's generator: its class, and arguments beyond fairseq's."""
 
     cls: type
     arguments: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What models, searches and the reader of input ask of the task that owns them."""
+"""The task as models, searches and the input reader see it."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ class SyntaxTask(Protocol):
         """How the training text of the loaded models was parsed."""
 
     def needs(self, side: str) -> frozenset[str] | None:
-        """What the loaded models read of a side (``source``, ``target``), of ``tree`` and ``arcs``; None: unknown."""
+        """The syntax that the models read on a side (``source``, ``target``): of ``tree`` and ``arcs``; None: unknown."""

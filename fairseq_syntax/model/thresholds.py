@@ -1,4 +1,4 @@
-"""Where one form of a computation becomes faster than another, by kind of device: all such figures, in one place.
+"""The sizes at which one form of a computation becomes faster than another, by kind of device.
 
 Those of CPUs were measured, on one core in float32. Those of GPUs are estimates from counts (docs/gpus.md) or guesses
 until ``make gpu`` has run on one.

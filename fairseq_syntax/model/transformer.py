@@ -81,12 +81,12 @@ class SyntaxTransformerModel(TransformerModel):
 
     @property
     def training_needs(self) -> frozenset[str]:
-        """What training needs of the source's syntax: a subset of ``{"tree", "arcs"}``."""
+        """The source syntax that training needs: a subset of ``{"tree", "arcs"}``."""
         return self.encoder.training_needs
 
     @property
     def inference_needs(self) -> frozenset[str]:
-        """What inference needs of the source's syntax."""
+        """The source syntax that inference needs."""
         return self.encoder.inference_needs
 
     @property
@@ -96,7 +96,7 @@ class SyntaxTransformerModel(TransformerModel):
 
     @property
     def target_training_needs(self) -> frozenset[str]:
-        """What training needs of the target's syntax, for the decoder's systems."""
+        """The target syntax that the decoder's systems need in training."""
         return getattr(self.decoder, "training_needs", frozenset())
 
     @property

@@ -184,7 +184,7 @@ def read_record(output: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 class Outcome(NamedTuple):
-    """What :func:`map_parts` did: the step's note, and whether the step was done before."""
+    """The result of :func:`map_parts`: the step's note, and whether the step had been done before."""
 
     note: Note
     was_done: bool

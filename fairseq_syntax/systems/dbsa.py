@@ -36,7 +36,7 @@ from fairseq_syntax.systems.supervised_heads import attachment_accuracy, attachm
 
 
 class Targets(NamedTuple):
-    """What the rows of a head are trained towards, in the columns of that head. All [B, T].
+    """Training targets of a head's rows, in its columns. All [B, T].
 
     Attributes:
         parent: int64, the column that each piece attaches to
@@ -108,7 +108,7 @@ class DbsaConfig(SystemConfig):
 
 
 class BiaffineHead(HeadSystem):
-    """What both sides share: one biaffine head and its loss.
+    """Code shared by both sides: one biaffine head and its loss.
 
     Args:
         embed_dim: C
@@ -138,7 +138,7 @@ class BiaffineHead(HeadSystem):
         return {self.loss_name: self.place}
 
     def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
-        """What the rows are trained towards, and the keys [1 or B, 1 or T, T] that they do not see."""
+        """The targets of the rows, and a mask of the keys [1 or B, 1 or T, T] that they do not see."""
         raise NotImplementedError
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:

@@ -33,7 +33,7 @@ from fairseq_syntax.systems.pascal import gaussian
 
 
 class Words(NamedTuple):
-    """Where the words of a batch are, found from its tokens alone.
+    """The words of a batch, determined from its tokens alone.
 
     Attributes:
         real: [B, T] bool, True on pieces, False on ``</s>`` and padding
@@ -125,7 +125,7 @@ class PredictedConfig(SystemConfig):
 
 
 class PredictedParse(EncoderSystem):
-    """What the two systems share: reading the parent head below.
+    """Code shared by the two systems: reading the parent head of a lower layer.
 
     Args:
         starts, ends: [V] bool, the marks of the source's symbols
@@ -168,7 +168,7 @@ class PredictedParse(EncoderSystem):
 
     @classmethod
     def _shared(cls, config: PredictedConfig, args: Namespace, task: SyntaxTask) -> dict[str, Any]:
-        """What the options say of the arguments that both systems have."""
+        """The arguments that both systems take from the options."""
         from fairseq_syntax.corpus.segmentation import word_marks
 
         segmenter = task.source_segmenter

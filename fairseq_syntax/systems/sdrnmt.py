@@ -217,7 +217,7 @@ class SDRNMTConfig(SystemConfig):
 
 
 class SDRNMTModel(SyntaxLSTMModel):
-    """What the two models share: the options, and the convolution they make of them."""
+    """Code shared by the two models: the options and the convolution built from them."""
 
     title, config = "sdrnmt", SDRNMTConfig
     training_needs = inference_needs = frozenset({"tree"})

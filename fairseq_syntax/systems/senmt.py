@@ -100,6 +100,6 @@ class SENMTModel(SyntaxLSTMModel):
 
     @classmethod
     def states(cls, args: Namespace) -> int:
-        """How many states an encoder over words has."""
+        """The number of states of an encoder over words."""
         size = read_options(SENMTConfig, args).senmt_hidden_size
         return args.encoder_hidden_size if size is None else size

@@ -120,7 +120,7 @@ def attachment_nll(scores: Tensor, parent: Tensor, real: Tensor, hidden: Tensor)
 def attachment_accuracy(
     scores: Tensor, parent: Tensor, word: Tensor, asked: Tensor, hidden: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How many words have their parent's score above those of all other words, and how many are asked.
+    """Unlabelled attachment of a head: the number of words whose parent has the highest score, and of all words.
 
     Not repaired to a tree.
 

@@ -220,11 +220,11 @@ class SyntaxTranslationTask(TranslationTask):
         return criterion
 
     def needs(self, side: str) -> frozenset[str] | None:
-        """What batches must contain of a side's syntax, of ``"tree"`` and ``"arcs"``; None if unknown."""
+        """The syntax that batches must contain on a side: of ``"tree"`` and ``"arcs"``; None if unknown."""
         return self._needs[side]
 
     def add_need(self, side: str, needs: frozenset[str]) -> None:
-        """Add to what batches must contain of a side's syntax; see :meth:`needs`."""
+        """Require more syntax in the batches; see :meth:`needs`."""
         self._needs[side] = (self._needs[side] or NOTHING) | needs
 
     # -- checkpoints -----------------------------------------------------------------------------------------------

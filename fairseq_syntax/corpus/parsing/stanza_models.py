@@ -1,4 +1,4 @@
-"""Where Stanza's models are. Nothing of Stanza is imported, so that a command can look before it needs them."""
+"""The location of Stanza's models. Stanza is not imported, so that a command can check early whether they exist."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _QUOTED = re.compile(r"[\"“”'‘’«»][^\"“”'‘’«»]{1,40}[\"“�
 
 
 class Key(NamedTuple):
-    """Where a paragraph stands, in every language: the page's file and the paragraph's id."""
+    """The place of a paragraph, the same in every language: the page's file and the paragraph's id."""
 
     page: str
     id: str

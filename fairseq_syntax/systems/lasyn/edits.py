@@ -24,7 +24,7 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class TagBigrams:
-    """Which tag has been seen beside which, the edges of sentences included: what makes a sequence valid.
+    """Pairs of adjacent tags seen in training, sentence edges included: a sequence is valid if all its pairs are.
 
     Attributes:
         pairs: of a tag and the next

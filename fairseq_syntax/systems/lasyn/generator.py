@@ -17,7 +17,7 @@ from fairseq_syntax.systems.lasyn.templates import Template
 
 
 class TemplateSource(Protocol):
-    """Where the templates of a batch come from."""
+    """The source of a batch's templates."""
 
     def of(self, sample: Any, models: list[Any]) -> list[Template]:
         """One template per sentence of the batch."""

@@ -35,7 +35,7 @@ def largest(x: Tensor, k: int, parts: int = 8) -> tuple[Tensor, Tensor]:
 
 
 class Posterior(Protocol):
-    """What the search has to know of the last step.
+    """The state that a search keeps from the last step.
 
     Attributes:
         n_values: Z

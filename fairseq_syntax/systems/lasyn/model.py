@@ -84,7 +84,7 @@ class LaSynDecoder(SyntaxTransformerDecoder):
         return torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     def tables(self) -> "TagTables":
-        """What a search needs of the output layer, without gradient."""
+        """The tables of the output layer that a search needs, without gradient."""
         from fairseq_syntax.systems.lasyn.softmax import tag_tables
 
         with torch.no_grad():
@@ -191,7 +191,7 @@ REMEMBERED_NAMES["latent_names"] = "target"
 
 @register_decoder_system("lasyn")
 class LaSyn(DecoderSystem):
-    """What the decoder takes from the options and from the data.
+    """The decoder's settings from options and data.
 
     Args:
         latent_names: the names of the latent values

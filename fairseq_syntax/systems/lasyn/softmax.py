@@ -132,7 +132,7 @@ def cannot_underflow(tag_logits: Tensor) -> Tensor:
 
 
 class TagTables(NamedTuple):
-    """What a search needs of the output layer and the latent values; it does not change from step to step."""
+    """Tables of the output layer and the latent values for a search; the same in all steps."""
 
     logits: Tensor  # B [Z, V] in float32, relative to each row's maximum
     exp: Tensor  # [Z, V], their exponentials
@@ -172,7 +172,7 @@ def search_scores(log2_odds: Tensor, log_prior: Tensor, tables: TagTables) -> tu
 
 
 class EMLoss(NamedTuple):
-    """What `em_loss` returns; `loss` alone carries a gradient."""
+    """The result of `em_loss`; only `loss` carries a gradient."""
 
     loss: Tensor  # [], minus the lower bound of Equation 8 summed over positions; without smoothing, nll.sum()
     nll: Tensor  # [N], -log P(y_n), the latent values summed out (Equation 6)

@@ -68,7 +68,7 @@ class FileTemplates:
         return [self.templates[i] for i in numbers]
 
     def where(self, number: int) -> dict[str, Any]:
-        """Where an error about a sentence's template is to point."""
+        """The place that an error about a sentence's template names."""
         return {"path": self.path, "line": number + 1}
 
 
