@@ -55,4 +55,4 @@ class SyntaxTask(Protocol):
         """How the training text of the loaded models was parsed."""
 
     def needs(self, side: str) -> frozenset[str] | None:
-        """The syntax that the models read on a side (``source``, ``target``): of ``tree`` and ``arcs``; None: unknown."""
+        """The syntax that models read on a side (``source``, ``target``): of ``tree`` and ``arcs``; None if unknown."""
