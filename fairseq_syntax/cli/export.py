@@ -24,8 +24,8 @@ COMMAND = Command(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, several=False)
-    parser.add_argument("--to", choices=TO, help="target format")
-    parser.add_argument("--output", metavar="DIR", help="output folder")
+    parser.add_argument("--to", choices=TO, required=True, help="target format")
+    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
     parser.add_argument(
         "--quantization", choices=QUANTIZATIONS, help="quantization of CTranslate2's weights (default: none, float32)"
     )
@@ -36,26 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source-tag", default="", metavar="TAG", help="for multi-task models: the tag that requests a translation"
     )
-    parser.add_argument(
-        "--distil", action="store_true", help="print the commands that distil this model into a plain one, and exit"
-    )
 
 
 def main(args: argparse.Namespace) -> None:
     """Export."""
-
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.use import export
 
-    if not args.distil and not (args.to and args.output):
-        raise SyntaxDataError("is required with --output, unless --distil is given", option="--to")
-    loaded = export.load(args.model, args.data)
-    if args.distil:
-        print(export.recipe(args.model, loaded))
-        return
     exported = export.export(
-        loaded,
+        export.load(args.model, args.data),
         args.to,
         args.output,
         quantization=args.quantization,

@@ -46,11 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("tokens and sentences")
     text.add_argument("--lang", metavar="LANG", help="language of the tokenizer (default: the model's source)")
     add_tokenizer(text, ("auto", "basic", "spacy"), "should match the tokenizer of the training text's parse")
-    text.add_argument(
-        "--find-sentences",
-        action="store_true",
-        help="split lines into sentences at the predicted roots, if the words of each sentence are contiguous",
-    )
     arcs = parser.add_argument_group("probabilities")
     arcs.add_argument(
         "--distributions",
@@ -73,7 +68,8 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.title import title
     from fairseq_syntax.runtime.console import finished, progress
     from fairseq_syntax.runtime.files import check_output
-    from fairseq_syntax.use.parent_head import ParentHeadParser, load_model
+    from fairseq_syntax.use.loading import load_models
+    from fairseq_syntax.use.parent_head import ParentHeadParser
 
     check_output(args.output, args.input)
     if is_conllu(args.input):
@@ -81,10 +77,10 @@ def main(args: argparse.Namespace) -> int:
         refuse(args, add_arguments, of_raw_text, f"the tokens of {args.input} are taken")
     if not args.distributions:
         refuse(args, add_arguments, ["min_prob"], "only applies with --distributions", "give both")
-    model, task = load_model(args.model, args.data, args.device)
+    (model,), _, task = load_models([args.model], args.data, device=args.device, lisa_gold=False)
     lang = args.lang or task.cfg.source_lang
     options = parser_options(args, lang=lang, device="cpu", max_words=sys.maxsize)
-    parser = ParentHeadParser(options, model, task, args.system, args.find_sentences)
+    parser = ParentHeadParser(options, model, task, args.system)
     sentences: Iterable[Any] = read_sentences(args.input)
     if is_stream(args.input):  # which can be read once only
         sentences = list(sentences)

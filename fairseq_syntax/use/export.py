@@ -178,29 +178,3 @@ def _readme(exported: Exported, text: str) -> str:
             f'`ctranslate2.Translator(".").translate_batch([["{shape}", …]], beam_size=4)[0].hypotheses[0]`',
         ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-# ------------------------------------------------------------------------------------ where export is not possible
-
-
-def recipe(path: str | os.PathLike[str], loaded: Loaded) -> str:
-    """The commands that train a plain student on this model's translations: sequence-level distillation."""
-    source, target = loaded.task.cfg.source_lang, loaded.task.cfg.target_lang
-    data = os.path.abspath(loaded.task.data_dir)
-
-    def segment(lang: str) -> str:
-        return f"fairseq-syntax segment --lang {lang} --model {data}/segmentation.{lang}.json"
-
-    return f"""# Sequence-level distillation (Kim and Rush, 2016): a plain Transformer learns from this model's output,
-# on the text that it was trained on and on any other that can be parsed. examples/distillation has it as a grid.
-# train.{source}.conllu and valid.{source}.conllu are the parses, valid.{target} the validation data's own target.
-mkdir -p distilled
-fairseq-syntax translate {os.path.abspath(path)} --data {data} --input train.{source}.conllu \\
-    --output distilled/train.{target}
-{segment(source)} --input train.{source}.conllu valid.{source}.conllu --output distilled/pieces
-{segment(target)} --input distilled/train.{target} valid.{target} --output distilled/pieces
-fairseq-preprocess -s {source} -t {target} --trainpref distilled/pieces/train --validpref distilled/pieces/valid \\
-    --srcdict {data}/dict.{source}.txt --tgtdict {data}/dict.{target}.txt --destdir distilled/bin
-# With the sizes, the optimizer and the schedule of this model, and none of its options for syntax:
-fairseq-train distilled/bin --arch transformer --save-dir distilled/student
-fairseq-syntax export distilled/student/checkpoint_best.pt --segmentation {data} --to ctranslate2 --output exported"""

@@ -1,7 +1,6 @@
 """A translation model's parent head as a parser: ``supervised_heads`` or ``lisa`` in the encoder.
 
-It is a parser like the others (``--parser fairseq_syntax.use.parent_head --model-dir CHECKPOINT``), of heads
-only: relations are ``root`` and ``dep``, tags are missing.
+It predicts heads only: relations are ``root`` and ``dep``, tags are missing.
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentencePa
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.model.task import SyntaxTask
-from fairseq_syntax.runtime.files import file_sha256
-from fairseq_syntax.runtime.files import fingerprint as digest_of
-from fairseq_syntax.use.loading import load_models
-from fairseq_syntax.use.spanning_tree import PredictedTree, decode_line
+from fairseq_syntax.use.spanning_tree import decode_line
 
 
 class ParentHeadParser(Parser):
@@ -32,19 +28,11 @@ class ParentHeadParser(Parser):
         model: a ``syntax_transformer`` in evaluation mode
         task: the task it was trained with
         system: the encoder system whose head it is; None takes the first that has one
-        find_sentences: let the roots say where the sentences of a line are, not the tokenizer or the given parse
     """
 
-    def __init__(
-        self,
-        options: ParserOptions,
-        model: Any,
-        task: SyntaxTask,
-        system: str | None = None,
-        find_sentences: bool = False,
-    ) -> None:
+    def __init__(self, options: ParserOptions, model: Any, task: SyntaxTask, system: str | None = None) -> None:
         super().__init__(options)
-        self.model, self.find_sentences = model, find_sentences
+        self.model = model
         self.place = parent_head(model, system)
         self.dictionary = task.source_dictionary
         self.max_pieces = model.encoder.max_positions() - 1  # and </s>
@@ -104,7 +92,7 @@ class ParentHeadParser(Parser):
     def _with_heads(self, line: ParsedLine, scores: np.ndarray) -> ParsedLine:
         token_of = np.repeat(np.arange(len(line.tokens)), [token.last - token.first + 1 for token in line.tokens])
         spans = [(int(token_of[start]), int(token_of[end - 1]) + 1) for start, end in line.sentences]
-        tree = decode_line(scores, None if self.find_sentences else spans)
+        tree, probabilities = decode_line(scores, spans)
         first = [token.first for token in line.tokens]
         for token in line.tokens:
             token.word = token.first
@@ -112,8 +100,8 @@ class ParentHeadParser(Parser):
         heads: list[int] = []
         for word, t in enumerate(token_of):
             if first[t] == word:
-                heads.append(first[tree.heads[t]])
-                arcs += [(word, first[h], _label(h == t), p) for h, p in self._arcs(tree, int(t))]
+                heads.append(first[tree[t]])
+                arcs += [(word, first[h], _label(h == t), p) for h, p in self._arcs(tree[t], probabilities[t])]
             else:
                 heads.append(first[t])
                 arcs.append((word, first[t], _label(False), 1.0))
@@ -125,16 +113,15 @@ class ParentHeadParser(Parser):
             xpos=line.xpos,
             tokens=line.tokens,
             arcs=arcs,
-            sentences=[(first[start], line.tokens[end - 1].last + 1) for start, end in tree.sentences],
+            sentences=line.sentences,
             line_number=line.line_number,
             file_line=line.file_line,
         )
 
-    def _arcs(self, tree: PredictedTree, token: int) -> list[tuple[int, float]]:
-        """(head, probability) of a token, most probable first."""
-        row = tree.probabilities[token]
+    def _arcs(self, head: int, row: np.ndarray) -> list[tuple[int, float]]:
+        """(head, probability) of a token, most probable first, from its head in the tree and its probabilities [W]."""
         if not self.options.distributions:
-            return [(tree.heads[token], float(row[tree.heads[token]]))]
+            return [(head, float(row[head]))]
         likely = np.flatnonzero(row >= self.options.min_prob)
         return [(int(h), float(row[h])) for h in likely[np.argsort(-row[likely], kind="stable")]]
 
@@ -148,7 +135,7 @@ def predicted_heads(weights: np.ndarray, counts: Sequence[int], sentences: Seque
         sentences: word spans
     """
     first = np.cumsum([0, *counts[:-1]])
-    return decode_line(np.log(np.maximum(weights[np.ix_(first, first)], 1e-30)), list(sentences)).heads
+    return decode_line(np.log(np.maximum(weights[np.ix_(first, first)], 1e-30)), sentences)[0]
 
 
 def _label(root: bool) -> str:
@@ -176,42 +163,3 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
             hint="use a model whose encoder systems need no parse",
         )
     return places[system] if system is not None else next(iter(places.values()))
-
-
-def load_model(path: str, data: str | None = None, device: str | None = None) -> tuple[Any, Any]:
-    """A trained model in evaluation mode that reads no gold parse, and its task.
-
-    Args:
-        path: the checkpoint
-        data: the binarized data, whose dictionary and segmentation are used (default: where it was in training)
-        device: ``cpu`` or ``cuda`` (default: the GPU where there is one)
-
-    Raises:
-        SyntaxDataError: there is no such checkpoint, or its data directory is gone
-    """
-    loaded = load_models([path], data, device=device, lisa_gold=False)
-    return loaded.models[0], loaded.task
-
-
-def load(options: ParserOptions) -> ParentHeadParser:
-    """The parent head of the checkpoint that ``options.model_dir`` names. Raises SyntaxDataError as load_model."""
-    model, task = load_model(_checkpoint(options), device=options.device)
-    return ParentHeadParser(options, model, task)
-
-
-def fingerprint(options: ParserOptions) -> str:
-    """A digest of the checkpoint, and of what is read beside it from its data: the dictionary and the segmentation.
-
-    Raises:
-        SyntaxDataError: as :func:`load`
-    """
-    path = _checkpoint(options)
-    _, task = load_model(path)
-    segmenter = task.source_segmenter
-    return digest_of(file_sha256(path), task.source_dictionary.symbols, segmenter and segmenter.fingerprint)
-
-
-def _checkpoint(options: ParserOptions) -> str:
-    if options.model_dir is None:
-        raise SyntaxDataError("the parser needs a checkpoint", hint="give it by --model-dir")
-    return options.model_dir

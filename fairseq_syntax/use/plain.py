@@ -28,7 +28,7 @@ TRANSFORMER = "transformer"
 _OF_TRAINING = {"encoder_embed_path", "decoder_embed_path", "encoder_layers_to_keep", "decoder_layers_to_keep"}
 # What fairseq's older models read of their options though it belongs to the task and the criterion.
 _OF_OTHERS = {"criterion", "max_source_positions", "max_target_positions"}
-DISTIL = "--distil says how to train a plain model on this one's translations"
+DISTIL = "examples/distillation trains a plain model on this one's translations"
 
 
 def why_not_plain(model: Any) -> str | None:

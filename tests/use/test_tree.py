@@ -51,42 +51,28 @@ def test_best_tree_by_enumeration(seed):
     n_words = int(rng.integers(1, 6))
     logprobs = log_softmax(rng.normal(0, 4, (n_words, n_words)))
     best = max(trees(n_words, True), key=lambda heads: sum(logprobs[w, h] for w, h in enumerate(heads)))
-    tree = decode_line(logprobs.astype(np.float32) + rng.normal(), [(0, n_words)])
-    assert tuple(tree.heads) == best
-    assert tree.repaired == sum(int(logprobs[w].argmax()) != h for w, h in enumerate(best))
-    np.testing.assert_allclose(tree.probabilities, np.exp(logprobs), atol=1e-5)
-    assert tree.sentences == [(0, n_words)]
+    heads, probabilities = decode_line(logprobs.astype(np.float32) + rng.normal(), [(0, n_words)])
+    assert tuple(heads) == best
+    np.testing.assert_allclose(probabilities, np.exp(logprobs), atol=1e-5)
 
 
 def test_certain_but_impossible_parents():
     """Float32 log-softmax may say -inf; a cycle of certain words is still broken into one tree."""
     logprobs = np.full((4, 4), -np.inf, dtype=np.float32)
     logprobs[[0, 1, 2, 3], [1, 2, 0, 3]] = 0.0
-    tree = decode_line(logprobs, [(0, 4)])
-    assert is_tree(tree.heads, one_root=True)
+    heads, _ = decode_line(logprobs, [(0, 4)])
+    assert is_tree(heads, one_root=True)
 
 
 def test_known_sentences_keep_parents_inside():
     rng = np.random.default_rng(1)
     logprobs = log_softmax(rng.normal(0, 3, (7, 7)))
-    tree = decode_line(logprobs, sentences=[(0, 3), (3, 7)])
+    heads, probabilities = decode_line(logprobs, sentences=[(0, 3), (3, 7)])
     for start, end in [(0, 3), (3, 7)]:
-        alone = decode_line(logprobs[start:end, start:end], [(0, end - start)])
-        assert [head - start for head in tree.heads[start:end]] == alone.heads
-        np.testing.assert_allclose(tree.probabilities[start:end, start:end], alone.probabilities)
-        assert tree.probabilities[start:end].sum() == pytest.approx(end - start)
-
-
-def test_sentences_by_the_roots():
-    def certain(heads):
-        return log_softmax(np.where(np.eye(len(heads))[list(heads)] > 0, 5.0, 0.0))
-
-    forest = decode_line(certain([1, 1, 3, 3, 3]))
-    assert forest.sentences == [(0, 2), (2, 5)] and forest.heads == [1, 1, 3, 3, 3]
-    crossing = decode_line(certain([0, 1, 0, 1]))
-    assert crossing.sentences == [(0, 4)] and is_tree(crossing.heads, one_root=True)
-    assert decode_line(np.zeros((0, 0))).sentences == []
-    assert decode_line(np.zeros((0, 0)), []).heads == []
+        alone, of_alone = decode_line(logprobs[start:end, start:end], [(0, end - start)])
+        assert [head - start for head in heads[start:end]] == alone
+        np.testing.assert_allclose(probabilities[start:end, start:end], of_alone)
+        assert probabilities[start:end].sum() == pytest.approx(end - start)
 
 
 # ------------------------------------------------------------------------------------------------ evaluation

@@ -5,8 +5,6 @@ import io
 import json
 import os
 import random
-import shutil
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -20,9 +18,8 @@ from fairseq_syntax import cli
 from fairseq_syntax.corpus.conllu import ParsedLine, Token, format_conllu, read_conllu, text_of, write_conllu
 from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.data.parse_origins import ParseOrigins
-from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.interactive import InteractiveInput
-from fairseq_syntax.use import parent_head, translator
+from fairseq_syntax.use import loading, parent_head, translator
 from fairseq_syntax.use.translator import Translation
 
 pytestmark = pytest.mark.slow
@@ -110,7 +107,7 @@ def test_a_trained_model_writes_the_trees_of_held_out_text(corpus, name, options
     gold = corpus / "test.en.conllu"
     tree = ["tree", str(checkpoint), "--output", str(out)]
     scores = []
-    for source, more in ((raw, ["--find-sentences"]), (raw, ["--split-sentences"]), (gold, [])):
+    for source, more in ((raw, ["--split-sentences"]), (gold, [])):
         assert cli.main([*tree, "--input", str(source), *more]) == 0
         capsys.readouterr()
         assert cli.main(["eval-tree", str(gold), str(out), "--json"]) == 0
@@ -157,38 +154,6 @@ def test_a_model_without_a_parent_head(corpus):
     refused(["tree", "nothing.pt", "--input", str(corpus / "test.en")], path="nothing.pt")
 
 
-def test_a_parse_by_a_parent_head_is_of_its_checkpoint_and_its_data(corpus, tmp_path):
-    heads = ["--arch", "supervised_head_transformer", "--criterion", "supervised_head"]
-    first, second = (train_model(corpus, f"parser{n}", *heads, updates=n) for n in (2, 3))
-    text, out, moved = tmp_path / "text.en", tmp_path / "out.conllu", tmp_path / "moved.pt"
-    text.write_text("".join((corpus / "test.en").read_text(encoding="utf-8").splitlines(keepends=True)[:9]))
-    common = ["parse", "--parser", "fairseq_syntax.use.parent_head", "--input", str(text), "--output", str(out)]
-    assert cli.main([*common, "--part-lines", "3", "--model-dir", str(first), "--shard", "1/2"]) == 0
-    assert cli.main([*common, "--part-lines", "3", "--model-dir", str(second), "--shard", "2/2"]) == 0
-    # shards of two models are not one parse
-    for model in (first, second):
-        refused([*common, "--part-lines", "3", "--model-dir", str(model), "--merge"])
-    assert not out.exists()
-    shutil.copy(first, moved)
-    # in a process of its own, to which nothing else has made the package known
-    again = [sys.executable, "-m", "fairseq_syntax", *common, "--part-lines", "3", "--model-dir", str(moved)]
-    subprocess.run(again, check=True)
-    done = out.read_bytes()
-    assert cli.main([*common, "--part-lines", "3", "--model-dir", str(second), "--overwrite"]) == 0
-    assert out.read_bytes() != done
-    options = ParserOptions(model_dir=str(first))
-    before, segmentation = parent_head.fingerprint(options), corpus / "bin" / "segmentation.en.json"
-    kept = segmentation.read_text(encoding="utf-8")
-    try:
-        segmentation.unlink()
-        with pytest.raises(SyntaxDataError) as refusal:  # the manifest of the data names it
-            parent_head.fingerprint(options)
-        assert str(refusal.value.path) == str(segmentation)
-    finally:
-        segmentation.write_text(kept, encoding="utf-8")
-    assert parent_head.fingerprint(options) == before
-
-
 @pytest.mark.parametrize("ending", ["en", "en.gz", "en.conllu", "stdin", "fifo"])
 def test_trees_say_how_many_lines_they_are_of(tmp_path, monkeypatch, ending):
     """So that empty lines at the end are not lost, and a copy that was cut off is found out."""
@@ -202,7 +167,7 @@ def test_trees_say_how_many_lines_they_are_of(tmp_path, monkeypatch, ending):
 
     monkeypatch.setattr(parent_head, "ParentHeadParser", Predicted)
     task = SimpleNamespace(cfg=SimpleNamespace(source_lang="en"))
-    monkeypatch.setattr(parent_head, "load_model", lambda *_: (None, task))
+    monkeypatch.setattr(loading, "load_models", lambda *_, **__: ([None], None, task))
     lines, given, out = ["", "A man sleeps.", "", ""], tmp_path / f"text.{ending}", tmp_path / "out.conllu"
     if ending == "en.conllu":
         parsed = chain_parser.load(ParserOptions(parser="chain_parser")).parse(lines)
