@@ -197,18 +197,12 @@ def _force(
             message = f"{name} reads a parser's probabilities, and the parses have none"
             raise SyntaxDataError(message, option="--conllu", hint="parse with --distributions")
     sources = parses or _parsed(list(decoders.values()), contrast.sources)
-    targets: list[list[str]] = [[] for _ in contrast.sources]
-    rows: list[list[int]] = [[] for _ in contrast.sources]
-    for row, (source, text) in enumerate(contrast.rows):
-        targets[source].append(text)
-        rows[source].append(row)
     for name, decoder in decoders.items():
         values = [0.0] * len(contrast.rows)
         with progress(total=len(values), of=name, unit="translations") as bar:
-            for source, scores in decoder.scores(sources, targets):
-                for row, score in zip(rows[source], scores):
-                    values[row] = score.total if args.score == "sum" else score.mean
-                bar.update(len(scores))
+            for row, score in decoder.scores(sources, contrast.rows):
+                values[row] = score.total if args.score == "sum" else score.mean
+                bar.update()
         yield name, values
 
 

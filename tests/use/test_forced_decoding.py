@@ -26,8 +26,11 @@ def translator(toy, trained) -> Translator:
 
 
 def scores(decoder: ForcedDecoder, sources, targets) -> list[list[TargetScore]]:
-    found = dict(decoder.scores(sources, targets))
-    return [found.get(number, []) for number in range(len(sources))]
+    """The scores of each source's targets."""
+    rows = [(source, text) for source, texts in enumerate(targets) for text in texts]
+    found = dict(decoder.scores(sources, rows))
+    assert sorted(found) == list(range(len(rows)))
+    return [[found[row] for row, (of, _) in enumerate(rows) if of == source] for source in range(len(sources))]
 
 
 def lines_and_targets(toy, split: str = "test") -> tuple[list[ParsedLine], list[str]]:
@@ -80,14 +83,14 @@ def test_a_score_does_not_depend_on_the_rest_of_the_batch(toy, trained, left):
     lines, german = lines_and_targets(toy)
     lines, german = lines[:12], german[:12]
     targets = [[text, german[(i + 1) % 12], ""][: i % 4] for i, text in enumerate(german)]
-    large, small = ForcedDecoder(translator, max_tokens=10_000), ForcedDecoder(translator, max_tokens=1)
-    together, alone = scores(large, lines, targets), scores(small, lines, targets)
-    assert [len(own) for own in together] == [len(own) for own in targets]
-    for own, other in zip(together, alone):
-        for a, b in zip(own, other):
-            assert a.total == pytest.approx(b.total, abs=1e-4) and a.tokens == b.tokens
-    once = scores(large, lines[3:4], [[targets[3][1]]])
-    assert once[0][0].total == pytest.approx(together[3][1].total, abs=1e-4)
+    large = ForcedDecoder(translator, max_tokens=10_000)
+    together = scores(large, lines, targets)
+    alone = [[scores(large, [line], [[text]])[0][0] for text in texts] for line, texts in zip(lines, targets)]
+    small = scores(ForcedDecoder(translator, max_tokens=1), lines, targets)
+    for others in (alone, small):
+        for own, other in zip(together, others, strict=True):
+            for a, b in zip(own, other, strict=True):
+                assert a.total == pytest.approx(b.total, abs=1e-4) and a.tokens == b.tokens
 
 
 @pytest.mark.slow
