@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import SEVERAL, add_beam, add_models, add_sentences, natural, refuse, sentence_numbers
+from fairseq_syntax.cli.options import (
+    SEVERAL,
+    add_beam,
+    add_device,
+    add_models,
+    add_sentences,
+    natural,
+    refuse,
+    sentence_numbers,
+)
 
 COMMAND = Command(
     group="evaluate",
@@ -29,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sys", **SEVERAL, default=[], metavar="[NAME=]FILE", help="translations of the whole split")
     parser.add_argument("--gold", metavar="FILE", help="gold parses of the split, CoNLL-U")
     add_beam(parser)
+    add_device(parser)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's tokenizer (zh, ja-mecab, char…)")
     picture = parser.add_argument_group("pictures")
     picture.add_argument("--layers", **SEVERAL, type=natural, metavar="L", help="numbers from 0 (default: all)")
@@ -64,7 +74,15 @@ def main(args: argparse.Namespace) -> int:
     check_output(args.output, args.gold, *models.values(), *files.values())
     gold = list(read_conllu(args.gold)) if args.gold else None
     exhibits, src, tgt = collect(
-        args.data, args.split, numbers, models, files=files, gold=gold, beam=args.beam, tokenize=args.tokenize
+        args.data,
+        args.split,
+        numbers,
+        models,
+        files=files,
+        gold=gold,
+        beam=args.beam,
+        tokenize=args.tokenize,
+        device=args.device,
     )
     if page_wanted:
         from fairseq_syntax.use.pages.page import page

@@ -175,9 +175,10 @@ def test_a_device_that_is_not_there(device, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(tmp_path, capsys):
-    argv = ["tree", str(tmp_path / "no.pt"), "--device", "cuda", "--input", str(tmp_path / "no")]
-    refused(argv, option="--device")
+@pytest.mark.parametrize("argv", [["tree", "--input", "no"], ["show", "--data", "no", "--output", "no.html"]])
+def test_a_gpu_that_is_not_there(argv, tmp_path, capsys):
+    (tmp_path / "x.pt").touch()
+    refused([argv[0], str(tmp_path / "x.pt"), *argv[1:], "--device", "cuda"], option="--device")
 
 
 @pytest.fixture

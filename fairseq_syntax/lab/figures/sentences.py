@@ -36,6 +36,7 @@ def collect(
     gold: Sequence[ParsedLine] | None = None,
     beam: int = BEAM,
     tokenize: str = "13a",
+    device: str | None = None,
 ) -> tuple[list[Exhibit], str, str]:
     """Translate sentences of a split with every model, and collect their attention and parses.
 
@@ -46,6 +47,7 @@ def collect(
         files: translations of the whole split by further systems, as :func:`.outputs.read_translations` reads them
         gold: the split's gold parse, a line each
         tokenize: sacrebleu's tokenizer, for BLEU
+        device: default: the GPU where there is one
 
     Returns:
         the exhibits in that order, and the codes of the source and the target language
@@ -58,7 +60,7 @@ def collect(
     translators: dict[str, Any] = {}
     datasets = {}
     for name, path in checkpoints.items():
-        translators[name] = translator = Translator.load(path, data, device="cpu", beam=beam)
+        translators[name] = translator = Translator.load(path, data, device=device, beam=beam)
         translator.task.load_dataset(split)
         datasets[name] = translator.task.dataset(split)
     task, dataset = next(iter(translators.values())).task, next(iter(datasets.values()))
