@@ -18,8 +18,9 @@ from bench.harness import compare, device, measure, record
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_sentences
-from fairseq_syntax.data.batch import PackedSyntax, SyntaxBatch, pack
+from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import read_label_groups
+from fairseq_syntax.data.packing import PackedSyntax, pack
 from fairseq_syntax.model.attention import SyntaxSelfAttention
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention

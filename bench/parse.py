@@ -72,7 +72,7 @@ def against_the_pipeline() -> None:
     """The whole job, text to merged file, against Stanza's pipeline on the same tokens in memory."""
     from fairseq_syntax.corpus.parsing import jobs
     from fairseq_syntax.runtime.files import make_folder
-    from fairseq_syntax.runtime.jobs import make_parts
+    from fairseq_syntax.runtime.parts import make_parts
 
     folder, texts = _folder(), _texts()
     parser = _parser()
@@ -94,9 +94,9 @@ def against_the_pipeline() -> None:
     def job() -> None:
         plan = jobs.Plan.of(jobs.Job(folder / "text.en", folder / "out.conllu", parser.options))
         make_folder(plan.files.folder)
-        parse_part = jobs._ParsePart(plan.job.text, parser.options, None)
+        parse_part = jobs._ParsePart(parser.options, None)
         parse_part.parser = parser
-        make_parts(plan.files, jobs._texts(plan), parse_part)
+        make_parts(plan.files, plan.source(), parse_part)
         jobs.merge(plan)
         (folder / "out.conllu").unlink()
 

@@ -26,7 +26,7 @@ def two_against_one() -> None:
     from parse_models import sentences
 
     from fairseq_syntax.corpus.parsing import jobs
-    from fairseq_syntax.runtime.jobs import _Part
+    from fairseq_syntax.runtime.parts import _Part
     from fairseq_syntax.runtime.ray_workers import RayWorkers
     from fairseq_syntax.runtime.workers import in_workers
 
@@ -43,8 +43,8 @@ def two_against_one() -> None:
             begin = end = 0.0
             lines = 0
             plan.files.make_folder()
-            work = _Named(_Part(plan.files, jobs._ParsePart(plan.job.text, options, 1)))
-            for worker in in_workers(work, jobs._texts(plan), workers=workers):
+            work = _Named(_Part(plan.files, jobs._ParsePart(options, 1)))
+            for worker in in_workers(work, plan.source(), workers=workers):
                 end = time.perf_counter()
                 lines += PART_LINES if begin else 0
                 done[worker] = done.get(worker, 0) + 1

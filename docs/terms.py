@@ -18,7 +18,8 @@ from torch import Tensor
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
-from fairseq_syntax.data.batch import SyntaxBatch, pack
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.packing import pack
 from fairseq_syntax.lab.figures.heatmap import arc_levels
 from fairseq_syntax.lab.figures.plot import COLORS, save
 from fairseq_syntax.use.pages.fonts import any_script

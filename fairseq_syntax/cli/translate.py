@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     from contextlib import nullcontext
     from itertools import islice
 
-    from fairseq_syntax.corpus.conllu_parts import count_lines
+    from fairseq_syntax.corpus.text_parts import count_lines
     from fairseq_syntax.inference.alignment import written
     from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
     from fairseq_syntax.runtime.files import check_output

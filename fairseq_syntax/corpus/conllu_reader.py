@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from fairseq_syntax.corpus.line_numbers import LineNumbers, blocks, is_blank, natural, shown
 from fairseq_syntax.corpus.parsed_line import ParsedLine, Token, cycle_through, owner
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import decode_line
 
 NAMES = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
 COLUMNS = len(NAMES)
@@ -89,13 +90,11 @@ class ConlluReader:
         """The rows without their line ends, all of ten columns; a file of anything else is not read to its end."""
         for line in lines:
             self.last_line += 1
-            try:
-                row: str = (line.decode("utf-8") if isinstance(line, bytes) else line).rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                message = f"not UTF-8: {error.reason} at byte {error.start + 1} of the line"
-                self.fail(message, self.last_line, "convert it with iconv")
-            if self.last_line == 1:
-                row = row.removeprefix("\ufeff")
+            if isinstance(line, bytes):
+                row = decode_line(line, self.path or "<CoNLL-U>", self.last_line)
+            else:
+                row = line.rstrip("\r\n")
+                row = row.removeprefix("\ufeff") if self.last_line == 1 else row
             if row.count("\t") != COLUMNS - 1 and row[:1] != "#" and not is_blank(row):
                 columns = row.count("\t") + 1
                 self.fail(f"{columns} columns; ten are expected, separated by tabs: {shown(row)}", self.last_line)

@@ -136,9 +136,7 @@ def unpack(archive: Path, folder: Path) -> None:
     with _archive(archive):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as packed:
-                for name in packed.namelist():
-                    _check_below(folder, name)
-                packed.extractall(folder)
+                packed.extractall(folder)  # which leaves "..", roots and drives out of names
             return
         with tarfile.open(archive) as tar:
             if hasattr(tarfile, "data_filter"):
@@ -147,7 +145,8 @@ def unpack(archive: Path, folder: Path) -> None:
             for member in tar:  # Python before 3.10.12 and 3.11.4, such as that of Debian 12
                 if not (member.isfile() or member.isdir()):
                     raise tarfile.ExtractError(f"{member.name} is neither a file nor a folder")
-                _check_below(folder, member.name)
+                if not (folder / member.name).resolve().is_relative_to(folder.resolve()):
+                    raise tarfile.ExtractError(f"{member.name} is not below the folder")
                 tar.extract(member, folder, set_attrs=False)
 
 
@@ -176,11 +175,6 @@ def package_files(path: Path) -> Iterator[tuple[str, bytes]]:
                 return
             package.seek(size + size % 2, os.SEEK_CUR)
         raise tarfile.ReadError("holds no data.tar that can be read here")
-
-
-def _check_below(folder: Path, name: str) -> None:
-    if not (folder / name).resolve().is_relative_to(folder.resolve()):
-        raise tarfile.ExtractError(f"{name} is not below the folder")
 
 
 def find(folder: Path, *names: str, hint: str | None = None) -> Path:

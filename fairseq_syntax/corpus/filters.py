@@ -14,10 +14,10 @@ from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from fairseq_syntax.corpus.conllu import parse_conllu_block, with_spaces
-from fairseq_syntax.corpus.conllu_parts import conllu_parts
 from fairseq_syntax.corpus.line_numbers import is_line_comment
 from fairseq_syntax.corpus.parallel_text import aligned
 from fairseq_syntax.corpus.parsed_line import take_spaces, text_of
+from fairseq_syntax.corpus.text_parts import conllu_parts
 from fairseq_syntax.corpus.title import PARSED_WITH, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
@@ -28,7 +28,8 @@ from fairseq_syntax.runtime.files import (
     read_lines,
     read_raw_lines,
 )
-from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
+from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.parts import Made, MadeParts, Span, map_parts
 
 REASONS = ("empty", "too short", "too long", "ratio", "no parse", "bad parse", "language")
 PART_LINES = 10_000

@@ -8,15 +8,16 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
-from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.linearize import is_projective, linearize, piece_symbols
 from fairseq_syntax.corpus.parallel_text import aligned
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, text_parts
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, atomic_open, errors_in, read_lines
-from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
+from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.parts import Made, MadeParts, Span, map_parts
 
 PART_LINES = 10_000
 
@@ -77,10 +78,12 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
     step, parse = _step(doubling, out, "doubled", seed=seed), f"{doubling.prefix}.{doubling.src}.conllu"
     total = 0 if step.record() else sum(1 for _ in doubling.read_pairs())
 
-    def source() -> Iterator[tuple[Span, tuple[list[tuple[str, str]], ConlluPart]]]:
-        pairs = doubling.read_pairs()
-        for part in conllu_parts(parse, PART_LINES, n_lines=total):
-            yield (part.start, part.end), (list(islice(pairs, part.end - part.start)), part)
+    texts = [f"{doubling.prefix}.{lang}" for lang in (doubling.src, doubling.tgt)]
+
+    def source() -> Iterator[tuple[Span, tuple[TextPart, TextPart, TextPart]]]:
+        sides = (text_parts(path, PART_LINES) for path in texts)
+        for parts in zip(*sides, conllu_parts(parse, PART_LINES, n_lines=total), strict=True):
+            yield (parts[0].start, parts[0].end), parts
 
     def merge(made: MadeParts) -> dict[str, int]:
         crossing, order, parses = 0, array("q"), array("q")
@@ -107,7 +110,7 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
             write_pairs(doubling, out, shuffled())
         return counts
 
-    make = _DoublePart(doubling, parse)
+    make = partial(_double_part, doubling)
     note, was_done = map_parts(step, source(), make, merge, part_lines=PART_LINES, total=total, workers=workers)
     if was_done:
         return f"{out}: up to date"
@@ -117,27 +120,21 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
     return f"{out}: {note['translations']} translations and {note['parses']} parses{lost}"
 
 
-@dataclass(frozen=True)
-class _DoublePart:
-    """Makes a part: each pair in two lines; the note says how many parses have crossing arcs."""
-
-    doubling: Doubling
-    parse: str
-
-    def __call__(self, task: tuple[list[tuple[str, str]], ConlluPart]) -> Made:
-        pairs, part = task
-        translate, parse = self.doubling.tags
-        rows: list[str] = []
-        crossing = 0
-        for (text, target), line in zip(pairs, part.read(self.parse), strict=True):
-            rows += [f"{translate} {text} {translate}", target]
-            if line.words:
-                with errors_in(self.parse):
-                    symbols = piece_symbols(line, text.split()) if self.doubling.words else None
-                linearized = " ".join(linearize(line, self.doubling.form, symbols))
-                rows += [f"{parse} {text} {parse}", linearized]
-                crossing += not is_projective(line)
-        return {"crossing": crossing}, "\n".join([*rows, ""]).encode()
+def _double_part(doubling: Doubling, parts: tuple[TextPart, TextPart, TextPart]) -> Made:
+    """Each pair of a part in two lines; the note says how many parses have crossing arcs."""
+    texts, targets, parses = parts
+    translate, parse = doubling.tags
+    rows: list[str] = []
+    crossing = 0
+    for text, target, line in zip(texts.texts(), targets.texts(), parses.parses(), strict=True):
+        rows += [f"{translate} {text} {translate}", target]
+        if line.words:
+            with errors_in(parses.path):
+                symbols = piece_symbols(line, text.split()) if doubling.words else None
+            linearized = " ".join(linearize(line, doubling.form, symbols))
+            rows += [f"{parse} {text} {parse}", linearized]
+            crossing += not is_projective(line)
+    return {"crossing": crossing}, "\n".join([*rows, ""]).encode()
 
 
 def write_tagged(doubling: Doubling, out: str) -> str:

@@ -12,8 +12,8 @@ subword_nmt     ``hou@@ se``                 ``￭se`` (the joiner is part of th
 words           ``house``                    ``￭house``
 ==============  ===========================  =================================================================
 
-Text that holds those marks itself is escaped with ``▂`` (which is escaped too). A piece that would read as a special
-symbol of a fairseq dictionary, such as ``</s>``, is split in two.
+Text that holds those marks itself is escaped (:mod:`fairseq_syntax.corpus.piece_marks`). A piece that would read as a
+special symbol of a fairseq dictionary, such as ``</s>``, is split in two.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+from fairseq_syntax.corpus.piece_marks import (
+    JOINER,
+    SEPARATOR,
+    SPACE_MARK,
+    escape_sentencepiece,
+    escape_subword_nmt,
+    unescape,
+)
 from fairseq_syntax.corpus.words import single_spaced, words_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open_binary, errors_in, read_bytes, write_json
 
 FORMAT_VERSION = 1
-ESCAPE = "▂"
-JOINER = "￭"
-SEPARATOR = "@@"
-SPACE_MARK = "▁"
 # Pieces, and not words, lest long words that nobody writes twice fill the memory of a server. Some 60 MB; running text
 # has most of its words in the most frequent thousands.
 CACHED_PIECES = 600_000
 LONGEST_KNOWN = 100  # characters of a word that is kept: a run of characters unknown to sentencepiece is one piece
 RESERVED = frozenset({"<s>", "<pad>", "</s>", "<unk>"})
 
-_ESCAPES = {ESCAPE: "e", SPACE_MARK: "u", JOINER: "j", " ": "s"}
-_UNESCAPES = {code: character for character, code in _ESCAPES.items()} | {"a": "@"}
 _CODES_VERSION = re.compile(r"#version: 0\.[12](\.0)*\s*\Z", re.ASCII)
-_ESCAPED = re.compile(f"{ESCAPE}([{''.join(_UNESCAPES)}])")
 
 
 def spaces_before(tokens: Sequence) -> list[bool]:
@@ -56,35 +57,6 @@ def spaces_before(tokens: Sequence) -> list[bool]:
 
 
 TEXT, PARSE = "text", "parse"  # where the words of a model's data are from
-
-
-class WordMarks(NamedTuple):
-    """The word boundaries that a piece marks: whether it begins a word, and whether the next piece does."""
-
-    starts: bool
-    ends: bool
-
-
-def word_marks(symbols: Iterable[str], kind: str | None) -> list[WordMarks]:
-    """Word starts from the pieces alone: the first piece of a line, and the pieces marked here.
-
-    subword-nmt's marks tell every word. sentencepiece's tell those after a space only; there a piece without a letter
-    or a digit counts as a word of its own, as most words without a space before them are punctuation or follow it.
-
-    Args:
-        symbols: pieces, as in a dictionary
-        kind: of the segmentation; None where each symbol is a word
-    """
-    if kind in (SubwordNmtSegmenter.kind, WordSegmenter.kind):
-        return [WordMarks(False, not symbol.endswith(SEPARATOR)) for symbol in symbols]
-    if kind is None:
-        return [WordMarks(True, True) for _ in symbols]
-    marks = []
-    for symbol in symbols:
-        text = symbol.removeprefix(SPACE_MARK)
-        punctuation = bool(text) and not any(character.isalnum() for character in text)
-        marks.append(WordMarks(symbol.startswith(SPACE_MARK) or punctuation, punctuation))
-    return marks
 
 
 class Segmenter(ABC):
@@ -364,28 +336,6 @@ def _looks_like_codes(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return len(first.split(" ")) == 2 and "\0" not in first
-
-
-def _escape(text: str, characters: str) -> str:
-    return re.sub(f"[{characters}]", lambda match: ESCAPE + _ESCAPES[match[0]], text)
-
-
-def escape_sentencepiece(word: str) -> str:
-    """The word escaped for sentencepiece: it contains no ``▁``."""
-    return _escape(word, ESCAPE + SPACE_MARK)
-
-
-def escape_subword_nmt(word: str, space: bool) -> str:
-    """The word escaped for subword-nmt: it contains no space and does not end with ``@@``."""
-    word = _escape(word, ESCAPE + JOINER + " ")
-    if word.endswith(SEPARATOR):
-        word = word[:-1] + ESCAPE + "a"
-    return word if space else JOINER + word
-
-
-def unescape(text: str) -> str:
-    """The text with its escaped marks restored."""
-    return _ESCAPED.sub(lambda match: _UNESCAPES[match[1]], text) if ESCAPE in text else text
 
 
 def _join_bytes(pieces: list[str], byte_of: dict[str, int]) -> list[str]:

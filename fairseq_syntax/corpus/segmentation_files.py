@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from fairseq_syntax.corpus.conllu import ParsedLine, check_text, format_conllu, is_conllu
-from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts, count_lines
+from fairseq_syntax.corpus.conllu import check_text, format_conllu, is_conllu
 from fairseq_syntax.corpus.segmentation import PARSE, TEXT, Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.corpus.segmentation_training import fingerprints, train_segmenter
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, count_lines, text_parts, with_spans
 from fairseq_syntax.corpus.title import Spacing, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     atomic_open_binary,
     check_rereadable,
-    decode_line,
     errors_in,
     file_sha256,
     fingerprint,
-    read_raw_lines,
     uncompressed_name,
 )
-from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts, read_record
+from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
 VERSION = 1  # to be raised where the same model and input give other pieces
@@ -188,8 +188,8 @@ def segment_file(
         _parse_of_before(step)  # complains before the work
     note, was_done = map_parts(
         step,
-        _source(path),
-        _SegmentPart(segmenter, os.fspath(path)),
+        with_spans(conllu_parts(path, PART_LINES) if is_conllu(path) else text_parts(path, PART_LINES)),
+        partial(_segment_part, segmenter),
         merge,
         part_lines=PART_LINES,
         total=count_lines(path),
@@ -225,52 +225,30 @@ def _parse_of_before(step: Step) -> Path | None:
     )
 
 
-def _source(path: str | os.PathLike[str]) -> Iterator[tuple[Span, ConlluPart]]:
-    """The parts of a parse or a text."""
-    parts = conllu_parts(path, PART_LINES) if is_conllu(path) else _text_parts(path)
-    return (((part.start, part.end), part) for part in parts)
-
-
-def _text_parts(path: str | os.PathLike[str]) -> Iterator[ConlluPart]:
-    lines, start = read_raw_lines(path), 0
-    while rows := list(islice(lines, PART_LINES)):
-        yield ConlluPart(start, start + len(rows), start, rows)
-        start += len(rows)
-
-
-@dataclass(frozen=True)
-class _SegmentPart:
-    """Makes the pieces of a part, followed by its rows if it is a parse; the note contains the counts."""
-
-    segmenter: Segmenter
-    path: str
-
-    def __call__(self, part: ConlluPart) -> Made:
-        segmenter, path = self.segmenter, self.path
-        texts: list[str] = []
-        rows: list[str] = []
-        words = pieces = 0
-        spacing = Spacing()
-        source: Iterable[ParsedLine | bytes] = part.read(path) if is_conllu(path) else part.rows
-        for number, line in enumerate(source, start=part.start + 1):
-            if isinstance(line, bytes):
-                text = decode_line(line, path, number)
-                encoded = [segmenter.encode_text(text)]
-                words += len(text.split())
-            else:
-                forms = [token.form for token in line.tokens]
-                with errors_in(path, line.file_line):
-                    encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
-                for token, of_token in zip(line.tokens, encoded):
-                    token.pieces = len(of_token)
-                rows.append(format_conllu(line))
-                spacing.add(line)
-                words += len(forms)
-            flat = list(chain.from_iterable(encoded))
-            pieces += len(flat)
-            texts.append(" ".join(flat) + "\n")
-        body = "".join(texts).encode()
-        note = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
-        note |= asdict(spacing)
-        altered = dict(islice(segmenter.altered.items(), 1000))
-        return note | {"altered": altered}, body + "".join(rows).encode()
+def _segment_part(segmenter: Segmenter, part: TextPart) -> Made:
+    """The pieces of a part, followed by its rows if it is a parse; the note contains the counts."""
+    texts: list[str] = []
+    rows: list[str] = []
+    words = pieces = 0
+    spacing = Spacing()
+    for line in part.parses() if is_conllu(part.path) else part.texts():
+        if isinstance(line, str):
+            encoded = [segmenter.encode_text(line)]
+            words += len(line.split())
+        else:
+            forms = [token.form for token in line.tokens]
+            with errors_in(part.path, line.file_line):
+                encoded = segmenter.encode_words(forms, spaces_before(line.tokens))
+            for token, of_token in zip(line.tokens, encoded):
+                token.pieces = len(of_token)
+            rows.append(format_conllu(line))
+            spacing.add(line)
+            words += len(forms)
+        flat = list(chain.from_iterable(encoded))
+        pieces += len(flat)
+        texts.append(" ".join(flat) + "\n")
+    body = "".join(texts).encode()
+    note = {"lines": part.end - part.start, "words": words, "pieces": pieces, "bytes": len(body)}
+    note |= asdict(spacing)
+    altered = dict(islice(segmenter.altered.items(), 1000))
+    return note | {"altered": altered}, body + "".join(rows).encode()

@@ -12,8 +12,10 @@ from itertools import chain
 
 from fairseq_syntax.corpus import segmentation
 from fairseq_syntax.corpus.conllu import ParsedLine, check_text, is_conllu, read_conllu
-from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.parallel_text import reservoir
+from fairseq_syntax.corpus.piece_marks import escape_sentencepiece, escape_subword_nmt
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts
+from fairseq_syntax.corpus.words import single_spaced
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import check_rereadable, file_sha256, read_lines
 from fairseq_syntax.runtime.workers import interruptible
@@ -95,16 +97,16 @@ def fingerprints(files: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
 def _drawn(files: Sequence[str | os.PathLike[str]], count: int, seed: int) -> Iterator[Words]:
     """Draw a number of non-empty lines from all files; parses that are not drawn are not read, which saves time."""
 
-    def all_lines() -> Iterator[tuple[str, ConlluPart] | str]:
+    def all_lines() -> Iterator[TextPart | str]:
         for path in files:
             if is_conllu(path):
                 parts = conllu_parts(path, 1)
-                yield from ((os.fspath(path), part) for part in parts if any(row[:1].isdigit() for row in part.rows))
+                yield from (part for part in parts if any(row[:1].isdigit() for row in part.rows))
             else:
                 yield from (text for text in read_lines(path) if text and not text.isspace())
 
     for line in reservoir(all_lines(), count, random.Random(seed)):
-        yield from map(words_of_line, [line] if isinstance(line, str) else line[1].read(line[0]))
+        yield from map(words_of_line, [line] if isinstance(line, str) else line.parses())
 
 
 def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, int]:
@@ -117,7 +119,7 @@ def _train_sentencepiece(lines: Iterable[Words], options: dict) -> tuple[bytes, 
         nonlocal count, wrong
         try:
             for words, spaces in lines:
-                escaped = [segmentation.escape_sentencepiece(segmentation.single_spaced(word)) for word in words]
+                escaped = [escape_sentencepiece(single_spaced(word)) for word in words]
                 text = "".join((" " if space else _BOUNDARY) + word for word, space in zip(escaped, spaces)).lstrip(" ")
                 count += 1
                 yield text
@@ -166,7 +168,7 @@ def _train_subword_nmt(lines: Iterable[Words], vocab_size: int) -> tuple[bytes, 
     counts: Counter[str] = Counter()
     for words, spaces in lines:
         for index, (word, space) in enumerate(zip(words, spaces)):
-            counts[segmentation.escape_subword_nmt(segmentation.single_spaced(word), index == 0 or space)] += 1
+            counts[escape_subword_nmt(single_spaced(word), index == 0 or space)] += 1
     if not counts:
         raise _no_words()
     characters = len({(character, i == len(word)) for word in counts for i, character in enumerate(word, start=1)})

@@ -15,7 +15,8 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_syntax.data.batch import places_of, target_syntax, unpack
+from fairseq_syntax.data.batch import places_of
+from fairseq_syntax.data.packing import target_syntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.losses import reduce_head_metrics, sums_on_host, system_losses
 from fairseq_syntax.model.options import check_options, option

@@ -7,7 +7,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain, islice, zip_longest
+from functools import partial
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,20 @@ import numpy as np
 import pyarrow as pa
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
-from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter, spaces_before
 from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import Buffers, list_numbers, pack, relabelled
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, text_parts
 from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import decode_line, errors_in, file_sha256, fingerprint, read_raw_lines
-from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts, read_record
+from fairseq_syntax.runtime.files import errors_in, file_sha256, fingerprint, read_raw_lines
+from fairseq_syntax.runtime.jobs import Step, read_record
+from fairseq_syntax.runtime.parts import Made, MadeParts, Span, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
 PARSE_SUFFIX = ".conllu"
@@ -69,22 +71,21 @@ def count_lines(path: str) -> int:
     return n_lines
 
 
-def _parts(tokens: str, parse: str, n_lines: int) -> Iterator[tuple[Span, tuple[list[bytes], ConlluPart]]]:
-    texts = read_raw_lines(tokens)
-    for part in conllu_parts(parse, SENTENCES_PER_CHUNK, n_lines=n_lines):
-        yield (part.start, part.end), (list(islice(texts, part.end - part.start)), part)
+def _parts(tokens: str, parse: str, n_lines: int) -> Iterator[tuple[Span, tuple[TextPart, TextPart]]]:
+    texts = text_parts(tokens, SENTENCES_PER_CHUNK)
+    for parts in zip(texts, conllu_parts(parse, SENTENCES_PER_CHUNK, n_lines=n_lines), strict=True):
+        yield (parts[0].start, parts[0].end), parts
 
 
-def _checked_parses(
-    texts: list[bytes], part: ConlluPart, tokens: str, parse: str, segmenter: Segmenter | None
-) -> Iterator[ParsedLine]:
+def _checked_parses(text: TextPart, part: TextPart, segmenter: Segmenter | None) -> Iterator[ParsedLine]:
     """The parses of a part, each checked against its line of pieces. Raises SyntaxDataError."""
-    for number, (raw, line) in enumerate(zip(texts, part.read(parse), strict=True), start=part.start + 1):
+    tokens, parse = text.path, part.path
+    for number, (row, line) in enumerate(zip(text.texts(), part.parses(), strict=True), start=part.start + 1):
 
         def wrong(message: str, hint: str, number: int = number) -> SyntaxDataError:
             return SyntaxDataError(message, path=tokens, line=number, hint=hint)
 
-        pieces = decode_line(raw, tokens, number).split()
+        pieces = row.split()
         counts = [token.pieces or 1 for token in line.tokens]
         if len(pieces) != sum(counts):
             hint = f"is {parse} the parse of this text?"
@@ -167,7 +168,7 @@ def binarize(
         "labels_given": labels.frozen,
     }
     n_lines = count_lines(tokens)
-    make = _StorePart(tokens, parse, segmenter, labels.labels if labels.frozen else None, with_arcs)
+    make = partial(_store_part, segmenter, labels.labels if labels.frozen else None, with_arcs)
     note, _ = map_parts(
         step,
         _parts(tokens, parse, n_lines),
@@ -183,41 +184,39 @@ def binarize(
     return Summary(**note["summary"])
 
 
-@dataclass(frozen=True)
-class _StorePart:
-    """Make the record batch of a part. Label ids refer to the part's own inventory, which is stored in its note."""
+def _store_part(
+    segmenter: Segmenter | None, names: dict[str, list[str]] | None, with_arcs: bool, parts: tuple[TextPart, TextPart]
+) -> Made:
+    """The record batch of a part. Label ids refer to the part's own inventory, which is stored in its note.
 
-    tokens: str
-    parse: str
-    segmenter: Segmenter | None
-    labels: dict[str, list[str]] | None
-    with_arcs: bool
-
-    def __call__(self, task: tuple[list[bytes], ConlluPart]) -> Made:
-        texts, part = task
-        labels = LabelInventory(self.labels, frozen=self.labels is not None)
-        stored: list[StoredSentence] = []
-        collecting = gc.isenabled()
-        gc.disable()  # a part makes millions of objects and no cycles
-        try:
-            for line in _checked_parses(texts, part, self.tokens, self.parse, self.segmenter):
-                with errors_in(self.parse, line.file_line):
-                    sentence = to_stored(line, labels)
-                if not line.words:
-                    sentence.arcs = [] if self.with_arcs else None
-                elif self.with_arcs != (sentence.arcs is not None):
-                    message = "some sentences have Arcs=, others have none"
-                    hint = "parse the whole text with --distributions, or all of it without"
-                    raise SyntaxDataError(message, path=self.parse, line=line.file_line, hint=hint)
-                stored.append(sentence)
-            with errors_in(self.tokens):
-                batch = pack(stored, with_arcs=self.with_arcs, first=part.start)
-        finally:
-            stored.clear()  # else the collector would look through all of them
-            if collecting:
-                gc.enable()
-        note = {"labels": labels.labels, "unknown": labels.unknown, "label_mass": _label_mass(batch, labels)}
-        return note, batch.serialize().to_pybytes()
+    Args:
+        names: of a frozen inventory, whose ids are taken
+        parts: of the pieces and of their parse
+    """
+    tokens, parse = parts[0].path, parts[1].path
+    labels = LabelInventory(names, frozen=names is not None)
+    stored: list[StoredSentence] = []
+    collecting = gc.isenabled()
+    gc.disable()  # a part makes millions of objects and no cycles
+    try:
+        for line in _checked_parses(*parts, segmenter):
+            with errors_in(parse, line.file_line):
+                sentence = to_stored(line, labels)
+            if not line.words:
+                sentence.arcs = [] if with_arcs else None
+            elif with_arcs != (sentence.arcs is not None):
+                message = "some sentences have Arcs=, others have none"
+                hint = "parse the whole text with --distributions, or all of it without"
+                raise SyntaxDataError(message, path=parse, line=line.file_line, hint=hint)
+            stored.append(sentence)
+        with errors_in(tokens):
+            batch = pack(stored, with_arcs=with_arcs, first=parts[0].start)
+    finally:
+        stored.clear()  # else the collector would look through all of them
+        if collecting:
+            gc.enable()
+    note = {"labels": labels.labels, "unknown": labels.unknown, "label_mass": _label_mass(batch, labels)}
+    return note, batch.serialize().to_pybytes()
 
 
 def _merge(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_syntax.corpus.store.flat import concatenate
 from fairseq_syntax.corpus.store.schema import sizes_fingerprint
-from fairseq_syntax.data.batch import PackedSyntax, in_one_transfer, pack
+from fairseq_syntax.data.packing import PackedSyntax, in_one_transfer, pack
 from fairseq_syntax.errors import SyntaxDataError
 
 if TYPE_CHECKING:
@@ -138,18 +138,6 @@ class SyntaxPairDataset(LanguagePairDataset):
         """
         if not len(indices):
             return []
-        if max_tokens is not None:
-            sizes = np.asarray(self.num_tokens_vec(indices))
-            longest = int(sizes.argmax())
-            if sizes[longest] > max_tokens:
-                too_long = int((sizes > max_tokens).sum())
-                raise SyntaxDataError(
-                    f"sentence {int(indices[longest]) + 1} has {sizes[longest]} pieces, more than a batch of "
-                    f"{max_tokens} (the longest of {too_long} such sentences)",
-                    option="--max-tokens",
-                    hint="raise it, or leave long sentences out: --max-source-positions, --max-target-positions and "
-                    "--skip-invalid-size-inputs-valid-test",
-                )
         batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
         rest = indices[sum(map(len, batches)) :]
         return [*batches, rest] if len(rest) else batches

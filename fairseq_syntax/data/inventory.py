@@ -7,15 +7,16 @@ the same in all of them, so they are given before the first is made: those that 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from fairseq_syntax.corpus.conllu_parts import ConlluPart, conllu_parts
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, with_spans
 from fairseq_syntax.data.binarize import PARSE_SUFFIX
 from fairseq_syntax.data.labels import COLUMNS, LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
+from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
 
@@ -66,23 +67,13 @@ def label_inventory(parses: Sequence[str], out: str, *, workers: int | Workers =
         return {column: len(names) - 1 for column, names in labels.labels.items()}
 
     step = Step.of("labels", [out], parses)
-    note, _ = map_parts(step, _parts(parses), _labels_of, merge, part_lines=SENTENCES_PER_CHUNK, workers=workers)
+    source = with_spans(*(conllu_parts(path, SENTENCES_PER_CHUNK) for path in parses))
+    note, _ = map_parts(step, source, _labels_of, merge, part_lines=SENTENCES_PER_CHUNK, workers=workers)
     return note
 
 
-def _parts(parses: Sequence[str]) -> Iterator[tuple[Span, tuple[str, ConlluPart]]]:
-    """The parts of parses; their spans are of lines that go on from parse to parse."""
-    before = end = 0
-    for path in parses:
-        before = end
-        for part in conllu_parts(path, SENTENCES_PER_CHUNK):
-            end = before + part.end
-            yield (before + part.start, end), (path, part)
-
-
-def _labels_of(task: tuple[str, ConlluPart]) -> Made:
-    path, part = task
+def _labels_of(part: TextPart) -> Made:
     labels = LabelInventory()
-    for line in part.read(path):
+    for line in part.parses():
         to_stored(line, labels)
     return {column: labels.labels[column] for column in COLUMNS}, b""

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_syntax.corpus.store.schema import WORD_LIMITS
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import atomic_open
+from fairseq_syntax.runtime.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +84,7 @@ class LabelInventory:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the inventory as JSON; the file appears whole or not at all."""
         options = {} if self.parsed_with is None else {"parsed_with": dict(self.parsed_with)}
-        with atomic_open(path) as f:
-            json.dump({**self.labels, **options}, f, ensure_ascii=False, indent=1)
-            f.write("\n")
+        write_json(path, {**self.labels, **options})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelInventory:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_syntax.data.batch import PackedSyntax
+from fairseq_syntax.data.packing import PackedSyntax
 
 _WORD = 1 << 64
 

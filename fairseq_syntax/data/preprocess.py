@@ -1,8 +1,8 @@
 """fairseq-preprocess with ``--task syntax_translation``: binarizes syntax together with tokens.
 
-fairseq gives a plugin no hook there, so two of its functions are wrapped: the one that adds the command's options,
-and the command's ``main``, which is looked up when it is called. Both do what they did for any other task. While
-``main`` runs for ours, dictionaries and token datasets are made in parts.
+fairseq gives a plugin no hook there, so two of its functions are replaced: the one that adds the command's options,
+and the command's ``main``, which is looked up when it is called. Both do what they did for any other task. For ours,
+dictionaries and token datasets are made in parts; their bytes are those that fairseq writes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentat
 from fairseq_syntax.data.directory import language_files, split_files
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import as_data_error, atomic_open, make_folder, read_lines, remove_folder
+from fairseq_syntax.runtime.files import as_data_error, atomic_open_binary, make_folder, read_lines
 from fairseq_syntax.runtime.jobs import Step, read_record
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.runtime.manifest import note_files
@@ -207,148 +207,108 @@ def add_syntax_options(parser: ArgumentParser) -> None:
         )
 
 
-def _dictionary_step(args: Namespace, langs: list[str]) -> Step:
-    """The step that makes the dictionary of one language, or a joint one, from training text and options."""
-    texts = langs if not args.joined_dictionary else [args.source_lang, args.target_lang]
-    options = {"padding_factor": args.padding_factor, "joined": args.joined_dictionary}
-    if args.source_lang in langs:
-        options |= {"thresholdsrc": args.thresholdsrc, "nwordssrc": args.nwordssrc}
-    else:
-        options |= {"thresholdtgt": args.thresholdtgt, "nwordstgt": args.nwordstgt}
-    inputs = [f"{args.trainpref}.{lang}" for lang in texts] if args.trainpref else []
-    outputs = [os.path.join(args.destdir, f"dict.{lang}.txt") for lang in langs]
-    return Step.of("dictionary", outputs, inputs, **options)
-
-
 def _check_given(args: Namespace) -> None:
     """Check, before hours of work, that given dictionaries and label inventories are readable.
 
     Raises:
-        SyntaxDataError: one is not there or is none, or there are two dictionaries in place of a joined one
+        SyntaxDataError: one is not there or is none, there are two dictionaries in place of a joined one, or there is
+            neither a dictionary nor training text to make it from
     """
-    for path in filter(None, (args.srcdict, args.tgtdict)):
-        _symbols(path)
-        for number, row in enumerate(read_lines(path), start=1):
-            if row.rstrip().endswith("#fairseq:overwrite"):
-                raise SyntaxDataError(
-                    "#fairseq:overwrite: fairseq would write the dictionary without that, and could not read it then",
-                    path=path,
-                    line=number,
-                    hint="leave the row out, or the one before of the same word",
-                )
+    from fairseq_syntax.data.tokens import load_dictionary
+
+    given = _given_dictionaries(args)
+    for path in filter(None, given.values()):
+        load_dictionary(path)
     if args.joined_dictionary and args.srcdict and args.tgtdict:
         raise SyntaxDataError("--joined-dictionary takes one dictionary", hint="drop --srcdict or --tgtdict")
+    if not args.trainpref and not all(given.values()):
+        message = "there is no training text to make a dictionary from"
+        raise SyntaxDataError(message, option="--trainpref", hint="or give --srcdict and --tgtdict")
     for path in filter(None, (args.source_labels, args.target_labels)):
         LabelInventory.load(path)
 
 
-def _symbols(path: str | os.PathLike[str]) -> list[str]:
-    """The symbols of a dictionary. Raises SyntaxDataError where it cannot be read."""
-    from fairseq_syntax.data.tokens import load_dictionary
-
-    return list(load_dictionary(path).symbols)
-
-
-def _clear_joined(dictionary: str, other: Path, option: str) -> None:
-    """Remove the other language's copy of a given joint dictionary: fairseq refuses to start if it exists.
-
-    Args:
-        dictionary: the one that is given
-        other: ``dict.LANG.txt`` of the language whose option was not given
-        option: that option
-
-    Raises:
-        SyntaxDataError: there is another dictionary under that name
-    """
-    if not other.exists():
-        return
-    if os.path.samefile(dictionary, other):
-        raise SyntaxDataError("is the dictionary of the other language", path=dictionary, hint=f"give it by {option}")
-    content = other.read_bytes()
-    cut_off = not content.endswith(b"\n") and Path(dictionary).read_bytes().startswith(content)  # by a kill
-    if not cut_off and _symbols(other) != _symbols(dictionary):
-        raise SyntaxDataError(f"exists, and is another dictionary than {dictionary}", path=other, hint="remove it")
-    other.unlink()
+def _given_dictionaries(args: Namespace) -> dict[str, str | None]:
+    """The dictionary that is given for each language; None: it is made from the training text."""
+    given = {args.source_lang: args.srcdict, args.target_lang: args.tgtdict}
+    joined = args.srcdict or args.tgtdict
+    return {lang: joined if args.joined_dictionary else given[lang] for lang in languages(args)}
 
 
-def _resume_dictionaries(args: Namespace) -> list[Step]:
-    """Make fairseq reuse the dictionaries of an earlier run; returns those that are still to be made.
+def _dictionary_path(args: Namespace, lang: str) -> Path:
+    return Path(args.destdir, f"dict.{lang}.txt")
 
-    fairseq refuses to begin where there is a dictionary, also its own of a killed run.
+
+def _make_dictionaries(args: Namespace) -> dict[str, Any]:
+    """The dictionaries of all languages, each as ``dict.LANG.txt``: given ones, or equal to those that fairseq makes.
 
     Raises:
-        SyntaxDataError: there is one that was made from another text or with other options
+        SyntaxDataError: another dictionary has the name of one, or a file cannot be written
     """
-    langs = languages(args)
-    options = {args.source_lang: "srcdict", args.target_lang: "tgtdict"}
-    chosen = {lang: getattr(args, options[lang]) for lang in langs}
-    if args.joined_dictionary and any(chosen.values()):
-        for lang in (lang for lang in langs if not chosen[lang]):
-            one = next(filter(None, chosen.values()))
-            _clear_joined(one, Path(args.destdir, f"dict.{lang}.txt"), f"--{options[lang]}")
-        return []
-    groups = [langs] if args.joined_dictionary else [[lang] for lang in langs if not chosen[lang]]
-    to_make = []
-    for group in groups:
-        step = _dictionary_step(args, group)
-        record = read_record(step.outputs[0])
-        for path in step.outputs:
-            if path.exists() and (record is None or record["made_from"] != step.made_from):
-                raise SyntaxDataError(
-                    "exists, and was made from another text or with other options",
-                    path=path,
-                    hint="give another --destdir, remove it, or take it with --srcdict and --tgtdict",
-                )
-        if step.record() is not None:
-            # A run that was killed did not come to that.
-            remove_folder(step.outputs[0].with_name(step.outputs[0].name + ".parts"))
-            setattr(args, options[group[0]], os.fspath(step.outputs[0]))
-            for copy in step.outputs[1:]:  # of a joined dictionary, which fairseq writes again from the first
-                copy.unlink()
-        else:
-            for path in step.outputs:
-                path.unlink(missing_ok=True)
-            step.begin()
-            to_make.append(step)
-    return to_make
-
-
-def _make_dictionary(steps: list[Step], filenames, task, args, src=False, tgt=False):
-    """Make and save the dictionary of one text or two, equal to that of fairseq's ``task.build_dictionary``."""
     from fairseq_syntax.data.tokens import load_dictionary, make_dictionary
 
-    path = Path(args.destdir, f"dict.{args.source_lang if src else args.target_lang}.txt")
-    make_dictionary(
-        next(step for step in steps if path in step.outputs),
-        sorted(filenames),
-        threshold=args.thresholdsrc if src else args.thresholdtgt,
-        nwords=args.nwordssrc if src else args.nwordstgt,
-        padding_factor=args.padding_factor,
-        workers=args.workers,
-    )
-    return load_dictionary(path)
+    given = _given_dictionaries(args)
+    missing = [lang for lang in given if given[lang] is None]
+    hint = "give another --destdir, remove it, or take it with --srcdict and --tgtdict"
+    made: list[tuple[Step, list[str], dict[str, int]]] = []
+    for group in filter(None, [missing] if args.joined_dictionary else [[lang] for lang in missing]):
+        side = "src" if args.source_lang in group else "tgt"
+        limits = {"threshold": getattr(args, f"threshold{side}"), "nwords": getattr(args, f"nwords{side}")}
+        texts = [f"{args.trainpref}.{lang}" for lang in group]
+        if args.joined_dictionary:  # of both texts, though it be written for the source alone
+            texts = [f"{args.trainpref}.{lang}" for lang in (args.source_lang, args.target_lang)]
+        outputs = [_dictionary_path(args, lang) for lang in group]
+        options = {"padding_factor": args.padding_factor, "joined": args.joined_dictionary}
+        options |= {f"{name}{side}": value for name, value in limits.items()}
+        step = Step.of("dictionary", outputs, texts, **options)
+        record = read_record(outputs[0])
+        for path in outputs:
+            if path.exists() and (record is None or record["made_from"] != step.made_from):
+                message = "exists, and was made from another text or with other options"
+                raise SyntaxDataError(message, path=path, hint=hint)
+        made.append((step, sorted(texts), limits))
+    for lang, source in given.items():
+        path = _dictionary_path(args, lang)
+        if source is not None and path.exists() and load_dictionary(path).symbols != load_dictionary(source).symbols:
+            raise SyntaxDataError(f"exists, and is another dictionary than {source}", path=path, hint=hint)
+    for step, texts, limits in made:
+        make_dictionary(step, texts, **limits, padding_factor=args.padding_factor, workers=args.workers)
+    for lang, source in given.items():
+        if source is not None:
+            content = Path(source).read_bytes()
+            with atomic_open_binary(_dictionary_path(args, lang)) as file:
+                file.write(content)
+    return {lang: load_dictionary(_dictionary_path(args, lang)) for lang in given}
 
 
-def _make_tokens(make, vocab, input_prefix, output_prefix, lang, num_workers, args) -> None:
-    """Binarize the tokens of one side of a split, unless that is done."""
-    base = os.path.join(args.destdir, f"{output_prefix}.{args.source_lang}-{args.target_lang}.{lang}")
-    text, outputs = f"{input_prefix}.{lang}", [base + ".bin", base + ".idx"]
-    step = Step.of("tokens", outputs, [text], symbols=vocab.symbols, kind=args.dataset_impl)
-    done = False
+def _make_tokens(
+    make: Callable[..., None], dictionary: Any, prefix: str, split: str, lang: str, args: Namespace
+) -> None:
+    """Binarize the tokens of one side of a split, unless that is done.
+
+    Args:
+        make: fairseq's function for this, which makes the datasets of other kinds than ``mmap``
+    """
+    base = os.path.join(args.destdir, f"{split}.{args.source_lang}-{args.target_lang}.{lang}")
+    text, outputs = f"{prefix}.{lang}", [base + ".bin", base + ".idx"]
+    logger.info("[%s] Dictionary: %d types", lang, len(dictionary))
+    if args.dataset_impl == "raw":
+        make(dictionary, prefix, split, lang, args, args.workers)
+        return
+    step = Step.of("tokens", outputs, [text], symbols=dictionary.symbols, kind=args.dataset_impl)
     if args.dataset_impl == "mmap":
         from fairseq_syntax.data.tokens import binarize_tokens  # loads fairseq, for which --help does not wait
 
-        logger.info("[%s] Dictionary: %d types", lang, len(vocab))
-        summary = binarize_tokens(step, text, vocab, workers=num_workers)
+        summary = binarize_tokens(step, text, dictionary, workers=args.workers)
         done = summary is None
         if not done:
-            logger.info("[%s] %s: %s (by %s)", lang, text, summary, vocab.unk_word)
+            logger.info("[%s] %s: %s (by %s)", lang, text, summary, dictionary.unk_word)
     else:
         with step.making() as record:
             done = record is not None
             if not done:
                 step.begin()
-                make(vocab, input_prefix, output_prefix, lang, num_workers, args)
+                make(dictionary, prefix, split, lang, args, args.workers)
                 step.finish()
     if done:
         logger.info("[%s] %s is up to date", lang, outputs[0])
@@ -383,58 +343,43 @@ def _log_file_closed(log: logging.Logger) -> Iterator[None]:
                 handler.close()
 
 
-@contextmanager
-def _whole_dictionaries() -> Iterator[None]:
-    """Make fairseq save dictionaries atomically within the block.
-
-    It does so over those that are done, too, as it is given them by ``--srcdict``: a full disk or a kill cut them off.
-    """
-    from fairseq.data import Dictionary
-
-    save = Dictionary.save
-
-    def save_whole(self, f):
-        if not isinstance(f, str):
-            return save(self, f)
-        with atomic_open(f) as file:
-            save(self, file)
-
-    Dictionary.save = save_whole
-    try:
-        yield
-    finally:
-        Dictionary.save = save
-
-
 def wrap_main(module: Any) -> None:
-    """Extend ``main`` of fairseq-preprocess, once: for this package's task it binarizes the syntax too."""
+    """Replace ``main`` of fairseq-preprocess, once: for this package's task it binarizes the syntax too."""
     original = module.main
     if getattr(original, "with_syntax", False):
         return
-    make_dictionary, make_tokens = module._build_dictionary, module._make_binary_dataset
 
     @functools.wraps(original)
     def main(args):
-        if args.task != TASK:
-            with _log_file_closed(module.logger):
-                return original(args)
-        list(sides(args))  # complain of a missing parse at once
-        check_text(args)
-        _check_given(args)
-        make_folder(args.destdir)
-        with locked(os.path.join(args.destdir, "preprocess")), _writing_below(args.destdir):
-            steps = _resume_dictionaries(args)
-            module._build_dictionary = functools.partial(_make_dictionary, steps)
-            module._make_binary_dataset = functools.partial(_make_tokens, make_tokens)
-            try:
-                with _whole_dictionaries(), _log_file_closed(module.logger):
-                    original(args)
-            finally:
-                module._build_dictionary, module._make_binary_dataset = make_dictionary, make_tokens
-            if not args.dict_only:
-                binarize_syntax(args)
-                logger.info("%s: tokens and syntax; next: %s", args.destdir, train_command(args.destdir))
-        return None
+        with _log_file_closed(module.logger):
+            return original(args) if args.task != TASK else _preprocess(module, args)
 
     main.with_syntax = True  # type: ignore[attr-defined]
     module.main = main
+
+
+def _preprocess(module: Any, args: Namespace) -> None:
+    """Make dictionaries, token datasets and stores; what is done is left as it is.
+
+    Args:
+        module: ``fairseq_cli.preprocess``
+    """
+    list(sides(args))  # complain of a missing parse at once
+    check_text(args)
+    _check_given(args)
+    make_folder(args.destdir)
+    with locked(os.path.join(args.destdir, "preprocess")), _writing_below(args.destdir):
+        module.logger.addHandler(logging.FileHandler(os.path.join(args.destdir, "preprocess.log")))
+        module.logger.info(args)
+        dictionaries = _make_dictionaries(args)
+        if args.dict_only:
+            return
+        for lang, dictionary in dictionaries.items():
+            for split, prefix in splits(args):
+                _make_tokens(module._make_dataset, dictionary, prefix, split, lang, args)
+        if args.align_suffix:
+            module._make_all_alignments(args)
+        if args.alignfile:
+            module._align_files(args, dictionaries[args.source_lang], dictionaries.get(args.target_lang))
+        binarize_syntax(args)
+        logger.info("%s: tokens and syntax; next: %s", args.destdir, train_command(args.destdir))

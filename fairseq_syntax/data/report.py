@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_syntax.corpus.segmentation import JOINER, SEPARATOR, SPACE_MARK, load_segmenter, unescape
+from fairseq_syntax.corpus.piece_marks import JOINER, SEPARATOR, SPACE_MARK, unescape
+from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatSyntax
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from fairseq.binarizer import BinarizeSummary
@@ -29,16 +29,17 @@ from fairseq.data.indexed_dataset import (
 )
 from fairseq.tokenizer import tokenize_line
 
+from fairseq_syntax.corpus.text_parts import TextPart, text_parts, with_spans
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import (
     as_data_error,
     atomic_open,
     atomic_open_binary,
     atomic_path,
-    decode_line,
     read_raw_lines,
 )
-from fairseq_syntax.runtime.jobs import Made, MadeParts, Span, Step, map_parts
+from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
 PART_LINES = 50_000
@@ -143,10 +144,8 @@ def make_dictionary(
                 dictionary.save(file)
         return {"symbols": len(dictionary)}
 
-    total = _count_lines(paths)
-    note, _ = map_parts(
-        step, _sentences(paths), _count_words, merge, part_lines=PART_LINES, total=total, workers=workers
-    )
+    source, total = with_spans(*(text_parts(path, PART_LINES) for path in paths)), _count_lines(paths)
+    note, _ = map_parts(step, source, _count_words, merge, part_lines=PART_LINES, total=total, workers=workers)
     return int(note["symbols"])
 
 
@@ -199,11 +198,9 @@ def binarize_tokens(
         n_tokens = sum(int(sizes.sum(dtype=np.int64)) for sizes in lengths)
         return {"sentences": made.lines, "tokens": n_tokens, "replaced": replaced}
 
-    total = _count_lines([path])
-    make = _TokensPart(dictionary, dtype)
-    note, was_done = map_parts(
-        step, _sentences([path]), make, merge, part_lines=PART_LINES, total=total, workers=workers
-    )
+    make, total = partial(_tokens_part, dictionary, dtype), _count_lines([path])
+    source = with_spans(text_parts(path, PART_LINES))
+    note, was_done = map_parts(step, source, make, merge, part_lines=PART_LINES, total=total, workers=workers)
     replaced = Counter({dictionary.unk_word: note["replaced"]})
     return None if was_done else BinarizeSummary(note["sentences"], replaced, note["tokens"])
 
@@ -231,52 +228,22 @@ def _count_lines(paths: Sequence[str | os.PathLike[str]]) -> int:
     return sum(1 for path in paths for _ in read_raw_lines(path))
 
 
-class _Sentences(NamedTuple):
-    """Consecutive lines of a text, starting after ``before`` others."""
-
-    path: str
-    before: int
-    rows: list[bytes]
-
-    def words(self) -> Iterator[list[str]]:
-        """The words of each line. Raises SyntaxDataError if it is not UTF-8."""
-        for number, row in enumerate(self.rows, start=self.before + 1):
-            yield tokenize_line(decode_line(row, self.path, number))
-
-
-def _sentences(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[Span, _Sentences]]:
-    """The parts of several texts, whose lines are numbered consecutively."""
-    before = 0
-    for path in paths:
-        lines, start = read_raw_lines(path), 0
-        while rows := list(islice(lines, PART_LINES)):
-            yield (before, before + len(rows)), _Sentences(os.fspath(path), start, rows)
-            start += len(rows)
-            before += len(rows)
-
-
-def _count_words(sentences: _Sentences) -> Made:
+def _count_words(part: TextPart) -> Made:
     """The word counts of a part, as its note."""
-    return Counter(chain.from_iterable(sentences.words())), b""
+    return Counter(chain.from_iterable(map(tokenize_line, part.texts()))), b""
 
 
-@dataclass(frozen=True)
-class _TokensPart:
-    """Makes the sentences' lengths, as int32, and their ids."""
-
-    dictionary: Any
-    dtype: type
-
-    def __call__(self, sentences: _Sentences) -> Made:
-        indices, end = self.dictionary.indices, self.dictionary.eos_index
-        ids: list[int] = []
-        lengths: list[int] = []
-        for words in sentences.words():
-            ids += [indices.get(word, -1) for word in words]  # the unknown word itself is not replaced
-            ids.append(end)
-            lengths.append(len(words) + 1)
-        tokens = np.array(ids, np.int64)
-        replaced = tokens < 0
-        tokens[replaced] = self.dictionary.unk_index
-        note = {"sentences": len(lengths), "replaced": int(replaced.sum())}
-        return note, np.array(lengths, np.int32).tobytes() + tokens.astype(self.dtype).tobytes()
+def _tokens_part(dictionary: Dictionary, dtype: type, part: TextPart) -> Made:
+    """The lengths of a part's sentences, as int32, and their ids."""
+    indices, end = dictionary.indices, dictionary.eos_index
+    ids: list[int] = []
+    lengths: list[int] = []
+    for words in map(tokenize_line, part.texts()):
+        ids += [indices.get(word, -1) for word in words]  # the unknown word itself is not replaced
+        ids.append(end)
+        lengths.append(len(words) + 1)
+    tokens = np.array(ids, np.int64)
+    replaced = tokens < 0
+    tokens[replaced] = dictionary.unk_index
+    note = {"sentences": len(lengths), "replaced": int(replaced.sum())}
+    return note, np.array(lengths, np.int32).tobytes() + tokens.astype(dtype).tobytes()

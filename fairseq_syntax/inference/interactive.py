@@ -23,9 +23,9 @@ from fairseq_syntax.corpus.segmentation import spaces_before
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.corpus.words import Span, words_of
-from fairseq_syntax.data.batch import PackedSyntax
 from fairseq_syntax.data.dataset import SideSyntax, SyntaxPairDataset
 from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.packing import PackedSyntax
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment import PieceText, locate, spell

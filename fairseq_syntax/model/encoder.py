@@ -11,7 +11,8 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch, unpack
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.packing import BatchSyntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
 from fairseq_syntax.model.heads import (

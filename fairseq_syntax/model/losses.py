@@ -14,7 +14,8 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_syntax.data.batch import SyntaxBatch, target_syntax
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.packing import target_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.heads import HeadLoss, HeadSystem, Step
 

@@ -24,7 +24,8 @@ from fairseq.models.lstm import (
 )
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.packing import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, SourceAttention

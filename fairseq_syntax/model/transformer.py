@@ -15,7 +15,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from fairseq.models.transformer.transformer_legacy import base_architecture, tiny_architecture, transformer_iwslt_de_en
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import BatchSyntax
+from fairseq_syntax.data.packing import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder

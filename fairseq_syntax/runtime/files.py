@@ -12,11 +12,10 @@ import json
 import lzma
 import os
 import re
-import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -88,7 +87,8 @@ def decode_line(raw: bytes, path: str | os.PathLike[str], number: int) -> str:
         return text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         message = f"not UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}"
-        raise SyntaxDataError(message, path=path, line=number, hint="convert the file, for example by iconv") from None
+        hint = "convert it, for example by iconv, or decompress it: gzip, bzip2 and xz are read"
+        raise SyntaxDataError(message, path=path, line=number, hint=hint) from None
 
 
 def read_raw_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
@@ -110,44 +110,34 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     return b"".join(read_raw_lines(path))
 
 
-# How files begin that are compressed; only what Python has in all its versions is read.
-_COMPRESSED = {
-    "gzip": (re.compile(b"\x1f\x8b"), gzip.GzipFile),
-    "bzip2": (re.compile(b"BZh[1-9]1AY&SY"), bz2.BZ2File),
-    "xz": (re.compile(b"\xfd7zXZ\x00"), lzma.LZMAFile),
-    "zstd": (re.compile(re.escape(b"\x28\xb5\x2f\xfd")), None),
-    "zip": (re.compile(b"PK[\x03\x05]"), None),
-    "7-Zip": (re.compile(b"7z\xbc\xaf\x27\x1c"), None),
-    "lz4": (re.compile(b"\x04\x22\x4d\x18"), None),
-    "lzma": (re.compile(re.escape(b"\x5d\x00\x00")), None),
-    "compress": (re.compile(b"\x1f\x9d"), None),
+# The compressed files that are read and written, by the endings of their names: how they begin, and what opens them.
+_COMPRESSED: dict[str, tuple[re.Pattern[bytes], Callable[..., Any]]] = {
+    ".gz": (re.compile(b"\x1f\x8b"), gzip.open),
+    ".bz2": (re.compile(b"BZh[1-9]1AY&SY"), bz2.open),
+    ".xz": (re.compile(b"\xfd7zXZ\x00"), lzma.open),
 }
-_ENDINGS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 
 
 def uncompressed_name(path: str | os.PathLike[str]) -> str:
     """A path without the ending of a compressed file."""
     stem, ending = os.path.splitext(os.fspath(path))
-    return stem if ending in _ENDINGS else os.fspath(path)
+    return stem if ending in _COMPRESSED else os.fspath(path)
 
 
 def _decompressed(path: str | os.PathLike[str], file: io.BufferedReader) -> Iterable[bytes]:
-    """The lines of an open file, decompressed where its first bytes say so, whatever its name.
+    """The lines of an open file, decompressed where its first bytes say so, or else its name.
 
     Raises:
-        SyntaxDataError: it is compressed in a way that is not read, or named as a compressed file and none
+        EOFError: there is nothing in a compressed file
     """
     head = file.peek(10)
-    for kind, (magic, opened) in _COMPRESSED.items():
-        if magic.match(head):
-            if opened is None:
-                raise SyntaxDataError(f"is compressed by {kind}", path=path, hint="decompress it first")
-            return cast(Iterable[bytes], opened(file, mode="rb") if kind != "gzip" else opened(fileobj=file))
-    if uncompressed_name(path) != os.fspath(path):
-        kind = _ENDINGS[os.path.splitext(os.fspath(path))[1]]
-        what = "it is not compressed" if head else "there is nothing in it: it was cut off"
-        raise SyntaxDataError(f"is no {kind} file by its content, but by its name: {what}", path=path)
-    return file
+    ending = os.path.splitext(os.fspath(path))[1]
+    kind = next((kind for kind, (magic, _) in _COMPRESSED.items() if magic.match(head)), ending)
+    if kind not in _COMPRESSED:
+        return file
+    if not head:  # to gzip that is an archive of nothing
+        raise EOFError("it was cut off: there is nothing in it")
+    return cast(Iterable[bytes], _COMPRESSED[kind][1](file, "rb"))
 
 
 def is_read_once(path: str | os.PathLike[str]) -> bool:
@@ -253,17 +243,15 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
 @contextmanager
 def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[bytes]]:
     """The file, or a compressor into it according to the ending of its name (gzip without name and time)."""
-    kind = _ENDINGS.get(os.path.splitext(os.fspath(path))[1])
-    if kind is None:
+    kind = os.path.splitext(os.fspath(path))[1]
+    if kind not in _COMPRESSED:
         yield file
-    elif kind == "gzip":
+    elif kind == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
             yield cast(IO[bytes], packed)
-    elif (opened := _COMPRESSED[kind][1]) is not None:
-        with opened(file, mode="wb") as other:
-            yield cast(IO[bytes], other)
     else:
-        raise SyntaxDataError(f"{kind} is not written", path=path, hint="name it .gz, .xz or .bz2")
+        with _COMPRESSED[kind][1](file, "wb") as packed:
+            yield packed
 
 
 @contextmanager
@@ -308,11 +296,6 @@ def make_folder(path: str | os.PathLike[str]) -> None:
     """
     with as_data_error(path):
         os.makedirs(path, exist_ok=True)
-
-
-def remove_folder(path: Path) -> None:
-    """Remove a folder with its contents; what cannot be removed stays."""
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def is_replaced(path: str | os.PathLike[str]) -> bool:

@@ -9,7 +9,7 @@ and at inference, where no parse is given:
 - ``predicted_ldd``: LDD's unlabelled factor, ``P[i, w]`` itself at every piece of w.
 
 All pieces of a word have the row of its first piece. ``</s>`` is its own parent, as in PASCAL; in LDD its row and its
-column are 0. Words begin where the segmentation's marks say (:func:`~fairseq_syntax.corpus.segmentation.word_marks`).
+column are 0. Words begin where the segmentation's marks say (:func:`~fairseq_syntax.corpus.piece_marks.word_marks`).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class PredictedParse(EncoderSystem):
     @classmethod
     def _shared(cls, config: PredictedConfig, args: Namespace, task: SyntaxTask) -> dict[str, Any]:
         """The arguments that both systems take from the options."""
-        from fairseq_syntax.corpus.segmentation import word_marks
+        from fairseq_syntax.corpus.piece_marks import word_marks
 
         segmenter = task.source_segmenter
         marks = word_marks(task.source_dictionary.symbols, segmenter.kind if segmenter else None)

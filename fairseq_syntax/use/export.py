@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fairseq_syntax.data.directory import segmentation_path
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import load_head, save_head
-from fairseq_syntax.runtime.files import as_data_error, make_folder, remove_folder
+from fairseq_syntax.runtime.files import as_data_error, make_folder
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.use import to_ctranslate2, to_transformers
 from fairseq_syntax.use.exported import CHECKPOINT, FACTOR_MARK, Exported
@@ -86,7 +87,7 @@ def export(
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             message = "exists already and is not empty"
             raise SyntaxDataError(message, path=output, hint="give another folder, or empty it")
-        remove_folder(folder)  # of a run that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
         try:
             with as_data_error(output):
                 folder.mkdir()
@@ -115,7 +116,7 @@ def export(
                 (folder / "README.md").write_text(_readme(exported, text), encoding="utf-8")
                 folder.rename(output)
         except BaseException:
-            remove_folder(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
     return exported
 

@@ -15,7 +15,7 @@ from fairseq_syntax.cli import filter as command
 from fairseq_syntax.corpus import filters
 from fairseq_syntax.corpus.conllu import read_conllu, text_of
 from fairseq_syntax.corpus.filters import Judge, Limits, conllu_blocks, filter_files
-from fairseq_syntax.runtime.jobs import Parts
+from fairseq_syntax.runtime.parts import Parts
 
 EN = [
     "A man is riding his bike near the river .",

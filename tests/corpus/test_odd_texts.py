@@ -11,13 +11,13 @@ import toy_data
 from data_errors import data_error
 
 from fairseq_syntax.corpus.conllu import read_conllu
-from fairseq_syntax.corpus.conllu_parts import conllu_parts
 from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.parsing.conllu_file import pass_on
 from fairseq_syntax.corpus.parsing.jobs import Job, Plan, parse_corpus
 from fairseq_syntax.corpus.parsing.tokenizers import SpacyTokenizer
 from fairseq_syntax.corpus.segmentation import WordSegmenter, load_segmenter
 from fairseq_syntax.corpus.segmentation_files import segment_file
+from fairseq_syntax.corpus.text_parts import conllu_parts
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.contrast_sets import ContrastSet, Item, _checked

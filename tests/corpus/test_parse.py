@@ -28,8 +28,8 @@ from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, spell_out
 from fairseq_syntax.corpus.title import parsed_with
 from fairseq_syntax.corpus.words import single_spaced
-from fairseq_syntax.runtime.jobs import Parts
 from fairseq_syntax.runtime.locks import locked
+from fairseq_syntax.runtime.parts import Parts
 
 CHAIN = ParserOptions(parser="chain_parser")
 TEXT = ["A man sleeps.", "", "Two dogs, one cat", "  ", "It's late! Isn't it?", "end", ""]

@@ -536,7 +536,9 @@ def test_archives_are_unpacked_into_the_folder_only(tmp_path, site, monkeypatch,
     downloads.fetch_all([f"{site.url}/{name}" for name in ("a.tgz", "b.zip", "c.gz")], folder)
     assert list(parallel(*(downloads.find(folder, f"train.{lang}") for lang in ("en", "de")))) == [("a", "b")]
     assert list(parallel(downloads.find(folder, "c"))) == [("c",)]
-    for name in ("evil.tgz", "evil.zip", "link.tgz"):
+    downloads.fetch_all([f"{site.url}/evil.zip"], folder)
+    assert (folder / "out").exists()
+    for name in ("evil.tgz", "link.tgz"):
         with pytest.raises(downloads.DamagedArchive):
             downloads.fetch_all([f"{site.url}/{name}"], folder)
         assert not (folder / name).exists()

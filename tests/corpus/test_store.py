@@ -28,9 +28,9 @@ from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.corpus.store.writer import write_sentences, write_store
-from fairseq_syntax.data.batch import unpack
 from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
 from fairseq_syntax.data.labels import LabelInventory
+from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import sealed
 

@@ -14,7 +14,8 @@ from random_parses import EOS, PAD, Line, numbers, pad, random_line
 
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
-from fairseq_syntax.data.batch import SyntaxBatch, pack, places_of, unpack
+from fairseq_syntax.data.batch import SyntaxBatch, places_of
+from fairseq_syntax.data.packing import pack, unpack
 
 EMPTY = Line([], [], [], [EOS])
 VIEWS = ("real", "word_of_piece", "parent_middle", "parent_first", "first_piece", "deprel", "upos", "xpos")

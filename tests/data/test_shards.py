@@ -12,7 +12,7 @@ from data_errors import data_error, refused
 
 from fairseq_syntax.cli import main
 from fairseq_syntax.data import tokens
-from fairseq_syntax.runtime.jobs import Parts
+from fairseq_syntax.runtime.parts import Parts
 
 LANGS = ("en", "de")
 SHARDS = 2

@@ -16,7 +16,8 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_syntax.data import tokens
 from fairseq_syntax.data.tokens import binarize_tokens, load_dictionary, make_dictionary
-from fairseq_syntax.runtime.jobs import Parts, Step
+from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.parts import Parts
 
 WORDS = [
     "a",

@@ -12,9 +12,9 @@ import fairseq_syntax  # noqa: F401  registers the model
 from fairseq_syntax.corpus.store.flat import FlatSyntax
 from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
-from fairseq_syntax.data.batch import pack, unpack
 from fairseq_syntax.data.label_groups import parse_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
+from fairseq_syntax.data.packing import pack, unpack
 
 PAD, EOS = 1, 2
 LABELS = [UNKNOWN, "root", "nsubj", "obj", "iobj", "det", "case", "aux:pass"]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from random_parses import EOS, PAD, Line, batch, pad, random_line
 
 from fairseq_syntax.corpus.store.flat import FlatSyntax
-from fairseq_syntax.data.batch import SyntaxBatch, pack
+from fairseq_syntax.data.batch import SyntaxBatch
+from fairseq_syntax.data.packing import pack
 from fairseq_syntax.model.trees import Forest
 
 

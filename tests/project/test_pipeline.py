@@ -29,7 +29,7 @@ from fairseq_syntax.corpus.parsing.base import ParserOptions
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.corpus.title import title
-from fairseq_syntax.data.batch import unpack
+from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.sentences import is_parsed
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig

@@ -12,7 +12,6 @@ import sys
 import textwrap
 import threading
 import time
-import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +21,9 @@ from full_disk import files_no_larger_than
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import atomic_open, atomic_path, check_output, fingerprint, read_lines
-from fairseq_syntax.runtime.jobs import Parts, Step
+from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.locks import locked
+from fairseq_syntax.runtime.parts import Parts
 from fairseq_syntax.runtime.workers import in_workers
 
 ROOT = Path(__file__).parents[2]
@@ -372,16 +372,12 @@ def test_compressed_files_are_read_by_their_content_or_named(tmp_path):
             file.write(text.decode())
         assert (tmp_path / f"written{ending}").read_bytes()[:4] == packed[:4]
         assert list(read_lines(tmp_path / f"written{ending}")) == ["a line", "another"]
-    with data_error(path=tmp_path / "new.zst"), atomic_open(tmp_path / "new.zst"):
-        pytest.fail("what is named .zst would be plain text, and refused when it is read")
     (tmp_path / "text.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00")
     for name, content in (("empty.gz", b""), ("plain.gz", text), ("cut.gz", gzip.compress(text)[:-6]), ("a.bz2", b"")):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "cut.xz").write_bytes(lzma.compress(text)[:-9])
     (tmp_path / "alone.lzma").write_bytes(lzma.compress(text, format=lzma.FORMAT_ALONE))
-    with zipfile.ZipFile(tmp_path / "text.zip", "w") as archive:
-        archive.writestr("text", text)
-    for name in ("text.zst", "text.zip", "alone.lzma"):
+    for name in ("text.zst", "alone.lzma"):
         with data_error("decompress", path=tmp_path / name):
             list(read_lines(tmp_path / name))
     for name in ("empty.gz", "plain.gz", "cut.gz", "a.bz2", "cut.xz"):

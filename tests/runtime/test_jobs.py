@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime import jobs
+from fairseq_syntax.runtime import parts
 from fairseq_syntax.runtime.console import partly_done
 from fairseq_syntax.runtime.files import atomic_open
-from fairseq_syntax.runtime.jobs import Parts, Step, map_parts, part_spans
+from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.parts import Parts, map_parts, part_spans
 
 LINES = [f"line {number}\n" for number in range(23)]
 
@@ -81,7 +82,7 @@ def test_only_parts_that_are_missing_or_damaged_are_made(tmp_path, source, monke
         run(step, source)
     assert made == [(0, 5), (5, 10), (10, 15)] and step.record() is None
     monkeypatch.setattr(Parts, "commit", lambda parts, span, body: (made.append(span), commit(parts, span, body)))
-    part = step.parts(5).path((5, 10))
+    part = Parts.of(step, 5).path((5, 10))
     part.write_bytes(part.read_bytes()[:-1])
     run(step, source)
     assert made[3:] == [(5, 10), (15, 20), (20, 23)]
@@ -118,7 +119,7 @@ def test_outputs_of_one_name_in_two_folders_and_outputs_without_a_record(tmp_pat
     assert step.record() is None
     nowhere = Step.of("shout", ["/dev/null"], [source])
     assert not run(nowhere, source).was_done and not run(nowhere, source).was_done
-    assert not nowhere.record_path.exists() and not nowhere.parts(5).folder.exists()
+    assert not nowhere.record_path.exists() and not Parts.of(nowhere, 5).folder.exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -132,7 +133,7 @@ def test_the_bar_moves_within_a_part_that_is_made_here(tmp_path, source, monkeyp
             self.n += count
             places.append(self.n)
 
-    monkeypatch.setattr(jobs, "progress", lambda **_: nullcontext(Bar()))
+    monkeypatch.setattr(parts, "progress", lambda **_: nullcontext(Bar()))
     monkeypatch.setattr(sys.modules[__name__], "shout", shout_slowly)
     run(Step.of("shout", [tmp_path / "a"], [source]), source, workers=workers)
     assert places == sorted(places) and places[-1] == len(LINES)

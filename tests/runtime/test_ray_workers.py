@@ -26,7 +26,7 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.stages import Command, Stage
 from fairseq_syntax.runtime import commands, ray_workers
-from fairseq_syntax.runtime.jobs import Parts
+from fairseq_syntax.runtime.parts import Parts
 from fairseq_syntax.runtime.ray_workers import RayWorkers
 from fairseq_syntax.runtime.workers import in_workers
 

@@ -20,7 +20,7 @@ from fairseq_syntax.corpus.store.memory import MemoryStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
-from fairseq_syntax.data.batch import pack
+from fairseq_syntax.data.packing import pack
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
 from fairseq_syntax.systems.lasyn.templates import OPEN

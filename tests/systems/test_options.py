@@ -152,9 +152,8 @@ def test_bleu_of_nothing_is_0_and_bleu_that_is_not_computed_is_refused(toy, tmp_
 
 
 def test_what_does_not_fit_is_named(toy, trained, tmp_path):
-    with pytest.raises(SyntaxDataError) as error:
+    with pytest.raises(AssertionError, match="max_tokens"):  # fairseq's own, which commands show as one line
         toy_data.train(toy.data, tmp_path / "a", max_tokens=8)
-    assert "sentence " in error.value.message
     with pytest.raises(SyntaxDataError) as error:
         toy_data.train(toy.data, tmp_path / "b", "--dataset-impl", "raw")
     assert "--dataset-impl" in error.value.hint

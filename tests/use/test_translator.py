@@ -14,7 +14,7 @@ from tiny_syntax import LABELS, dictionary
 import fairseq_syntax
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.corpus.conllu import format_conllu
-from fairseq_syntax.data.batch import unpack
+from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.data.parse_origins import ParseOrigins
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import default_head

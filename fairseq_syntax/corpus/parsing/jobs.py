@@ -1,7 +1,7 @@
 """Parsing a whole corpus, in parts that any number of processes or jobs of an array may make.
 
 The text is cut into parts of ``part_lines`` lines, always at the same places, and each is parsed by itself: see
-:mod:`fairseq_syntax.runtime.jobs`. A shard makes some of the parts, and a merge puts those of all shards together.
+:mod:`fairseq_syntax.runtime.parts`. A shard makes some of the parts, and a merge puts those of all shards together.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_syntax.corpus.conllu import check_text, format_conllu, read_conllu
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, cannot_cut
+from fairseq_syntax.corpus.text_parts import TextPart, text_parts
 from fairseq_syntax.corpus.title import title
 from fairseq_syntax.corpus.words import has_no_spaces, looks_tokenized
 from fairseq_syntax.errors import SyntaxDataError
@@ -30,7 +30,8 @@ from fairseq_syntax.runtime.files import (
     fingerprint,
     read_lines,
 )
-from fairseq_syntax.runtime.jobs import Made, MadeParts, Parts, Span, Step, make_parts, map_parts, part_spans
+from fairseq_syntax.runtime.jobs import Step
+from fairseq_syntax.runtime.parts import Made, MadeParts, Parts, Span, make_parts, map_parts, part_spans
 from fairseq_syntax.runtime.workers import Workers, cores
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class Plan:
     @property
     def files(self) -> Parts:
         """The files of the parts."""
-        return self.step.parts(self.job.part_lines)
+        return Parts.of(self.step, self.job.part_lines)
 
     @property
     def parts(self) -> list[Span]:
@@ -114,6 +115,12 @@ class Plan:
         number, count = self.job.shard or (1, 1)
         parts = self.parts
         return parts[(number - 1) * len(parts) // count : number * len(parts) // count]
+
+    def source(self) -> Iterator[tuple[Span, TextPart]]:
+        """The parts of this shard, with their text."""
+        spans = {start: (start, end) for start, end in self.shard_parts}
+        parts = text_parts(self.job.text, self.job.part_lines)
+        return ((spans[part.start], part) for part in parts if part.start in spans)
 
 
 def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None:
@@ -130,8 +137,8 @@ def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None
         SyntaxDataError: bad text or models, a result of another job in the way, or a full disk
     """
     plan = job if isinstance(job, Plan) else Plan.of(job)
-    job, source = plan.job, _texts(plan)
-    parse_part = _ParsePart(job.text, job.options, _threads(job, workers))
+    job, source = plan.job, plan.source()
+    parse_part = _ParsePart(job.options, _threads(job, workers))
     how: dict[str, Any] = {
         "workers": workers or job.workers,
         "method": "spawn",
@@ -184,17 +191,6 @@ def _write(plan: Plan, made: MadeParts) -> None:
 # ------------------------------------------------------------------------------------------------ the parts' work
 
 
-def _texts(plan: Plan) -> Iterator[tuple[Span, tuple[int, list[str]]]]:
-    """The spans of the job's parts, each with its first line and its text."""
-    lines = read_lines(plan.job.text)
-    at = 0
-    for start, end in plan.shard_parts:
-        for _ in islice(lines, start - at):
-            pass
-        yield (start, end), (start, list(islice(lines, end - start)))
-        at = end
-
-
 def _threads(job: Job, workers: Workers | None) -> int | None:
     """Threads of each worker; None: PyTorch's default, which is OMP_NUM_THREADS or all cores."""
     if job.threads is None and workers is not None:
@@ -208,7 +204,6 @@ def _threads(job: Job, workers: Workers | None) -> int | None:
 class _ParsePart:
     """Makes the CoNLL-U of a part."""
 
-    text: Path
     options: ParserOptions
     threads: int | None
 
@@ -221,18 +216,16 @@ class _ParsePart:
             torch.set_num_threads(self.threads)
         return load_parser(self.options)
 
-    def __call__(self, task: tuple[int, list[str]]) -> Made:
-        start, lines = task
-        end = start + len(lines)
-        parser = self.parser
-        with errors_in(self.text):
+    def __call__(self, part: TextPart) -> Made:
+        lines, end, parser = list(part.texts()), part.end, self.parser
+        with errors_in(part.path):
             if isinstance(parser.tokenizer, BasicTokenizer) and has_no_spaces(lines):
-                raise cannot_cut(f"the text of lines {start + 1} to {end}")
-            parsed = parser.parse(lines, first_line=start)
+                raise cannot_cut(f"the text of lines {part.start + 1} to {end}")
+            parsed = parser.parse(lines, first_line=part.start)
             body = "".join(format_conllu(line) for line in parsed)
         # A parser may give what is no tree; better here than after the merge.
         rows = [f"# lines = {end}", "", *body.split("\n")]
-        count = sum(1 for _ in read_conllu(rows, n_lines=end, first_line=start))
+        count = sum(1 for _ in read_conllu(rows, n_lines=end, first_line=part.start))
         if not len(parsed) == count == len(lines):
-            raise SyntaxDataError(f"{len(lines)} lines went into the parser, {count} came out", path=self.text)
+            raise SyntaxDataError(f"{len(lines)} lines went into the parser, {count} came out", path=part.path)
         return {}, body.encode()

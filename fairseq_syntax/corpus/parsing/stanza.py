@@ -155,12 +155,6 @@ class StanzaParser(Parser):
             for index in range(VOCAB_PREFIX_SIZE, len(self.depparse.vocab["deprel"]))
         ]
         self.by_graph = isinstance(self.depparse.trainer.model, (GraphParser, EnsembleGraphParser))
-        if options.distributions and not self.by_graph:
-            raise SyntaxDataError(
-                "this Stanza model is a transition parser, which has no distributions over heads",
-                path=options.model_dir,
-                hint="use a graph-based depparse model, or parse without --distributions",
-            )
 
     def parse_sentences(self, sentences: list[list[str]]) -> list[SentenceParse]:
         document: Any = sentences

@@ -1,7 +1,7 @@
 """The syntax of several sentences as flat arrays, the form in which stores return it and batches carry it.
 
 Facts of words and arcs only, concatenated over B sentences of W words and A arcs together. On the host they are NumPy
-arrays; :mod:`fairseq_syntax.data.batch` makes them tensors.
+arrays; :mod:`fairseq_syntax.data.packing` makes them one tensor.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_syntax.data.batch import BatchSyntax, SyntaxBatch
+from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.labels import labels_path
+from fairseq_syntax.data.packing import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DecoderSystem, SyntaxTransformerDecoder, register_decoder_system
 from fairseq_syntax.model.options import REMEMBERED_NAMES, SystemConfig, option

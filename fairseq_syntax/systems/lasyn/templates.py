@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq_syntax.data.batch import target_syntax
+from fairseq_syntax.data.packing import target_syntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_lines
 

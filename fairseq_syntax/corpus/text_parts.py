@@ -1,10 +1,10 @@
-"""Splitting of a CoNLL-U file into parts of a fixed number of text lines, without parsing its rows."""
+"""Splitting of a text, or of its CoNLL-U file without parsing the rows, into parts of a fixed number of text lines."""
 
 from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple, NoReturn
 
@@ -13,22 +13,51 @@ from fairseq_syntax.corpus.conllu_reader import ConlluReader
 from fairseq_syntax.corpus.line_numbers import LineNumbers, blocks, declared_in, is_blank
 from fairseq_syntax.corpus.parsed_line import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import read_raw_lines
+from fairseq_syntax.runtime.files import decode_line, read_raw_lines
+from fairseq_syntax.runtime.parts import Span
 
 
-class ConlluPart(NamedTuple):
-    """Lines [start, end) of the text, and the rows of their parse, which follow ``before`` others in the file."""
+class TextPart(NamedTuple):
+    """Lines [start, end) of a text, and the rows of the file ``path`` that are theirs, after ``before`` others."""
 
+    path: str
     start: int
     end: int
     before: int
     rows: list[bytes]
 
-    def read(self, path: str | None = None) -> Iterator[ParsedLine]:
-        """The parse of each line. Raises SyntaxDataError as ``read_conllu``, with the lines of the file ``path``."""
-        reader = ConlluReader(path, self.end, self.start, self.before)
+    def texts(self) -> Iterator[str]:
+        """Each line of a part of a text file. Raises SyntaxDataError if it is not UTF-8."""
+        for number, row in enumerate(self.rows, start=self.before + 1):
+            yield decode_line(row, self.path, number)
+
+    def parses(self) -> Iterator[ParsedLine]:
+        """The parse of each line of a part of a CoNLL-U file. Raises SyntaxDataError as ``read_conllu``."""
+        reader = ConlluReader(self.path, self.end, self.start, self.before)
         reader.line_numbers.declared = self.end  # so a part without any sentence is one of empty lines
         return reader.read(self.rows)
+
+
+def with_spans(*texts: Iterable[TextPart]) -> Iterator[tuple[Span, TextPart]]:
+    """The parts of texts, each with its span of lines [start, end), which are numbered on from text to text."""
+    before = end = 0
+    for parts in texts:
+        before = end
+        for part in parts:
+            end = before + part.end
+            yield (before + part.start, end), part
+
+
+def text_parts(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPart]:
+    """Splits a text file, plain or compressed; the last part may have fewer lines.
+
+    Raises:
+        SyntaxDataError: the file cannot be read
+    """
+    lines, start = read_raw_lines(path), 0
+    while rows := list(islice(lines, part_lines)):
+        yield TextPart(os.fspath(path), start, start + len(rows), start, rows)
+        start += len(rows)
 
 
 def declared_lines(path: str | os.PathLike[str]) -> int | None:
@@ -48,7 +77,7 @@ def count_lines(path: str | os.PathLike[str]) -> int | None:
     return declared_lines(path) if is_conllu(path) else sum(1 for _ in read_raw_lines(path))
 
 
-def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[ConlluPart]:
+def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[TextPart]:
     """Splits a CoNLL-U file, plain or compressed, into parts of its text.
 
     Args:
@@ -76,12 +105,12 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
         if len(block) > len(comments) + is_blank(block[-1]):  # a sentence
             index = numbers.place(number, first)
             while index >= start + part_lines:
-                yield ConlluPart(start, start + part_lines, before, rows)
+                yield TextPart(os.fspath(path), start, start + part_lines, before, rows)
                 start, before, rows = start + part_lines, first - 1, []
         rows += block
         at = first + len(block) - 1
     total = numbers.total()
     while start < total:
         end = min(start + part_lines, total)
-        yield ConlluPart(start, end, before, rows)
+        yield TextPart(os.fspath(path), start, end, before, rows)
         start, before, rows = end, at, []
