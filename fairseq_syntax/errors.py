@@ -7,6 +7,7 @@ to do about it. The command line prints it without a traceback; a traceback mean
 from __future__ import annotations
 
 import os
+from functools import partial
 
 __all__ = ["SyntaxDataError"]
 
@@ -42,8 +43,5 @@ class SyntaxDataError(ValueError):
 
     def __reduce__(self):
         # Keyword-only arguments do not survive the default pickling, and worker processes send their errors home.
-        return _rebuild, (self.message, self.path, self.line, self.option, self.hint)
-
-
-def _rebuild(message, path, line, option, hint):
-    return SyntaxDataError(message, path=path, line=line, option=option, hint=hint)
+        about = {name: getattr(self, name) for name in ("path", "line", "option", "hint")}
+        return partial(type(self), self.message, **about), ()

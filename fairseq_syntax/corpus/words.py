@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 Span = tuple[int, int]  # [start, end) in characters
 WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "bo", "km", "lo", "my", "th"})
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, Han.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_RUN = re.compile(r"(.)\1*", re.DOTALL)  # of one character
 _TOKENIZED = re.compile(r"(?<=\w)(\s?)[.,](?=\s|\Z)")
 
 
@@ -44,37 +45,17 @@ def words_of(text: str) -> list[Span]:
     A run of one such character is one word: ``"Wait..."`` is ``"``, ``Wait``, ``...``, ``"``.
     """
     words: list[Span] = []
-    for start, end in _runs(text):
-        first, last = start, end
+    for word in re.finditer(r"\S+", text):
+        start, end = first, last = word.span()
         while first < last and _is_mark(text[first]):
             first += 1
         while last > first and _is_mark(text[last - 1]):
             last -= 1
-        words += _same(text, start, first)
+        words += (run.span() for run in _RUN.finditer(text, start, first))
         words += [(first, last)] if first < last else []
-        words += _same(text, last, end)
+        words += (run.span() for run in _RUN.finditer(text, last, end))
     return words
-
-
-def _runs(text: str) -> Iterator[Span]:
-    """The spans that white space separates."""
-    at = 0
-    for word in text.split():
-        start = text.index(word, at)
-        at = start + len(word)
-        yield start, at
 
 
 def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS"
-
-
-def _same(text: str, start: int, end: int) -> list[Span]:
-    """Runs of one character in ``text[start:end]``."""
-    spans: list[Span] = []
-    for i in range(start, end):
-        if spans and text[i] == text[i - 1]:
-            spans[-1] = (spans[-1][0], i + 1)
-        else:
-            spans.append((i, i + 1))
-    return spans

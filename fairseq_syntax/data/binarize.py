@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
-from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter, spaces_before
+from fairseq_syntax.corpus.segmentation import Segmenter, spaces_before
 from fairseq_syntax.corpus.store import schema as layout
 from fairseq_syntax.corpus.store.chunk import Buffers, list_numbers, pack, relabelled
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, text_parts
-from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, tokens_fingerprint
+from fairseq_syntax.data.directory import file_fingerprint, segmentation_of, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
@@ -152,8 +152,7 @@ def binarize(
     for path in (tokens, parse):
         if not os.path.exists(path):
             raise SyntaxDataError("no such file", path=path, hint="fairseq-syntax parse, then fairseq-syntax segment")
-    about = segmentation_path(os.path.dirname(tokens) or ".", lang)
-    segmenter = load_segmenter(about) if os.path.exists(about) else None
+    segmenter = segmentation_of(os.path.dirname(tokens) or ".", lang)
     content = tokens_fingerprint(out.removesuffix(STORE_SUFFIX))
     inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
     made_from = [*inputs, file_fingerprint(dictionary), segmenter.fingerprint if segmenter else None, content]
@@ -280,10 +279,10 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
     Raises:
         SyntaxDataError: one is cut by another: raw text would be cut otherwise than what the model learns from
     """
-    about = segmentation_path(os.path.dirname(tokens[0]), lang) if tokens else ""
-    if not os.path.exists(about):
+    segmenter = segmentation_of(os.path.dirname(tokens[0]), lang) if tokens else None
+    if segmenter is None:
         return
-    here = load_segmenter(about).note
+    about, here = segmentation_path(os.path.dirname(tokens[0]), lang), segmenter.note
     for path in tokens:
         made = read_record(path)
         if made is None:
@@ -303,9 +302,9 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
 
 def copy_segmentation(source_dir: str, data_dir: str, lang: str) -> None:
     """Copy a language's segmentation into the data directory, so that raw text can be translated with that alone."""
-    about = segmentation_path(source_dir, lang)
-    if os.path.exists(about) and os.path.abspath(source_dir) != os.path.abspath(data_dir):
-        load_segmenter(about).save(os.path.join(data_dir, f"segmentation.{lang}"))
+    segmenter = segmentation_of(source_dir, lang)
+    if segmenter is not None and os.path.abspath(source_dir) != os.path.abspath(data_dir):
+        segmenter.save(os.path.join(data_dir, f"segmentation.{lang}"))
 
 
 def _has_arcs(parse: str) -> bool:

@@ -29,6 +29,14 @@ def segmentation_path(directory: str | os.PathLike[str], lang: str) -> str:
     return os.path.join(directory, f"segmentation.{lang}.json")
 
 
+def segmentation_of(directory: str | os.PathLike[str], lang: str) -> Segmenter | None:
+    """A language's segmentation in a directory; None if there is none. Raises SyntaxDataError if it is damaged."""
+    from fairseq_syntax.corpus.segmentation import load_segmenter
+
+    path = segmentation_path(directory, lang)
+    return load_segmenter(path) if os.path.exists(path) else None
+
+
 def language_files(lang: str) -> tuple[str, ...]:
     """The files of a language that all splits share: dictionary, labels, segmentation."""
     return f"dict.{lang}.txt", f"labels.{lang}.json", f"segmentation.{lang}.json", f"segmentation.{lang}.model"
@@ -89,12 +97,7 @@ class DataDirectory:
 
     def _segmenter(self, side: str) -> Segmenter | None:
         """The segmentation of a side; None if the directory has none."""
-        path = self.segmentation_path(side)
-        if not os.path.exists(path):
-            return None
-        from fairseq_syntax.corpus.segmentation import load_segmenter
-
-        return load_segmenter(path)
+        return segmentation_of(self.path, self.langs[side])
 
     def segmentation_path(self, side: str) -> str:
         """The segmentation of a side."""

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_syntax.corpus.piece_marks import JOINER, SEPARATOR, SPACE_MARK, unescape
-from fairseq_syntax.corpus.segmentation import load_segmenter
 from fairseq_syntax.corpus.store.flat import LABEL_FIELDS, FlatSyntax
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
 from fairseq_syntax.corpus.tree_drawing import draw_tree
 from fairseq_syntax.data.dataset import check_against_tokens
-from fairseq_syntax.data.directory import file_fingerprint, segmentation_path, tokens_fingerprint
+from fairseq_syntax.data.directory import file_fingerprint, segmentation_of, tokens_fingerprint
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
@@ -78,8 +77,8 @@ class Tokens:
             raise SyntaxDataError("there is no dictionary", path=self.dictionary_path, hint="run fairseq-preprocess")
         self.dictionary = load_dictionary(self.dictionary_path)
         self.dataset = load_tokens(self.prefix)
-        about = segmentation_path(folder, lang)
-        self.segmentation = load_segmenter(about).fingerprint if os.path.exists(about) else None
+        segmenter = segmentation_of(folder, lang)
+        self.segmentation = segmenter.fingerprint if segmenter else None
 
     @property
     def sizes(self) -> np.ndarray:

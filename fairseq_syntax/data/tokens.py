@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -137,8 +137,10 @@ def make_dictionary(
         words: Counter[str] = Counter()
         for counts, _ in made:
             words.update(counts)
-        options = {"threshold": threshold, "nwords": nwords, "padding_factor": padding_factor}
-        dictionary = dictionary_of(words, **options)
+        dictionary = Dictionary()
+        for word, count in words.items():
+            dictionary.add_symbol(word, count)
+        dictionary.finalize(threshold=threshold, nwords=nwords, padding_factor=padding_factor)
         for path in step.outputs:
             with atomic_open(path) as file:
                 dictionary.save(file)
@@ -147,19 +149,6 @@ def make_dictionary(
     source, total = with_spans(*(text_parts(path, PART_LINES) for path in paths)), _count_lines(paths)
     note, _ = map_parts(step, source, _count_words, merge, part_lines=PART_LINES, total=total, workers=workers)
     return int(note["symbols"])
-
-
-def dictionary_of(words: Mapping[str, int], *, threshold: int, nwords: int, padding_factor: int) -> Dictionary:
-    """The dictionary that fairseq's ``build_dictionary`` makes from these word counts.
-
-    Args:
-        threshold, nwords, padding_factor: as the options of ``fairseq-preprocess``
-    """
-    dictionary = Dictionary()
-    for word, count in words.items():
-        dictionary.add_symbol(word, count)
-    dictionary.finalize(threshold=threshold, nwords=nwords, padding_factor=padding_factor)
-    return dictionary
 
 
 def binarize_tokens(

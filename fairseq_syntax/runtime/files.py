@@ -233,7 +233,7 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
             with as_data_error(path):
                 binary.flush()
                 os.fsync(binary.fileno())
-                _take_name(binary.fileno(), temporary, target)
+                _take_name(temporary, target)
         except OSError as error:
             if error.filename is None:  # not of a file that the block was reading
                 raise _data_error(path, error) from error
@@ -246,12 +246,11 @@ def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[b
     kind = os.path.splitext(os.fspath(path))[1]
     if kind not in _COMPRESSED:
         yield file
-    elif kind == ".gz":
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-            yield cast(IO[bytes], packed)
-    else:
-        with _COMPRESSED[kind][1](file, "wb") as packed:
-            yield packed
+        return
+    gz = kind == ".gz"
+    packed = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if gz else _COMPRESSED[kind][1](file, "wb")
+    with packed:
+        yield cast(IO[bytes], packed)
 
 
 @contextmanager
@@ -264,7 +263,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[str]:
         yield temporary
         with as_data_error(path):
             os.fsync(file.fileno())
-            _take_name(file.fileno(), temporary, target)
+            _take_name(temporary, target)
 
 
 @contextmanager
@@ -353,7 +352,7 @@ def _temporary(path: str | os.PathLike[str], target: str, leftovers: bool = True
             os.remove(temporary)
 
 
-def _take_name(handle: int, temporary: str, target: str) -> None:
+def _take_name(temporary: str, target: str) -> None:
     # mkstemp makes files that only their owner can read; a corpus is to have the permissions of any new file.
     umask = os.umask(0)
     os.umask(umask)

@@ -38,11 +38,11 @@ def killed_at(moment: int, work: Callable[[], object]) -> bool:
 def _die_at(moment: int) -> None:
     take_name, commits = files._take_name, 0
 
-    def dying(handle: int, temporary: str, target: str) -> None:
+    def dying(temporary: str, target: str) -> None:
         nonlocal commits
         if moment == 2 * commits:
             os._exit(_KILLED)
-        take_name(handle, temporary, target)
+        take_name(temporary, target)
         if moment == 2 * commits + 1:
             os._exit(_KILLED)
         commits += 1

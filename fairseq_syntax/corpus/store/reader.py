@@ -155,7 +155,8 @@ class SyntaxStore:
 
     def release(self) -> None:
         """Release the memory of what was read so far, so that a pass over the whole file needs little."""
-        release_pages(self._mapped)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Chunk and row of sentences, [B] int64 each; the chunks are verified."""
@@ -208,12 +209,6 @@ class SyntaxStore:
 
 def _damaged(path: str, what: object) -> SyntaxDataError:
     return SyntaxDataError(f"not a complete syntax store: {what}", path=path, hint="run fairseq-syntax binarize again")
-
-
-def release_pages(mapped: mmap.mmap) -> None:
-    """Release the memory pages of a mapped file; they are read again on use."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _open(path: str) -> tuple[mmap.mmap, pa.Buffer, pa.ipc.RecordBatchFileReader, dict[str, Any]]:

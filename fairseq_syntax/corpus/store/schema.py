@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 VERSION = 2
 STORE_SUFFIX = ".syntax.arrow"
@@ -75,14 +74,6 @@ def schema(with_arcs: bool) -> pa.Schema:
 def store_path(data_dir: str | os.PathLike[str], split: str, src: str, tgt: str, lang: str) -> str:
     """Name of the store of one side of a split, beside fairseq's ``SPLIT.SRC-TGT.LANG.bin``."""
     return os.path.join(data_dir, f"{split}.{src}-{tgt}.{lang}{STORE_SUFFIX}")
-
-
-def chunk_checksum(buffers: list[memoryview]) -> str:
-    """XXH3 (64 bits, hexadecimal) of a chunk's buffers, in the order of the columns."""
-    digest = xxhash.xxh3_64()
-    for buffer in buffers:
-        digest.update(buffer)
-    return digest.hexdigest()
 
 
 def sizes_fingerprint(sizes: np.ndarray) -> str:
