@@ -7,8 +7,10 @@ import ways
 from composed import composed_quickly
 from data_errors import data_error
 from fairseq import options
+from fairseq.dataclass import utils
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
 from fairseq_syntax.compat.processes import _start_processes
 
@@ -92,20 +94,34 @@ def test_fairseq_starts_two_processes_itself(bench, tmp_path):
     ways.started(bench, "pascal", tmp_path)
 
 
-def training_options():
-    argv = "x --task syntax_translation --arch lasyn_transformer --criterion lasyn_em --lr 0.1 --update-freq 2,3 "
-    argv += "--valid-subset valid,test --eval-bleu-args {} --optimizer adam --patience 2 --save-dir /a/b"
-    return options.parse_args_and_arch(options.get_training_parser(), argv.split())
+TRAINING = (
+    "x --task syntax_translation --arch lasyn_transformer --criterion lasyn_em --lr 1,2 --update-freq 2,3 --patience 2 "
+    "--valid-subset valid,test --eval-bleu-args {} --optimizer adam --save-dir /a/b --fp16 --seed 7"
+)
+COMMAND_LINES = [
+    (options.get_training_parser, TRAINING),
+    (options.get_training_parser, "x --task translation --arch transformer --criterion adaptive_loss --cpu --lr 1"),
+    (options.get_generation_parser, "/data --path a:b --beam 3 --task syntax_translation --post-process sentencepiece"),
+    (options.get_validation_parser, "/data --path a --task syntax_translation --cpu --valid-subset test"),
+]
 
 
-def test_the_tests_own_way_to_compose_a_configuration():
-    expected = convert_namespace_to_omegaconf(training_options())
+def composed(parser, line):
+    """The configuration of a command, and its task's as fairseq merges it with the defaults once more."""
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser(), line.split()))
+    return cfg, utils.merge_with_parent(TASK_DATACLASS_REGISTRY[cfg.task._name](), cfg.task)
+
+
+@pytest.mark.parametrize("parser, line", COMMAND_LINES)
+def test_the_tests_own_way_to_compose_a_configuration(parser, line):
+    expected = composed(parser, line)
     for _ in range(2):
         with composed_quickly():
-            assert convert_namespace_to_omegaconf(training_options()) == expected
+            found = composed(parser, line)
+        assert found == expected and repr(found) == repr(expected)
 
 
 def test_the_options_reach_processes_that_are_started():
     """fairseq pickles them, where it starts a process for each GPU itself."""
-    cfg = convert_namespace_to_omegaconf(training_options())
+    cfg, _ = composed(options.get_training_parser, TRAINING)
     assert pickle.loads(pickle.dumps(cfg)).task.syntax_input == "auto"
