@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import platform
 import shutil
 import statistics
 import tempfile
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from fairseq_syntax.lab.recipes.hardware import hardware
 
 RESULTS = Path(__file__).parent / "results.jsonl"
 MEASURES: dict[str, Callable[[], Any]] = {}
@@ -45,13 +46,26 @@ def device() -> str:
 
 def device_name() -> str:
     """The hardware in words."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    facts = hardware()
+    return str((facts["gpus"] or [facts["cpu"]])[0])
+
+
+def in_turn(
+    ours: Callable[[], Any], plain: Callable[[], Any], *, pairs: int = 5, warmup: int = 1, repeat: int = 1
+) -> list[tuple[float, float]]:
+    """Seconds of each of two functions, A B A B …; the arguments are those of :func:`compare`."""
+
+    def timed(function: Callable[[], Any]) -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(repeat):
+            function()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / repeat
+
+    return [(timed(ours), timed(plain)) for _ in range(warmup + pairs)][warmup:]
 
 
 def compare(
@@ -75,19 +89,7 @@ def compare(
         detail: kept with the result
     """
 
-    def timed(function: Callable[[], Any]) -> float:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(repeat):
-            function()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return (time.perf_counter() - begin) / repeat
-
-    for _ in range(warmup):
-        timed(ours), timed(plain)
-    times = [(timed(ours), timed(plain)) for _ in range(pairs)]
+    times = in_turn(ours, plain, pairs=pairs, warmup=warmup, repeat=repeat)
     seconds = {
         "ours_seconds": statistics.median(t[0] for t in times),
         "plain_seconds": statistics.median(t[1] for t in times),

@@ -10,15 +10,11 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 
-import torch
+from bench.harness import in_turn, measure, record, temporary_folder
 
-from bench.harness import measure, record, temporary_folder
-
-PAIRS = 5
 LINES = 1500
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))  # whose parse_models trains the parser
 
@@ -51,20 +47,6 @@ def _parser(**changes):
 
 def _texts() -> list[str]:
     return (_folder() / "text.en").read_text(encoding="utf-8").splitlines()
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    function()
-    return time.perf_counter() - begin
-
-
-def _in_turn(ours: Callable[[], object], plain: Callable[[], object]) -> list[tuple[float, float]]:
-    """Seconds of each, A B A B, after one of each that is not counted."""
-    _seconds(ours), _seconds(plain)
-    return [(_seconds(ours), _seconds(plain)) for _ in range(PAIRS)]
 
 
 @measure("parse/stanza", "parse/outside")
@@ -100,7 +82,7 @@ def against_the_pipeline() -> None:
         jobs.merge(plan)
         (folder / "out.conllu").unlink()
 
-    pairs = _in_turn(job, lambda: parser.pipeline(tokens))
+    pairs = in_turn(job, lambda: parser.pipeline(tokens))
     detail = {"words": words, "lines": len(texts), "models": _models()[1]}
     record(
         "parse/stanza",
@@ -112,7 +94,7 @@ def against_the_pipeline() -> None:
             "plain_words_per_second": round(words / statistics.median(plain for _, plain in pairs)),
         },
     )
-    shares = [1.0 - within / ours for within, (ours, _) in zip(inside[-PAIRS:], pairs)]
+    shares = [1.0 - within / ours for within, (ours, _) in zip(inside[-len(pairs) :], pairs)]
     record("parse/outside", shares, unit="share of the time outside the parser", detail=detail)
 
 
@@ -126,7 +108,7 @@ def with_distributions() -> None:
         ("parse/distributions", _parser(distributions=True)),
         ("parse/structured", _parser(distributions=True, structured=True)),
     ):
-        pairs = _in_turn(partial(parser.parse, texts), partial(plain.parse, texts))
+        pairs = in_turn(partial(parser.parse, texts), partial(plain.parse, texts))
         record(
             name,
             [ours / without for ours, without in pairs],

@@ -31,9 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_data(parser)
     parser.add_argument(
-        "--segmentation", metavar="DIR", help="folder with segmentation.LANG.json (default: the binarized data)"
-    )
-    parser.add_argument(
         "--source-tag", default="", metavar="TAG", help="for multi-task models: the tag that requests a translation"
     )
 
@@ -48,7 +45,6 @@ def main(args: argparse.Namespace) -> None:
         args.to,
         args.output,
         quantization=args.quantization,
-        segmentation=args.segmentation,
         source_tag=args.source_tag,
     )
     factors = f", with {' and '.join(exported.factors)} as source factors" if exported.factors else ""

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from fairseq import utils
 
-from fairseq_syntax.corpus.segmentation import Segmenter, load_segmenter
-from fairseq_syntax.data.directory import segmentation_path
+from fairseq_syntax.corpus.segmentation import Segmenter
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import load_head, save_head
@@ -47,7 +46,6 @@ def export(
     output: str | os.PathLike[str],
     *,
     quantization: str | None = None,
-    segmentation: str | os.PathLike[str] | None = None,
     source_tag: str = "",
 ) -> Exported:
     """Write a folder with the model, its dictionaries and segmentation, and a README; whole or not at all.
@@ -56,12 +54,11 @@ def export(
         kind: ``fairseq``, ``ctranslate2`` or ``transformers``
         output: the folder, which is made; what is there must be empty
         quantization: of CTranslate2's weights, one of ``exported.QUANTIZATIONS``; None leaves them in float32
-        segmentation: a folder with ``segmentation.LANG.json`` (default: the data directory)
         source_tag: put before and after each source sentence by those who translate: for multi-task models
 
     Raises:
         SyntaxDataError: what the kind says cannot compute the model; the folder is not empty, or
-            cannot be written; the segmentation that is named is not there, or something beside the model is damaged;
+            cannot be written; something beside the model is damaged;
             or the data were parsed otherwise than those of the training
     """
     output = Path(os.path.realpath(output))
@@ -79,8 +76,6 @@ def export(
         raise SyntaxDataError(message, option="--source-tag", hint=hint)
     languages = task.cfg.source_lang, task.cfg.target_lang
     segmenters: list[Segmenter | None] = [task.source_segmenter, task.target_segmenter]
-    if segmentation is not None:
-        segmenters = [load_segmenter(segmentation_path(segmentation, lang)) for lang in languages]
     make_folder(output.parent)
     folder = output.with_name(f".{output.name}.part")
     with locked(output.with_name(f"{output.name}.export")):

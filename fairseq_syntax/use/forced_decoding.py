@@ -67,11 +67,15 @@ class ForcedDecoder:
             SyntaxDataError: the model needs a parse and there is no parser, or a sentence is too long for the model
         """
         tokens, lengths = self._input.encode(sources)
-        targets = [self.translator.encode_target(text)[1] for _, text in rows]
-        of_row = [source for source, _ in rows]
-        self._input.keep(of_row)
-        repeated = [tokens[source] for source in of_row], [lengths[source] for source in of_row]
-        check_lengths(repeated[1], map(len, targets), self.translator.max_positions(), of_row)
+        pairs: dict[tuple[int, ...], list[int]] = {}  # rows of equal pieces are scored once: they tie, whatever rounds
+        for row, (source, text) in enumerate(rows):
+            target = self.translator.encode_target(text)[1]
+            pairs.setdefault((source, *target.tolist()), []).append(row)
+        of_pair = [source for source, *_ in pairs]
+        targets = [torch.tensor(target) for _, *target in pairs]
+        self._input.keep(of_pair)
+        repeated = [tokens[source] for source in of_pair], [lengths[source] for source in of_pair]
+        check_lengths(repeated[1], map(len, targets), self.translator.max_positions(), of_pair)
         dataset = SyntaxPairDataset(
             *repeated,
             self.task.source_dictionary,
@@ -85,8 +89,11 @@ class ForcedDecoder:
         )
         most = max([self.max_tokens, *repeated[1], *map(len, targets)])
         batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=most)
+        rows_of = list(pairs.values())
         for batch in self.translator.batched(dataset, batches):
             hypotheses = self.task.inference_step(self._scorer, self.translator.models, batch)
-            for row, (hypothesis, *_) in zip(batch["id"].tolist(), hypotheses):
+            for pair, (hypothesis, *_) in zip(batch["id"].tolist(), hypotheses):
                 of_pieces = hypothesis["positional_scores"]
-                yield row, TargetScore(float(of_pieces.double().sum()), of_pieces.numel())
+                score = TargetScore(float(of_pieces.double().sum()), of_pieces.numel())
+                for row in rows_of[pair]:
+                    yield row, score

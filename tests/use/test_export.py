@@ -292,8 +292,7 @@ def test_a_model_of_fairseqs_own_task_is_loaded_and_exported(corpus, tmp_path, c
     expected = Translator.load(student, device="cpu", beam=2).translate(words)
     folder = make(student, "fairseq", tmp_path / "out")
     assert Translator.load(folder, device="cpu", beam=2).translate(words) == expected
-    argv = ["export", str(student), "--to", "fairseq", "--output", str(tmp_path / "by"), "--segmentation"]
-    assert command([*argv, str(corpus / "bin")]) == 0
+    assert command(["export", str(student), "--to", "fairseq", "--output", str(tmp_path / "by")]) == 0
     state = torch.load(student, weights_only=True)
     state["cfg"]["task"]["_name"] = "language_modeling"
     torch.save(state, tmp_path / "lm.pt")

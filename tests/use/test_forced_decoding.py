@@ -121,6 +121,14 @@ def test_fairseqs_own_model_is_scored_with_one_that_reads_the_parse(toy, trained
         assert (a + b) / 2 - 1e-4 <= joint <= max(a, b) + 5 and abs(joint - a) > 1e-3
 
 
+def test_translations_of_the_same_pieces_tie_exactly(toy, translator):
+    lines, german = lines_and_targets(toy)
+    ((first, _, second, unknown, other),) = scores(
+        ForcedDecoder(translator, max_tokens=1), lines[:1], [[german[0], german[1], german[0], "Ω", "Ж"]]
+    )
+    assert first == second and unknown == other
+
+
 def test_the_parse_counts(toy, translator):
     """Lines 7 and 8 of the toy corpus are one text with two parses."""
     lines, german = lines_and_targets(toy)
