@@ -35,30 +35,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length = _figure(
         figures,
         _length,
-        "BLEU by length of the reference, or of the source",
-        r"""
-        fairseq-syntax plot length --ref test.de --src test.en --sys plain=plain.out PASCAL=pascal.out \
-            --output length.svg""",
+        "BLEU by length, from a report of score --by-length",
+        "fairseq-syntax plot length report.json --baseline plain --output length.svg",
     )
-    add_translations(length)
-    length.add_argument("--src", metavar="FILE", help="source sentences, to count their tokens instead")
+    length.add_argument("report", metavar="REPORT", help="output of fairseq-syntax score --by-length N --json REPORT")
     length.add_argument("--baseline", metavar="NAME", help="draw gains over this system, and the share of sentences")
-    length.add_argument("--step", type=positive, default=10, help="width of an interval")
 
     by = _figure(
         figures,
         _by,
-        "a metric by a property of the source's parse",
-        r"""
-        fairseq-syntax plot by --ref test.de --sys plain=plain.out PASCAL=pascal.out \
-            --conllu test.en.conllu --by dependency-length --output by.svg""",
+        "a metric by a property of the source's parse, from a report of score --by",
+        "fairseq-syntax plot by report.json --property dependency-length --metric chrf --output by.svg",
     )
-    add_translations(by)
-    by.add_argument("--conllu", required=True, metavar="PARSE", help="the source's parse")
-    by.add_argument("--src", metavar="FILE", help="source sentences, to check the parse against")
-    by.add_argument("--by", required=True, metavar="PROPERTY", help="property, as in score --by")
+    by.add_argument("report", metavar="REPORT", help="output of fairseq-syntax score --by PROPERTY --json REPORT")
+    by.add_argument("--property", metavar="PROPERTY", help="which property to draw (default: the first)")
     by.add_argument("--metric", choices=METRICS, default="bleu", help="metric to draw")
-    by.add_argument("--resamples", type=positive, default=1000, help="resamples of the bootstrap")
 
     curves = _figure(figures, _curves, "training curves from fairseq's logs", _CURVES)
     curves.add_argument("logs", nargs="+", metavar="[NAME=]LOG", help="json, simple or tqdm logs of fairseq-train")
@@ -87,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.files import check_output
 
-    check_output(args.output, *getattr(args, "ref", ()), getattr(args, "src", None), getattr(args, "conllu", None))
+    check_output(args.output, *getattr(args, "ref", ()), getattr(args, "report", None))
     plot.check_ending(args.output)
     plot.save(args.draw(args), args.output)
     finished(args.output, "the figure")
@@ -99,8 +90,10 @@ def _box(args):
 
     from fairseq_syntax.lab.figures.plot import box_plot
     from fairseq_syntax.lab.scoring.metrics import Scorer
+    from fairseq_syntax.runtime.files import check_output
 
-    systems, (references,) = _read(args)
+    systems, (references,) = read_translations(args)
+    check_output(args.output, *(run.path for system in systems for run in system.runs))
     scorer = Scorer(args.metric, references, args.tokenize)
     scores = {s.name: np.mean([scorer.sentences(run.lines) for run in s.runs], axis=0) for s in systems}
     return box_plot(scores, scorer.name)
@@ -108,26 +101,20 @@ def _box(args):
 
 def _length(args):
     from fairseq_syntax.lab.figures.plot import bleu_by_length, gain_by_length
-    from fairseq_syntax.lab.scoring.by_length import by_length
 
-    systems, (references, sources) = _read(args, args.src)
-    runs = {system.name: [run.lines for run in system.runs] for system in systems}
-    table = by_length(runs, references, args.step, sources, tokenize=args.tokenize)
+    table = _part(args.report, "by_length", "score --by-length N --json")
     return bleu_by_length(table) if args.baseline is None else gain_by_length(table, args.baseline)
 
 
 def _by(args):
+    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.figures.plot import score_by_property
-    from fairseq_syntax.lab.scoring.metrics import METRICS
-    from fairseq_syntax.lab.scoring.properties import Property
-    from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses
 
-    wanted = [Property.of(args.by)]
-    systems, (references, sources) = _read(args, args.src)
-    options = Options([args.metric], args.tokenize, resamples=args.resamples, trials=0, by=wanted)
-    parses = read_parses(args.conllu, len(systems[0].runs[0]), sources)
-    report = evaluate(systems, references, options, parses=parses)
-    return score_by_property(report["by_syntax"][0], METRICS[args.metric])
+    parts = {part["property"]: part for part in _part(args.report, "by_syntax", "score --by PROPERTY --json")}
+    name = args.property or next(iter(parts))
+    if name not in parts:
+        raise SyntaxDataError(f"no scores by {name}", path=args.report, hint=f"there are {', '.join(parts)}")
+    return score_by_property(parts[name], METRICS[args.metric])
 
 
 def _curves(args):
@@ -139,35 +126,33 @@ def _curves(args):
 
 
 def _reliability(args):
-    import json
-
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.figures.plot import reliability_diagram
 
     curves = {}
     for name, path in _of_names(args, args.files).items():
-        try:
-            with open(path, encoding="utf-8") as file:
-                bins_of = json.load(file)["curves"]
-            bins_of = {curve: [(float(p), float(right), int(n)) for p, right, n in of] for curve, of in bins_of.items()}
-            if not bins_of or not all(sum(n for *_, n in bins) > 0 for bins in bins_of.values()):
-                raise ValueError("no predictions")
-        except (OSError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise SyntaxDataError(
-                f"not a report of fairseq-syntax calibrate ({type(error).__name__})",
-                path=path,
-                hint="fairseq-syntax calibrate --json",
-            ) from error
-        curves |= {curve if len(args.files) == 1 else f"{name}: {curve}": bins for curve, bins in bins_of.items()}
+        for curve, bins in _part(path, "curves", "calibrate --json").items():
+            curves[curve if len(args.files) == 1 else f"{name}: {curve}"] = bins
     return reliability_diagram(curves)
 
 
-def _read(args, *others):
-    from fairseq_syntax.runtime.files import check_output
+def _part(path: str, key: str, how: str) -> Any:
+    """A part of a report that another subcommand wrote as JSON.
 
-    systems, texts = read_translations(args, *others)
-    check_output(args.output, *(run.path for system in systems for run in system.runs))
-    return systems, texts
+    Raises:
+        SyntaxDataError: it is no such report, or has no such part
+    """
+    import json
+
+    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.runtime.files import read_bytes
+
+    try:
+        part = json.loads(read_bytes(path))[key]
+    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
+        part = None
+    if not part:
+        raise SyntaxDataError(f"a report without {key}", path=path, hint=f"fairseq-syntax {how} FILE writes it")
+    return part
 
 
 def _of_names(args: argparse.Namespace, texts: list[str]) -> dict[str, str]:

@@ -367,8 +367,6 @@ def test_bad_folders_and_options(supervised, tmp_path):
         make(supervised, "fairseq", tmp_path / "full")
     with data_error(option="--quantization"):
         make(supervised, "fairseq", tmp_path / "out", quantization="int8")
-    with data_error(path="segmentation.en.json"):
-        make(supervised, "fairseq", tmp_path / "out", segmentation=tmp_path / "full")
     with data_error("<2de>"):
         make(supervised, "fairseq", tmp_path / "out", source_tag="<2de>")
     with data_error("export.json", path="full"):
@@ -413,9 +411,6 @@ def test_a_folder_that_cannot_be_made_and_what_is_damaged_beside_the_model(corpu
     data = tmp_path / "data"
     shutil.copytree(corpus / "bin", data)
     monkeypatch.setattr(loaded.task.directory, "path", str(data))
-    (data / "segmentation.en.json").write_text("{}")
-    with data_error(path="segmentation.en.json"):
-        export.export(loaded, kind, tmp_path / "link", segmentation=data)
     (data / "dict.en.txt").unlink()
     with data_error(path="dict.en.txt"):
         export.export(loaded, kind, tmp_path / "link")
