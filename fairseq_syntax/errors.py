@@ -7,9 +7,11 @@ to do about it. The command line prints it without a traceback; a traceback mean
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import partial
 
-__all__ = ["SyntaxDataError"]
+__all__ = ["SyntaxDataError", "meant"]
 
 
 class SyntaxDataError(ValueError):
@@ -45,3 +47,11 @@ class SyntaxDataError(ValueError):
         # Keyword-only arguments do not survive the default pickling, and worker processes send their errors home.
         about = {name: getattr(self, name) for name in ("path", "line", "option", "hint")}
         return partial(type(self), self.message, **about), ()
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """The hint for an unknown name: the most similar of the known ones, or else all of them if they are few."""
+    known = list(known)
+    if similar := get_close_matches(name, known, n=1):
+        return f"did you mean {similar[0]}?"
+    return f"there are {', '.join(known) or 'none'}" if len(known) <= 40 else None

@@ -90,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
     import re
     from itertools import chain
 
-    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.errors import SyntaxDataError, meant
     from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.lab.scoring.contrast_sets import files_of, joined, read_set
     from fairseq_syntax.runtime.console import finished
@@ -103,7 +103,7 @@ def main(args: argparse.Namespace) -> int:
     if not names:
         raise SyntaxDataError("nothing to compare", option="--scores", hint="give MODEL or --scores NAME=FILE")
     if args.baseline is not None and args.baseline not in names:
-        hint = f"one of {', '.join(names)}"
+        hint = meant(args.baseline, names)
         raise SyntaxDataError(f"there is no system {args.baseline}", option="--baseline", hint=hint)
     if args.conllu and len(args.conllu) != len(args.set):
         message = f"{len(args.conllu)} parses of {len(args.set)} sets"

@@ -107,13 +107,13 @@ def _length(args):
 
 
 def _by(args):
-    from fairseq_syntax.errors import SyntaxDataError
+    from fairseq_syntax.errors import SyntaxDataError, meant
     from fairseq_syntax.lab.figures.plot import score_by_property
 
     parts = {part["property"]: part for part in _part(args.report, "by_syntax", "score --by PROPERTY --json")}
     name = args.property or next(iter(parts))
     if name not in parts:
-        raise SyntaxDataError(f"no scores by {name}", path=args.report, hint=f"there are {', '.join(parts)}")
+        raise SyntaxDataError(f"no scores by {name}", path=args.report, hint=meant(name, parts))
     return score_by_property(parts[name], METRICS[args.metric])
 
 

@@ -41,7 +41,7 @@ from itertools import islice
 from random import Random
 
 from fairseq_syntax.corpus.conllu import ParsedLine, owner
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.control_trees import STRUCTURES, control_heads, root_of, sattolo, with_wrong_arcs
 
 WordArc = tuple[int, str, float]  # head, label, probability
@@ -110,7 +110,7 @@ class Control:
     def __post_init__(self) -> None:
         for name in self.names:
             if name not in CONTROLS:
-                raise SyntaxDataError(f"there is no control {name}", hint=f"there are {', '.join(CONTROLS)}")
+                raise SyntaxDataError(f"there is no control {name}", hint=meant(name, CONTROLS))
         if ("damaged" in self.names) != (self.wrong_arcs is not None):
             raise SyntaxDataError("requires the control damaged, and damaged requires it", option="--wrong-arcs")
         if self.wrong_arcs is not None and not 0 < self.wrong_arcs <= 1:

@@ -15,7 +15,7 @@ import torch
 from fairseq import utils
 
 from fairseq_syntax.corpus.conllu import ParsedLine
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.inference.alignment import Gold, WordAlignment
 from fairseq_syntax.inference.interactive import InteractiveInput
 from fairseq_syntax.inference.search_control import OnStep
@@ -310,8 +310,7 @@ def search_options(generation: Mapping[str, Any], options: Collection[str], of: 
     """
     for name, value in {**generation, "batch_size": batch_size}.items():
         if name not in {*options, "batch_size"}:
-            hint = f"it has {', '.join(sorted(options))}"
-            raise SyntaxDataError(f"{of}'s search has no such option", option=name, hint=hint)
+            raise SyntaxDataError(f"{of}'s search has no such option", option=name, hint=meant(name, sorted(options)))
         if name in ("beam", "nbest", "batch_size") and value < 1:
             raise SyntaxDataError("must be at least 1", option=name)
     nbest = generation.get("nbest", 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.use.pages.exhibit import Exhibit, Tree
 from fairseq_syntax.use.pages.fonts import any_script
 
@@ -62,10 +62,10 @@ def heat_maps(
     output = exhibit.outputs.get(system)
     if output is None or not output.attention:
         shown = [name for name, one in exhibit.outputs.items() if one.attention]
-        raise SyntaxDataError(f"there is no attention of {system}", hint=f"of {', '.join(shown) or 'no system'}")
+        raise SyntaxDataError(f"there is no attention of {system}", hint=meant(system, shown))
     weights = output.attention.get(kind)
     if weights is None:
-        raise SyntaxDataError(f"{system} has no {kind} attention", hint=f"it has {', '.join(output.attention)}")
+        raise SyntaxDataError(f"{system} has no {kind} attention", hint=meant(kind, output.attention))
     layers = range(len(weights)) if layers is None else layers
     _check("layer", layers, len(weights))
     heads = range(max(len(weights[layer]) for layer in layers)) if heads is None else heads
@@ -74,7 +74,7 @@ def heat_maps(
     rows = exhibit.pieces if kind == "encoder" else output.pieces
     name = tree or next(iter(exhibit.trees), None)
     if name is not None and name not in exhibit.trees:
-        raise SyntaxDataError(f"sentence {exhibit.number} has no tree {name}", hint=f"of {', '.join(exhibit.trees)}")
+        raise SyntaxDataError(f"sentence {exhibit.number} has no tree {name}", hint=meant(name, exhibit.trees))
     parse = None if kind == "decoder" or name is None else exhibit.trees[name]
     flip = src.split("_")[0] in RIGHT_TO_LEFT and kind != "decoder"
     language = src if kind != "decoder" else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.scoring.logs import Curves
 from fairseq_syntax.lab.scoring.properties import interval_label
 from fairseq_syntax.runtime.files import atomic_open_binary
@@ -101,8 +101,7 @@ def gain_by_length(table: Mapping, baseline: str) -> Figure:
     buckets = table["buckets"]
     names = [name for name in buckets[0]["BLEU"] if name != baseline]
     if baseline not in buckets[0]["BLEU"] or not names:
-        hint = f"there are {', '.join(buckets[0]['BLEU'])}"
-        raise SyntaxDataError(f"no gain over {baseline} can be drawn", hint=hint)
+        raise SyntaxDataError(f"no gain over {baseline} can be drawn", hint=meant(baseline, buckets[0]["BLEU"]))
     figure, (axes, below) = _axes(width=_width(buckets, names, 0.3), height=4.6, rows=2, ratios=(3, 1))
     _bars(axes, {name: [b["BLEU"][name] - b["BLEU"][baseline] for b in buckets] for name in names})
     axes.axhline(0, color="black", linewidth=0.8)
@@ -130,7 +129,7 @@ def score_by_property(part: Mapping, metric: str) -> Figure:
     """
     intervals = part["intervals"]
     if metric not in intervals[0]["scores"]:
-        raise SyntaxDataError(f"no scores by {metric}", hint=f"there are {', '.join(intervals[0]['scores'])}")
+        raise SyntaxDataError(f"no scores by {metric}", hint=meant(metric, intervals[0]["scores"]))
     names = list(intervals[0]["scores"][metric])
     figure, axes = _axes(width=_width(intervals, names, 0.5), height=3.6)
     places = np.arange(len(intervals))
@@ -184,7 +183,7 @@ def training_curves(runs: Mapping[str, Curves], metrics: Sequence[str], since: i
             logged = sorted({name for curves in runs.values() for names in curves.values() for name in names})
             if metric in logged:
                 raise SyntaxDataError(f"no log contains {metric} from update {since:,} on")
-            raise SyntaxDataError(f"no log contains {metric}", hint=f"there are {', '.join(logged)}")
+            raise SyntaxDataError(f"no log contains {metric}", hint=meant(metric, logged))
         axes.set_xlabel("updates")
         axes.set_ylabel(metric)
         axes.grid(axis="x", alpha=0.3)

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import ParseSide, Recipe, Variant
 from fairseq_syntax.lab.recipes.stages import Command, In, Kind, Stage, Word, options, shown
 
@@ -91,7 +91,7 @@ class Layout:
         """
         for name in only or ():
             if not any(name in (run.system, str(run)) for run in self.runs):
-                hint = f"there are {', '.join(self.recipe.systems)}"
+                hint = meant(name, self.recipe.systems)
                 raise SyntaxDataError(f"no system or run is called {name}", path=self.path, hint=hint)
         for seed in seeds or ():
             if not any(seed == run.seed for run in self.runs):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import logging
 import re
 
 from fairseq_syntax import register
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import read
@@ -52,6 +51,5 @@ def _check(command: Command, run: Run, plan: Plan) -> None:
             for key in (name, name.replace("-", "_")):
                 where, line = document.places.get((*keys, key), (where, line))
         wrong, right = (name, known) if not choices else (why.split("'")[-2], re.findall(r"[\w.+-]+", choices))
-        close = difflib.get_close_matches(wrong, right, n=1)
-        hint = f"did you mean {close[0]}?" if close and wrong not in right else hint
+        hint = meant(wrong, right) if wrong not in right else hint
     raise SyntaxDataError(f"{program}, {run.system}: {why}", path=where, line=line, hint=hint)

@@ -5,13 +5,13 @@ Scalars are read as they are written (``no`` is a language, ``1.10`` a name) and
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from fairseq_syntax.errors import meant
 from fairseq_syntax.lab.recipes.stages import Kind
 
 NAME = r"^\w[\w.+-]*$"  # names become names of files
@@ -33,9 +33,7 @@ def _error(message: str, *place: str) -> PydanticCustomError:
 def _check_names(names: Iterable[str], known: Collection[str], what: str, *place: str) -> None:
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            raise _error(f"no {what} is called {name}: {meant}", *place)
+            raise _error(f"no {what} is called {name}: {meant(name, known)}", *place)
 
 
 def _one_as_list(value: Any) -> Any:

@@ -19,7 +19,6 @@ DISTINCT_KEY = "distinct1"  # of a system alone: it compares nothing with refere
 LOWER_IS_BETTER = frozenset({"TER"})
 # What is measured where nothing else is asked for.
 USUAL = (*(key for key in METRICS if key not in ("bleu_char", "exact")), DISTINCT_KEY)
-MORE_IS_BETTER = tuple(key for key, name in METRICS.items() if name not in LOWER_IS_BETTER)
 # sacrebleu's tokenizers, of languages without spaces, and of Korean.
 _TOKENIZERS = dict.fromkeys(WITHOUT_SPACES, "char") | {"zh": "zh", "yue": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairseq_syntax.corpus.conllu import ParsedLine
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 
 PUNCTUATION = "punct"
 
@@ -94,8 +94,8 @@ class Property:
         name, at, bounds = text.partition("@")
         kind, _, value = name.partition("=")
         if not (name in PROPERTIES or (kind in ("label", "upos") and value)):
-            names = ", ".join([*PROPERTIES, "label=NAME", "upos=NAME"])
-            raise SyntaxDataError(f"there is no property {name!r} of a parse", hint=f"there are {names}")
+            hint = meant(name, [*PROPERTIES, "label=NAME", "upos=NAME"])
+            raise SyntaxDataError(f"there is no property {name!r} of a parse", hint=hint)
         try:
             edges = tuple(float(edge) for edge in bounds.split(",")) if at else None
         except ValueError:

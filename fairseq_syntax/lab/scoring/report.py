@@ -16,7 +16,7 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
 from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.scoring.by_length import by_length, length_table
 from fairseq_syntax.lab.scoring.by_syntax import by_syntax, syntax_tables
 from fairseq_syntax.lab.scoring.metrics import Scorer, beer, distinct_1
@@ -160,7 +160,7 @@ def evaluate(
     check_names(names)
     for name in (baseline, *also_against):
         if name is not None and name not in names:
-            raise SyntaxDataError(f"no system is called {name}", hint=f"a baseline is one of {', '.join(names)}")
+            raise SyntaxDataError(f"no system is called {name}", hint=meant(name, names))
     if options.by and parses is None:
         raise SyntaxDataError("a property of the parse needs the source's parse", option="--by", hint="give --conllu")
     scorers = [Scorer(m, references, options.tokenize, options.lowercase) for m in options.metrics if m in METRICS]

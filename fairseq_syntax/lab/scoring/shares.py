@@ -16,7 +16,6 @@ Intervals are those of :class:`fairseq_syntax.lab.scoring.significance.Resampled
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,21 +31,10 @@ INTERVALS = "in brackets: 95 % intervals over sentences, and over seeds where th
 DRAWS, DRAWS_BY = 10_000, 1000  # of the bootstrap behind the shares, and behind those by properties of the parse
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def above_zero(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.low > 0
-
-    def __str__(self) -> str:
-        return f"{self.value:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
+def signed(figures: Sequence[float]) -> str:
+    """A figure and its 95 % interval: ``+1.26 (+0.60 to +1.92)``."""
+    value, low, high = figures
+    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def _kept(resampled: Resampled, twin: str, system: str, baseline: str) -> list[float] | None:
@@ -166,12 +154,12 @@ def share_table(metric: str, rows: Sequence[Mapping[str, Any]], title: str) -> T
     """The result of :func:`measure` as a table with a row for each system and control."""
     body = []
     for row in rows:
-        first = [row["system"], str(Estimate(*row["gain"]))]
+        first = [row["system"], signed(row["gain"])]
         if not row["controls"]:
             body.append([*first, "", "", "", ""])
         for control, share in row["controls"].items():
             kept = "" if share["kept"] is None else percent(share["kept"])
-            body.append([*first, control, *(str(Estimate(*share[what])) for what in ("gain", "syntax")), kept])
+            body.append([*first, control, *(signed(share[what]) for what in ("gain", "syntax")), kept])
             first = ["", ""]
     header = ["system", f"gain, {metric}", "control", "gain with it", "syntax", "kept with it"]
     notes = [INTERVALS]
@@ -188,7 +176,7 @@ def by_table(metric: str, part: Mapping[str, Any]) -> Table | None:
     """One property of :func:`measure_by` as a table: gains, and what the parse adds to each control; None: no rows."""
 
     def shown(figures: Sequence[float], sentences: int) -> str:
-        return str(Estimate(*figures)) if sentences >= LEAST_SENTENCES else f"{figures[0]:+.2f}"
+        return signed(figures) if sentences >= LEAST_SENTENCES else f"{figures[0]:+.2f}"
 
     intervals = part["intervals"]
     counts = [interval["sentences"] for interval in intervals]

@@ -10,7 +10,6 @@ import math
 import unicodedata
 from dataclasses import dataclass, field
 
-STYLES = ("text", "markdown", "latex")
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _LATEX |= {c: "\\" + c for c in "&%$#_{}"} | {"<": r"$<$", ">": r"$>$", "≤": r"$\leq$"}
 
@@ -25,7 +24,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def render(self, style: str = "text") -> str:
-        """The table in one of :data:`STYLES`, without a line feed at its end."""
+        """The table as ``text``, ``markdown`` or ``latex``, without a line feed at its end."""
         return {"text": self._text, "markdown": self._markdown, "latex": self._latex}[style]()
 
     def _text(self) -> str:
