@@ -96,22 +96,8 @@ def random_sentence(rng: random.Random, words: int, arcs_per_word: float = 2.07)
 
 def task(directory: str | None = None) -> SyntaxTranslationTask:
     """The task over a binarized corpus, the random one unless named."""
-    parser = options.get_training_parser()
-    args = options.parse_args_and_arch(
-        parser,
-        [
-            directory or corpus(),
-            "--task",
-            "syntax_translation",
-            "-s",
-            "en",
-            "-t",
-            "de",
-            "--arch",
-            "transformer",
-            "--no-save",
-        ],
-    )
+    words = ["--task", "syntax_translation", "-s", "en", "-t", "de", "--arch", "transformer", "--no-save"]
+    args = options.parse_args_and_arch(options.get_training_parser(), [directory or corpus(), *words])
     return tasks.setup_task(args)
 
 

@@ -12,23 +12,7 @@ import argparse
 import random
 from pathlib import Path
 
-WORDS = [
-    "a",
-    "man",
-    "in",
-    "red",
-    "shirt",
-    "is",
-    "riding",
-    "his",
-    "old",
-    "bike",
-    "near",
-    "the",
-    "green",
-    "river",
-    "dogs",
-]
+WORDS = "a man in red shirt is riding his old bike near the green river dogs"
 RATES = {"careless": 0.2, "careful": 0.1}  # how many words are wrong
 
 
@@ -39,7 +23,7 @@ def main() -> None:
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
-    reference = [draw.choices(WORDS, k=draw.randint(5, 25)) for _ in range(args.sentences)]
+    reference = [draw.choices(WORDS.split(), k=draw.randint(5, 25)) for _ in range(args.sentences)]
     outputs = {"test.txt": reference}
     for name, rate in RATES.items():
         for seed in (1, 2, 3):
