@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
-from fairseq_syntax.corpus.conllu import ParsedLine, Token, begins_sentence, unflatten
+from fairseq_syntax.corpus.conllu import ParsedLine, begins_sentence, unflatten
 from fairseq_syntax.corpus.conllu_reader import COLUMNS
 from fairseq_syntax.corpus.line_numbers import is_line_comment
 from fairseq_syntax.corpus.words import words_of
@@ -42,20 +44,9 @@ def is_empty(line: Sentence) -> bool:
     return not (line.words if isinstance(line, ParsedLine) else line.strip())
 
 
-def unparsed(line: str) -> ParsedLine:
-    """A line without a parse, with the words of its text (:func:`~fairseq_syntax.corpus.words.words_of`)."""
-    spans = words_of(line)
-    n = len(spans)
-    return ParsedLine(
-        words=[line[start:end] for start, end in spans],
-        heads=list(range(n)),
-        deprels=["_"] * n,
-        upos=["_"] * n,
-        xpos=["_"] * n,
-        tokens=[
-            Token(line[start:end], not line[end:] or line[end].isspace(), i, i, i)
-            for i, (start, end) in enumerate(spans)
-        ],
-        sentences=[(0, n)] if n else [],
-        parsed=False,
-    )
+def unparsed(sentence: str | Sequence[str]) -> ParsedLine:
+    """A line without a parse, from its words or a text (:func:`~fairseq_syntax.corpus.words.words_of`)."""
+    text = sentence if isinstance(sentence, str) else None
+    words = sentence if text is None else [text[start:end] for start, end in words_of(text)]
+    heads = ([0] + [1] * len(words))[: len(words)]
+    return replace(ParsedLine.of_words(words, heads, ["_"] * len(words), text=text), parsed=False)

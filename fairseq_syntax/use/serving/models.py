@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from fairseq_syntax.corpus.conllu import ParsedLine, text_of
+from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.corpus.parsing.base import NO_PARSER, Parser, load_parser, options_as_before
 from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.data.tokens import load_tokens
@@ -134,17 +134,6 @@ class Source:
         """
         assert self.parser is not None
         return self.parser.parse(list(sentences))  # type: ignore[arg-type]
-
-
-def without_parse(tokens: Sequence[str]) -> ParsedLine:
-    """Tokens without a parse, for models that need none."""
-    n = len(tokens)
-    return replace(ParsedLine.of_words(tokens, [0, *[1] * (n - 1)], ["_"] * n), parsed=False)
-
-
-def source_text(sentence: Sentence) -> str:
-    """The text of a sentence."""
-    return sentence if isinstance(sentence, str) else text_of(sentence)
 
 
 def load_models(

@@ -10,9 +10,10 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from fairseq_syntax.corpus.conllu import ParsedLine
+from fairseq_syntax.corpus.conllu import ParsedLine, text_of
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.search_control import OnStep
+from fairseq_syntax.inference.sentences import unparsed
 from fairseq_syntax.use.serving.batching import RunningBatches, Stage
 from fairseq_syntax.use.serving.messages import (
     Alignment,
@@ -24,7 +25,7 @@ from fairseq_syntax.use.serving.messages import (
     TranslateAnswer,
 )
 from fairseq_syntax.use.serving.metrics import Metrics
-from fairseq_syntax.use.serving.models import ServedModel, Source, source_text, without_parse
+from fairseq_syntax.use.serving.models import ServedModel, Source
 from fairseq_syntax.use.translator import Translation
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class Service:
                 for model, row in zip(models, rows)
                 for hypothesis in _hypotheses(row[number][: request.nbest], number, model)
             ],
-            sources=[source_text(sentence) for sentence in parsed],
+            sources=[sentence if isinstance(sentence, str) else text_of(sentence) for sentence in parsed],
             parses=self._answered(parsed, sentences) if request.tree else None,
             attention=rows[-1][0] if request.attention else None,
             without_parse=self._without_parse(parsed, models),
@@ -193,7 +194,7 @@ class Service:
                 f"this server has no parser, and {', '.join(needing)} cannot translate without a parse",
                 hint="send CoNLL-U",
             )
-        return sentence if isinstance(sentence, str) else without_parse(sentence)
+        return sentence if isinstance(sentence, str) else unparsed(sentence)
 
     def _answered(self, parsed: Sequence[str | ParsedLine], sent: Sequence[Any]) -> list[Parse | None]:
         """The parses in the form of the response; None if there is none."""
