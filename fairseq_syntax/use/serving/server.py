@@ -91,12 +91,12 @@ def serve(app: FastAPI, host: str, port: int, *, grace: float = 30.0) -> None:
         SyntaxDataError: as :func:`prepared`
     """
     server, listening = prepared(app, host, port, grace=grace)
-    place = f"[{host}]" if ":" in host else host
-    print(f"http://{place}:{listening.getsockname()[1]}/", flush=True)
     # A body of many small lists makes Python look for garbage, and everybody wait for it: half a second, among all
     # that is loaded by now. None of this is garbage, so it is left out.
     gc.collect()
     gc.freeze()
+    place = f"[{host}]" if ":" in host else host
+    print(f"http://{place}:{listening.getsockname()[1]}/", flush=True)  # last: a signal from now on ends it gracefully
     try:
         server.run(sockets=[listening])
     finally:
