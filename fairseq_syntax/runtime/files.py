@@ -244,6 +244,8 @@ def atomic_open_binary(path: str | os.PathLike[str], *, leftovers: bool = True) 
 def _compressing(path: str | os.PathLike[str], file: IO[bytes]) -> Iterator[IO[bytes]]:
     """The file, or a compressor into it according to the ending of its name (gzip without name and time)."""
     kind = os.path.splitext(os.fspath(path))[1]
+    if kind == ".zst":  # it would be plain text under that name
+        raise SyntaxDataError("zstd is not written", path=path, hint="name it .gz, .xz or .bz2")
     if kind not in _COMPRESSED:
         yield file
         return

@@ -372,6 +372,8 @@ def test_compressed_files_are_read_by_their_content_or_named(tmp_path):
             file.write(text.decode())
         assert (tmp_path / f"written{ending}").read_bytes()[:4] == packed[:4]
         assert list(read_lines(tmp_path / f"written{ending}")) == ["a line", "another"]
+    with data_error(path=tmp_path / "new.zst"), atomic_open(tmp_path / "new.zst"):
+        pytest.fail("it would be plain text under the name of a compressed file")
     (tmp_path / "text.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00")
     for name, content in (("empty.gz", b""), ("plain.gz", text), ("cut.gz", gzip.compress(text)[:-6]), ("a.bz2", b"")):
         (tmp_path / name).write_bytes(content)
