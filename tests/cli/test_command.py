@@ -41,6 +41,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return python("-c", SCRIPT, *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_help_waits_for_nothing(name):
     done = command(name, "--help")
@@ -204,6 +205,7 @@ def test_what_is_misspelt_is_answered_by_what_was_perhaps_meant(wrong, meant, ca
     assert end.value.code == 2 and f"did you mean {meant}?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_module_and_script_are_the_same(capsys):
     assert python("-m", "fairseq_syntax", "--help").stdout == command("--help").stdout
     with pytest.raises(SystemExit):

@@ -106,6 +106,7 @@ def plugin() -> set[str]:
     )
 
 
+@pytest.mark.slow
 def test_importing_the_package_only_defines():
     assert loaded_by("import fairseq_syntax") == set()
 
@@ -128,6 +129,7 @@ def test_user_dir_loads_the_plugin_alone(plugin):
     assert not [m for m in plugin if m.startswith(later)]
 
 
+@pytest.mark.slow
 def test_what_registration_reaches_is_small(plugin):
     files = [ROOT / m.replace(".", "/") for m in plugin]
     files = [f / "__init__.py" if f.is_dir() else f.with_suffix(".py") for f in files]

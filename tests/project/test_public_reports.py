@@ -75,6 +75,7 @@ def test_null_and_zero_width_characters_come_back(tmp_path):
     assert segmenter.decode(segmenter.encode_text(text)) == text
 
 
+@pytest.mark.slow
 def test_a_second_run_of_a_process_keeps_its_own_best_checkpoint(toy, tmp_path):
     """As in a sweep of fairseq-hydra-train: the second run is worse than the first."""
     toy_data.train(toy.data, tmp_path / "a", max_epoch=3, arch="transformer")
@@ -82,6 +83,7 @@ def test_a_second_run_of_a_process_keeps_its_own_best_checkpoint(toy, tmp_path):
     assert (tmp_path / "b/checkpoint_best.pt").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_to_restore_that_is_not_there_is_no_new_training(toy, tmp_path):
     """fairseq only logs it; a name alone is not looked for in the save directory."""
     for path in (tmp_path / "none.pt", "checkpoint_best.pt"):
@@ -92,6 +94,7 @@ def test_a_checkpoint_to_restore_that_is_not_there_is_no_new_training(toy, tmp_p
     assert last.exists()
 
 
+@pytest.mark.slow
 def test_a_prefix_of_an_empty_reference_forces_nothing(toy, tmp_path):
     """fairseq's search waits for more hypotheses than the one that may end at once, and fails."""
     toy_data.train(toy.data, tmp_path / "a", arch="transformer", max_epoch=1)

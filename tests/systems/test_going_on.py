@@ -30,6 +30,7 @@ def of_labels(toy, tmp_path_factory):
     return save
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_labels(toy, of_labels, tmp_path):
     """As many labels, two of which have changed places: nothing else would see it."""
     other = toy_data.Toy(toy.raw, tmp_path / "segmented", tmp_path / "data", toy.lines)

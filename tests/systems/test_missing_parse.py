@@ -116,6 +116,7 @@ def test_the_draw_depends_on_the_sentence_and_the_epoch_alone():
         assert drawn[number] == ((x ^ (x >> 31)) >> 11) / 2**53
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_other_sentences_go_without_their_parse_in_every_epoch(toy, tmp_path, monkeypatch, workers):
     """With fairseq's default, too, a worker of the loader that lives as long as the run; and none in validation."""
@@ -146,6 +147,7 @@ def test_other_sentences_go_without_their_parse_in_every_epoch(toy, tmp_path, mo
     assert seen[1].keys() == seen[2].keys() and seen[1] != seen[2] != seen[3]
 
 
+@pytest.mark.slow
 def test_training_drops_parses_and_the_losses_keep_theirs(toy, tmp_path):
     """In training only; PASCAL reads what supervised heads learn from."""
     seen = []

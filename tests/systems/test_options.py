@@ -58,6 +58,7 @@ def interactive(data, model, lines, *more) -> str:
     return fairseq("interactive", data, *arguments, "--max-len-b", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["words", "sentencepiece"])
 def test_unknown_words_are_copied_from_the_source(tmp_path, kind):
     """By the alignment of words, from raw text and from raw data; a file says what is written for some of them."""
@@ -116,6 +117,7 @@ def test_interactive_reads_compressed_text_and_text_that_is_no_utf8_is_named(toy
     assert len(generated(fairseq("interactive", toy.data, *plain))) == 1
 
 
+@pytest.mark.slow
 def test_embeddings_from_a_file_that_is_gone_and_one_without_a_header(toy, tmp_path):
     rows = [f"{line.split()[0]} {' '.join(['0.25'] * 16)}\n" for line in (toy.data / "dict.en.txt").open()]
     path = tmp_path / "vectors"
@@ -130,6 +132,7 @@ def test_embeddings_from_a_file_that_is_gone_and_one_without_a_header(toy, tmp_p
     assert error.value.line == 2
 
 
+@pytest.mark.slow
 def test_languages_with_a_hyphen(toy, tmp_path):
     for path in toy.segmented.iterdir():
         name = path.name if path.suffix == ".model" else path.name.replace(".en", ".en-US").replace(".de", ".de-DE")
@@ -142,6 +145,7 @@ def test_languages_with_a_hyphen(toy, tmp_path):
     assert (tmp_path / "model/checkpoint_last.pt").exists()
 
 
+@pytest.mark.slow
 def test_bleu_of_nothing_is_0_and_bleu_that_is_not_computed_is_refused(toy, tmp_path):
     bleu = ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
     with pytest.raises(SyntaxDataError):
@@ -166,6 +170,7 @@ def test_what_does_not_fit_is_named(toy, trained, tmp_path):
         toy_data.train(toy.data, tmp_path / "c", "--encoder-xformers-att-config", '{"name": "linformer"}')
 
 
+@pytest.mark.slow
 def test_resumed_in_mid_epoch_with_smaller_batches(toy, tmp_path, monkeypatch):
     """Every sentence of the epoch is trained on once, before or after."""
     from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask as Task

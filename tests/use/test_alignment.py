@@ -280,6 +280,7 @@ def sorted_parses(path):
     return list(read_conllu(path))
 
 
+@pytest.mark.slow
 def test_a_chosen_head_is_used_and_can_be_named(corpus, tmp_path, capsys):
     checkpoint = corpus / "model" / "checkpoint_best.pt"
     gold = tmp_path / "gold"
