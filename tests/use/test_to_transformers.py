@@ -119,7 +119,7 @@ def test_what_transformers_loads_is_the_model(data, tmp_path, arch, options):
     from transformers import AutoModelForSeq2SeqLM
 
     loaded = untrained(data, arch, *options)
-    export(loaded, "transformers", tmp_path / "out", segmentation=data)
+    export(loaded, "transformers", tmp_path / "out")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
     source = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, 1, 1]])
     target = torch.tensor([[2, 5, 6], [2, 7, 8]])
