@@ -2,6 +2,7 @@
 """Scores the kept runs of the atlas, with intervals: results.json, from which page.py makes the page.
 
     python examples/atlas/measure.py
+    python examples/atlas/measure.py --only hu amounts    # the results of the others stay
 
 References, parses and the pages of LibreOffice's help are read from where the recipes put them, so that at least
 ``fairseq-syntax run RECIPE --to binarize`` must have been run. Intervals are of 95 %, over sentences and seeds, for the
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ DRAWS = 10_000
 # What Japanese, Turkish and Hungarian reorder: objects and obliques before the verb, relative clauses before the noun.
 PROPERTIES = ("length", "longest-dependency", "label=obj", "label=obl", "label=acl:relcl")
 MULTI30K = HERE.parent / "multi30k"
+MULTI30K_TESTS = ("test_2016", "test_2017")
 
 Runs = dict[str, list[list[str]]]
 
@@ -83,7 +85,8 @@ def language(lang: str) -> dict[str, Any]:
     """Word order, scores, and what of each gain is syntax; in BLEU also by properties of the parse."""
     of, runs = plan(recipe_of(lang)), runs_of(recipe_of(lang))
     order = of.folder / "order.json"
-    result: dict[str, Any] = {"order": json.loads(order.read_text(encoding="utf-8")) if order.exists() else None}
+    kept = json.loads((HERE / "results.json").read_text(encoding="utf-8"))["languages"][lang]["order"]
+    result: dict[str, Any] = {"order": json.loads(order.read_text(encoding="utf-8")) if order.exists() else kept}
     if not runs:
         return result
     references = text_of(of.text("test", lang))
@@ -152,11 +155,12 @@ def amounts() -> dict[str, Any]:
     """Gains on the two tests with a part of the training pairs."""
     parts: dict[str, Any] = {}
     for part in ("tenth", "third"):
-        for test, references in both_references().items():
-            runs = runs_of(f"multi30k-{part}", test)
+        recipe = f"multi30k-{part}"
+        for test in MULTI30K_TESTS:
+            runs = runs_of(recipe, test)
             if runs:
                 of_part = parts.setdefault(part, {"seeds": {system: len(each) for system, each in runs.items()}})
-                of_part[test] = gains(runs, references)
+                of_part[test] = gains(runs, text_of(plan(recipe).text(test, "de")))
     return parts
 
 
@@ -171,7 +175,7 @@ def gains(runs: Runs, references: Sequence[str]) -> dict[str, Any]:
 
 def both_references() -> dict[str, list[str]]:
     """The references of Multi30k's two tests; empty where the corpus is not there."""
-    paths = {test: plan("multi30k-controls").text(test, "de") for test in ("test_2016", "test_2017")}
+    paths = {test: plan("multi30k-controls").text(test, "de") for test in MULTI30K_TESTS}
     return {test: text_of(path) if path.exists() else [] for test, path in paths.items()}
 
 
@@ -180,22 +184,37 @@ def text_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def results() -> Mapping[str, Any]:
-    """All that the page shows."""
-    atis = {**runs_of("atis-parser"), **runs_of("atis")}
-    return {
-        "languages": {lang: language(lang) for lang in LANGUAGES},
-        "multi30k": multi30k(),
-        "amounts": amounts(),
-        "parse_quality": parse_quality(atis) if atis else None,
-    }
+def atis() -> dict[str, Any] | None:
+    """By the quality of the parse; None if nothing has been run."""
+    runs = {**runs_of("atis-parser"), **runs_of("atis")}
+    return parse_quality(runs) if runs else None
+
+
+def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, Any]:
+    """All that the page shows.
+
+    Args:
+        before: results of which the parts that are not in ``only`` are taken
+        only: languages and parts that are measured
+    """
+    languages = {lang: language(lang) if lang in only else before["languages"][lang] for lang in LANGUAGES}
+    parts = {name: make() if name in only else before[name] for name, make in PARTS.items()}
+    return {"languages": languages, **parts}
+
+
+PARTS: dict[str, Callable[[], Any]] = {"multi30k": multi30k, "amounts": amounts, "parse_quality": atis}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=HERE / "results.json", metavar="FILE")
+    every = (*LANGUAGES, *PARTS)
+    parser.add_argument(
+        "--only", nargs="+", choices=every, default=every, metavar="PART", help="measure these; the others stay as kept"
+    )
     args = parser.parse_args()
-    text = json.dumps(_rounded(results()), indent=1, ensure_ascii=False)
+    before = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+    text = json.dumps(_rounded(results(before, args.only)), indent=1, ensure_ascii=False)
     args.output.write_text(text + "\n", encoding="utf-8")
     print(args.output)
     return 0
