@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import http.client
 import json
@@ -93,8 +94,9 @@ def test_a_request_with_two_lengths_is_refused_and_its_connection_closed():
     with running(service) as server, raw(server.port, head + both) as connection:
         connection.sendall(b"%x\r\n%s\r\n0\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n" % (len(body), body))
         answer = b""
-        while part := connection.recv(65536):
-            answer += part
+        with contextlib.suppress(ConnectionResetError):  # closed before all that was sent was read
+            while part := connection.recv(65536):
+                answer += part
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1 and not model.batches
 
 
