@@ -232,7 +232,9 @@ def where(languages: Mapping[str, Any]) -> str:
                 rows.append([one["property"], between, lines, interval(row.get("gain")), less])
         if rows:
             head = ["property", "", "paragraphs", "PSH gains", "the parse − *linear*"]
-            tables.append(Table(f"{LANGUAGES[lang]}: where", head, rows, []).render("markdown"))
+            table = Table("", head, rows, []).render("markdown")
+            # folded: who looks for one language does not scroll through the others
+            tables.append(f"<details><summary>{LANGUAGES[lang]}: where</summary>\n\n{table}\n\n</details>")
     return "\n\n".join(tables) or "Where in these languages the gain is, has not been measured yet."
 
 
@@ -272,14 +274,21 @@ def languages_sentence(languages: Mapping[str, Any]) -> str:
     )
     if not complete:
         rows = begun(languages)
-        first = [f"{interval(row['gain'])} BLEU in {LANGUAGES[lang]}" for lang, row in rows.items()]
-        so_far = f"; so far, PSH gains {listed(first)}" if first else ""
+        if not rows:
+            return f"{text}; what syntax gives in them has not been measured yet."
+        gains = {lang: row["gain"] for lang, row in rows.items()}
+        significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]
+        so_far = (
+            f"; so far, PSH gains {low_to_high([gain[0] for gain in gains.values()], '{:+.1f}')} BLEU in "
+            f"{listed([LANGUAGES[lang] for lang in gains])}, significantly in {listed(significant) or 'none of them'}"
+        )
         # what the parse adds to the linear trees of the same system, where that is beyond chance
         added = {lang: twin_of(row, "linear").get("syntax") for lang, row in rows.items()}
         some = {lang: syntax for lang, syntax in added.items() if syntax and is_significant(syntax)}
-        said = [f"{interval(syntax)} in {LANGUAGES[lang]}" for lang, syntax in some.items()]
-        if said:
-            so_far += f"; against *linear* trees, the parse makes a significant difference of {listed(said)}"
+        for word, sign in (("better", 1), ("worse", -1)):
+            where_so = [LANGUAGES[lang] for lang, syntax in some.items() if sign * syntax[0] > 0]
+            if where_so:
+                so_far += f"; it is significantly {word} with the parse than with *linear* trees in {listed(where_so)}"
         return f"{text}{so_far}; not all languages and seeds have been run."
     gains = {lang: row_of(languages[lang]["metrics"]["BLEU"]["rows"], "PSH")["gain"] for lang in complete}
     significant = [LANGUAGES[lang] for lang, gain in gains.items() if is_significant(gain)]

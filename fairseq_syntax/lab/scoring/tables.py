@@ -41,7 +41,8 @@ class Table:
             return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
         rule = "|" + "|".join([":--"] + ["--:"] * (len(self.header) - 1)) + "|"
-        body = [f"**{self.title}**", "", line(self.header), rule, *(line(row) for row in self.rows)]
+        title = [f"**{self.title}**", ""] if self.title else []
+        body = [*title, line(self.header), rule, *(line(row) for row in self.rows)]
         return "\n".join(body + ([""] + [f"- {note}" for note in self.notes] if self.notes else []))
 
     def _latex(self) -> str:
