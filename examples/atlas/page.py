@@ -381,15 +381,17 @@ def quality_sentence(quality: Mapping[str, Any] | None) -> str:
     return f"{tested} {listed([part for part in parts if part])} ({of_seeds}){power}."
 
 
+WIDTH = 4.3  # inches: on a phone, letters of 9 points are hardly smaller than the text around them
+MARKERS = {"the parse": "o", "linear": "s", "random": "^", "parser": "D"}
+
+
 def draw_quality(quality: Mapping[str, Any]) -> Figure:
     """BLEU gained over the plain Transformer against the share of right heads, a panel for each system."""
-    figure = new_figure(10, 2.6)
-    panels: Sequence[Axes] = figure.subplots(1, len(PARSE_SYSTEMS), sharey=True)
-    for axes, system in zip(panels, PARSE_SYSTEMS):
-        axes.set_title(system, fontsize=9)
-        axes.axhline(0, color="#8a939c", linewidth=0.8)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+    figure = new_figure(WIDTH, 5.4)
+    *panels, last = figure.subplots(3, 2, sharex=True, sharey=True).flat
+    for axes, system in zip(panels, PARSE_SYSTEMS, strict=True):
+        axes.set_title(system)
+        with_zero(axes.axhline, axes)
         kinds = {True: list(PARSES), False: [p for p in PARSES if p.startswith("wrong")] * (system == "LDD")}
         for sure, parses in kinds.items():
             points = []
@@ -403,47 +405,51 @@ def draw_quality(quality: Mapping[str, Any]) -> Figure:
             color = COLORS[0] if sure else COLORS[1]
             axes.plot([p[0] for p in curve], [p[1] for p in curve], color=color, linewidth=1)
             for accuracy, value, low, high, parse in points:
-                marker = {"parser": "D", "linear": "s", "random": "^"}.get(parse, "o")
-                errors = [[value - low], [high - value]]
+                marker, errors = MARKERS.get(parse, "o"), [[value - low], [high - value]]
                 axes.errorbar([accuracy], [value], yerr=errors, fmt=marker, color=color, markersize=4, linewidth=0.8)
         axes.set_xlim(0, 104)
-        axes.set_xlabel("UAS", fontsize=8)
-        axes.tick_params(labelsize=8)
-    panels[0].set_ylabel("BLEU over the plain\nTransformer", fontsize=8)
+    panels[-2].tick_params(labelbottom=True)  # nothing but the key is below it
+    figure.supxlabel("UAS, %")
+    figure.supylabel("BLEU over the plain Transformer")
+    last.axis("off")
+    key = {"o-": "gold, damaged", "D": "the parser's", "s": "linear", "^": "random"}
+    for form, title in key.items():
+        last.plot([], [], form, color=COLORS[0], markersize=4, linewidth=1, label=title)
+    last.plot([], [], "o-", color=COLORS[1], markersize=4, linewidth=1, label="damaged, unsure")
+    last.legend(loc="center", title="trees", frameon=False)
     return figure
 
 
 def draw_languages(languages: Mapping[str, Any]) -> Figure:
-    """PSH's gain with the parse and with control parses against the share of crossing alignments."""
-    figure = new_figure(6.5, 3.2)
+    """PSH's gain with the parse and with control parses, a row for each language, by crossing alignments."""
+    ordered = sorted((of["order"]["crossing"], lang) for lang, of in languages.items() if of["order"])
+    figure = new_figure(WIDTH, 1.2 + 0.5 * len(ordered))
     axes = figure.subplots()
-    axes.axhline(0, color="#8a939c", linewidth=0.8)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    for lang, of in languages.items():
-        if not of["order"]:
-            continue
-        crossing = 100 * of["order"]["crossing"]
-        axes.axvline(crossing, color="#8a939c", linewidth=0.5)
-        at = (crossing, 1.01)
-        axes.annotate(LANGUAGES[lang], at, xycoords=("data", "axes fraction"), rotation=35, fontsize=8)
-        row = row_of(of.get("metrics", {}).get("BLEU", {"rows": []})["rows"], "PSH")
+    with_zero(axes.axvline, axes)
+    for at, (_, lang) in enumerate(ordered):
+        row = row_of(languages[lang].get("metrics", {}).get("BLEU", {"rows": []})["rows"], "PSH")
         gains = {"the parse": row["gain"]} if row else {}
         gains |= {control: twin["gain"] for control, twin in row["controls"].items()} if row else {}
         for place, (kind, gain) in enumerate(gains.items()):
-            at, errors = crossing + 0.4 * (place - 1), [[gain[0] - gain[1]], [gain[2] - gain[0]]]
-            marker = {"the parse": "o", "linear": "s", "random": "^"}[kind]
-            axes.errorbar([at], [gain[0]], yerr=errors, fmt=marker, color=COLORS[place], markersize=5, label=kind)
+            form: Any = {"fmt": MARKERS[kind], "color": COLORS[place], "markersize": 5, "label": kind}
+            axes.errorbar([gain[0]], [at + 0.22 * place], xerr=[[gain[0] - gain[1]], [gain[2] - gain[0]]], **form)
+        if not gains:
+            axes.annotate(NOT_RUN, (0, at), xytext=(4, 0), textcoords="offset points", va="center")
     handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(labels, handles))
-    if not unique:
-        axes.set_ylim(-1, 3)
-    else:
-        axes.legend(unique.values(), unique.keys(), fontsize=8)
-    axes.set_xlabel("crossing word alignments with English, %", fontsize=8)
-    axes.set_ylabel("BLEU over the plain Transformer", fontsize=8)
-    axes.tick_params(labelsize=8)
+    if unique := dict(zip(labels, handles)):
+        at_top: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": len(unique), "frameon": False}
+        axes.legend(unique.values(), unique.keys(), **at_top)
+    axes.set_yticks(range(len(ordered)), [f"{LANGUAGES[lang]}, {100 * crossing:.0f} %" for crossing, lang in ordered])
+    axes.set_ylim(len(ordered) - 0.4, -0.4)  # the first language on top
+    axes.set_xlabel("BLEU over the plain Transformer")
     return figure
+
+
+def with_zero(line: Any, axes: Axes) -> None:
+    """A grid without a box around it, and a line at 0."""
+    line(0, color="#8a939c", linewidth=0.8)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -485,11 +491,14 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE / "results.json", metavar="FILE")
     parser.add_argument("--output", type=Path, default=DOCS, metavar="DIR", help="default: docs/")
     args = parser.parse_args()
+    from matplotlib import rc_context
+
     results = json.loads(args.results.read_text(encoding="utf-8"))
     (args.output / "what-syntax-gives.md").write_text(page(results), encoding="utf-8")
-    save(draw_languages(results["languages"]), args.output / "figures" / "atlas-languages.svg")
-    if results["parse_quality"]:
-        save(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
+    with rc_context({"font.size": 9, "axes.titlesize": 9, "legend.fontsize": 9, "figure.labelsize": 9}):
+        save(draw_languages(results["languages"]), args.output / "figures" / "atlas-languages.svg")
+        if results["parse_quality"]:
+            save(draw_quality(results["parse_quality"]), args.output / "figures" / "atlas-parse-quality.svg")
     print(args.output / "what-syntax-gives.md")
     return 0
 
