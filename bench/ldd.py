@@ -24,7 +24,7 @@ from fairseq_syntax.data.packing import PackedSyntax, pack
 from fairseq_syntax.model.attention import SyntaxSelfAttention
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.sparse_factors import SparseFactors, sparse_factor_attention
-from fairseq_syntax.systems.ldd import Ldd, LddTerm
+from fairseq_syntax.systems.ldd import Ldd, LddConfig, LddTerm
 from fairseq_syntax.systems.pascal import ParentTerm, gaussian, one_hot
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
@@ -65,7 +65,7 @@ def layer(length: int, variant: str = "LDD") -> tuple[dict[str, Callable[[], Non
     )
     gradient = torch.randn_like(q)
     source = syntax_of(length)
-    system = Ldd(LABELS, read_label_groups("ud"), variant, form="linear").to(device())
+    system = Ldd(LddConfig(ldd_variant=variant, ldd_form="linear"), LABELS, read_label_groups("ud")).to(device())
 
     def term() -> LddTerm:
         # Views are cached per batch: a new object per step, as in training.
@@ -111,7 +111,7 @@ def with_projections() -> None:
         attention = SyntaxSelfAttention(channels, HEADS).to(device())
         x = torch.randn(length, batch, channels, device=device(), requires_grad=True)
         source = syntax_of(length)
-        system = Ldd(LABELS, read_label_groups("ud"), form="linear").to(device())
+        system = Ldd(LddConfig(ldd_form="linear"), LABELS, read_label_groups("ud")).to(device())
 
         def ours(attention=attention, x=x, source=source, system=system) -> None:
             term = system.term(Step.of(SyntaxBatch(source.flat, source.tokens, 1)), 0)

@@ -310,25 +310,23 @@ class GuidedAttention(GlobalAttention):
     is the paper's.
 
     Args:
+        options: how long the start is guided (0 updates: not at all, as in the paper)
         hidden_size, source_size: of the decoder, and of the encoder's states
         sigma: of the Gaussian around the position, in places
-        guided_updates: how many they are; 0: no guided start, as in the paper
-        guide_weight: of the predictor's loss beside the translation loss
         predicts: whether a position is predicted at all
     """
 
     def __init__(
         self,
+        options: GuidedConfig,
         hidden_size: int,
         source_size: int,
         sigma: float,
-        guided_updates: int = 0,
-        guide_weight: float = 1.0,
         predicts: bool = True,
     ) -> None:
         super().__init__(hidden_size, source_size)
-        GuidedConfig.check(guided_updates=guided_updates, guide_weight=guide_weight)
-        self.sigma, self.guided_updates, self.guide_weight, self.num_updates = sigma, guided_updates, guide_weight, 0
+        self.guided_updates, self.guide_weight = options.guided_updates, options.guide_weight
+        self.sigma, self.num_updates = sigma, 0
         self.position = PositionPredictor(hidden_size) if predicts else None
 
     def supervises(self) -> tuple[str, ...]:

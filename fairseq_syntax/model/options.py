@@ -43,11 +43,6 @@ class SystemConfig(FairseqDataclass):
     def __post_init__(self) -> None:
         check_options(type(self), vars(self))
 
-    @classmethod
-    def check(cls, **values: Any) -> None:
-        """Check the arguments of a module by the options that they come from. Raises SyntaxDataError, naming one."""
-        check_options(cls, values)
-
 
 Config = TypeVar("Config", bound=SystemConfig)
 

@@ -28,7 +28,7 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.model.decoder import DecoderSystem, register_decoder_system
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, HeadLoss, HeadSystem, Place, Step
-from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
+from fairseq_syntax.model.options import SystemConfig, layer_numbers, option, option_name
 from fairseq_syntax.model.task import SyntaxTask
 from fairseq_syntax.model.transformer import register_presets
 from fairseq_syntax.systems.lisa import Biaffine, BiaffineTerm
@@ -111,22 +111,33 @@ class BiaffineHead(HeadSystem):
     """Code shared by both sides: one biaffine head and its loss.
 
     Args:
-        embed_dim: C
-        place: (layer, head), 0-based
-        dim: of the head's queries and keys
-        weight: λ
-        chain: the paper's rule for subwords
+        options: those of both sides
+        args: the options of the model, with the sizes of this side
+
+    Attributes:
+        side: ``encoder`` or ``decoder``
+        loss_name: of its loss; with ``_layer``, ``_head`` and ``_weight`` the names of its options
     """
 
     config = DbsaConfig
     training_needs = frozenset({"tree"})
+    side: str
     loss_name: str
 
-    def __init__(self, embed_dim: int, place: Place, dim: int, weight: float = 0.5, chain: bool = False) -> None:
+    def __init__(self, options: DbsaConfig, args: Namespace) -> None:
         super().__init__()
-        DbsaConfig.check(**{f"{self.loss_name}_weight": weight, "dbsa_dim": dim})
-        self.place, self.weight, self.chain = place, weight, chain
+        prefix, side = self.loss_name, self.side
+        layer, layers = getattr(options, f"{prefix}_layer"), getattr(args, f"{side}_layers")
+        (layer,) = layer_numbers(option_name(f"{prefix}_layer"), str(layer), layers)
+        self.place: Place = (layer, getattr(options, f"{prefix}_head"))
+        self.weight, self.chain = getattr(options, f"{prefix}_weight"), options.dbsa_chain
+        embed_dim = getattr(args, f"{side}_embed_dim")
+        dim = options.dbsa_dim or embed_dim // getattr(args, f"{side}_attention_heads")
         self.biaffine = Biaffine(embed_dim, dim, linear=True)
+
+    @classmethod
+    def from_config(cls, config: DbsaConfig, args: Namespace, task: SyntaxTask) -> BiaffineHead:
+        return cls(config, args)
 
     def layers(self) -> Sequence[int]:
         return (self.place[0],)
@@ -152,26 +163,11 @@ class BiaffineHead(HeadSystem):
         return HeadLoss.of(self.weight, nll, targets.real.sum(), counts)
 
 
-def _read(config: DbsaConfig, args: Namespace, side: str) -> tuple[int, Place, int, float, bool]:
-    """The arguments of a side's head: ``encoder`` or ``decoder``."""
-    infix = "" if side == "encoder" else "decoder_"
-    layer, head = getattr(config, f"dbsa_{infix}layer"), getattr(config, f"dbsa_{infix}head")
-    name = f"--dbsa-{infix}".replace("_", "-")
-    (layer,) = layer_numbers(f"{name}layer", str(layer), getattr(args, f"{side}_layers"))
-    embed_dim = getattr(args, f"{side}_embed_dim")
-    dim = embed_dim // getattr(args, f"{side}_attention_heads") if config.dbsa_dim is None else config.dbsa_dim
-    return embed_dim, (layer, head), dim, getattr(config, f"dbsa_{infix}weight"), config.dbsa_chain
-
-
 @register_encoder_system("dbsa")
 class EncoderDbsa(BiaffineHead, EncoderSystem):
     """The encoder's head."""
 
-    loss_name = "dbsa"
-
-    @classmethod
-    def from_config(cls, config: DbsaConfig, args: Namespace, task: SyntaxTask) -> EncoderDbsa:
-        return cls(*_read(config, args, "encoder"))
+    side, loss_name = "encoder", "dbsa"
 
     def parent_head(self) -> Place | None:
         """The head, where a word's first piece stands for it, as readers of the head expect."""
@@ -188,11 +184,7 @@ class EncoderDbsa(BiaffineHead, EncoderSystem):
 class DecoderDbsa(BiaffineHead, DecoderSystem):
     """The decoder's head; its options are the encoder's."""
 
-    loss_name = "dbsa_decoder"
-
-    @classmethod
-    def from_config(cls, config: DbsaConfig, args: Namespace, task: SyntaxTask) -> DecoderDbsa:
-        return cls(*_read(config, args, "decoder"))
+    side, loss_name = "decoder", "dbsa_decoder"
 
     def term(self, step: Step, layer: int) -> BiaffineTerm:
         return MemoryBiaffineTerm(self.place[1], self.biaffine)

@@ -55,32 +55,39 @@ class BlockMemory:
         return replace(self, around=self.around.select(rows), first=self.first.index_select(0, rows))
 
 
+@dataclass
+class DLAAConfig(GuidedConfig):
+    """The options of DLAA."""
+
+    dlaa_block_size: int = option(10, "maximum number of words in a block", low=1, high=1000)
+    dlaa_alignment: str = option(
+        "interpolate",
+        "how to use a predicted position between two words: interpolate the contexts of both blocks; "
+        "round (no gradient for the predictor); or round and weight by a Gaussian",
+        choices=ALIGNMENTS,
+    )
+    dlaa_sigma: float | None = option(
+        None, "standard deviation of the Gaussian, in words", "a quarter of the block size", low=0.1, high=1000.0
+    )
+
+
 class BlockAttention(GuidedAttention):
     """Attention over the dependency block of the predicted position.
 
+    With a position between two words, ``interpolate`` attends to the blocks of both and mixes the
+    two contexts by the fraction; ``hard`` to the block of the nearest word, which leaves the
+    predictor without a gradient; ``gaussian`` to the same block, its weights multiplied by Luong's
+    Gaussian around the position.
+
     Args:
+        options: the system's
         hidden_size, source_size: of the decoder, and of the encoder's states
-        block_size: the most words in a block
-        alignment: what to do with a position between two words. ``interpolate``: attend to the blocks of both and mix
-            the two contexts by the fraction; ``hard``: the block of the nearest word, which leaves the predictor
-            without a gradient; ``gaussian``: the same block, its weights multiplied by Luong's Gaussian around the
-            position
-        sigma: of the Gaussian, in words
-        guided_updates, guide_weight: as in :class:`.GuidedAttention`
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        source_size: int,
-        block_size: int = 10,
-        alignment: str = "interpolate",
-        sigma: float = 2.5,
-        guided_updates: int = 0,
-        guide_weight: float = 1.0,
-    ) -> None:
-        super().__init__(hidden_size, source_size, sigma, guided_updates, guide_weight)
-        self.block_size, self.alignment = block_size, alignment
+    def __init__(self, options: DLAAConfig, hidden_size: int, source_size: int) -> None:
+        sigma = options.dlaa_block_size / 4 if options.dlaa_sigma is None else options.dlaa_sigma
+        super().__init__(options, hidden_size, source_size, sigma)
+        self.block_size, self.alignment = options.dlaa_block_size, options.dlaa_alignment
 
     def remember(self, encoded: Encoded) -> BlockMemory:
         syntax, length = encoded.parse, encoded.parse.n_words  # [B]
@@ -122,22 +129,6 @@ class BlockAttention(GuidedAttention):
         return words_to_pieces(weights, memory.syntax, memory.first // weights.size(2))
 
 
-@dataclass
-class DLAAConfig(GuidedConfig):
-    """The options of DLAA."""
-
-    dlaa_block_size: int = option(10, "maximum number of words in a block", low=1, high=1000)
-    dlaa_alignment: str = option(
-        "interpolate",
-        "how to use a predicted position between two words: interpolate the contexts of both blocks; "
-        "round (no gradient for the predictor); or round and weight by a Gaussian",
-        choices=ALIGNMENTS,
-    )
-    dlaa_sigma: float | None = option(
-        None, "standard deviation of the Gaussian, in words", "a quarter of the block size", low=0.1, high=1000.0
-    )
-
-
 @register_lstm("dlaa_lstm")
 class DLAAModel(SyntaxLSTMModel):
     """LSTM encoder and decoder with attention over dependency blocks."""
@@ -148,11 +139,9 @@ class DLAAModel(SyntaxLSTMModel):
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> BlockAttention:
         config = read_options(DLAAConfig, args)
-        size, alignment, guided = config.dlaa_block_size, config.dlaa_alignment, config.guided_updates
-        sigma = size / 4 if config.dlaa_sigma is None else config.dlaa_sigma
-        if alignment == "hard" and not guided:
+        if config.dlaa_alignment == "hard" and not config.guided_updates:
             logger.warning(
                 "--dlaa-alignment hard rounds the predicted position: the predictor gets no gradient and stays as it "
                 "was initialised, unless --guided-updates trains it"
             )
-        return BlockAttention(hidden_size, source_size, size, alignment, sigma, guided, config.guide_weight)
+        return BlockAttention(config, hidden_size, source_size)

@@ -107,24 +107,17 @@ class SyntacticGCN(nn.Module):
     all its pieces. ``</s>`` and padding stay as they are.
 
     Args:
-        layers: how many
-        word_state: ``mean`` or ``first``
-        other arguments: of :class:`GraphConvolution`
+        options: their number, and how they are
+        size, num_labels: as in :class:`GraphConvolution`
     """
 
-    def __init__(
-        self,
-        size: int,
-        num_labels: int,
-        layers: int = 1,
-        gates: bool = True,
-        edge_dropout: float = 0.0,
-        word_state: str = "mean",
-    ) -> None:
+    def __init__(self, options: GCNConfig, size: int, num_labels: int) -> None:
         super().__init__()
-        GCNConfig.check(gcn_layers=layers, gcn_edge_dropout=edge_dropout, gcn_words=word_state)
-        self.word_state = word_state
-        self.layers = nn.ModuleList(GraphConvolution(size, num_labels, gates, edge_dropout) for _ in range(layers))
+        self.word_state = options.gcn_words
+        self.layers = nn.ModuleList(
+            GraphConvolution(size, num_labels, not options.gcn_no_gates, options.gcn_edge_dropout)
+            for _ in range(options.gcn_layers)
+        )
 
     def forward(self, x: Tensor, syntax: SyntaxBatch) -> Tensor:
         """[S, B, C] to [S, B, C]; ``syntax`` has the columns of ``x``."""
@@ -136,12 +129,6 @@ class SyntacticGCN(nn.Module):
         for layer in self.layers:
             added = added + layer(h + added, syntax.parent, syntax.word_deprel)
         return x + F.pad(added, (0, 0, 0, 1))[syntax.word_of_piece.t()]  # −1, no word, is the last row
-
-    @classmethod
-    def from_config(cls, config: GCNConfig, args: Namespace, size: int) -> SyntacticGCN:
-        """Build it for states of a size; the labels have been noted in ``args``."""
-        labels = len(args.source_deprel_labels)
-        return cls(size, labels, config.gcn_layers, not config.gcn_no_gates, config.gcn_edge_dropout, config.gcn_words)
 
 
 @dataclass
@@ -180,8 +167,8 @@ class GCNBlock(EncoderSystem):
                 message = f"must be the number of an encoder layer or embeddings, not {place}"
                 raise SyntaxDataError(message, option="--gcn-after")
             (after,) = layer_numbers("--gcn-after", place, args.encoder_layers)
-        remember_labels(args, task, "deprel")
-        return cls(SyntacticGCN.from_config(config, args, args.encoder_embed_dim), after)
+        labels = remember_labels(args, task, "deprel")
+        return cls(SyntacticGCN(config, args.encoder_embed_dim, len(labels)), after)
 
     def blocks(self) -> Sequence[int | None]:
         return (self.after,)
@@ -249,5 +236,5 @@ class GCNModel(SyntaxLSTMModel):
             "encoder": options["hidden_size"] * (1 + bool(options["bidirectional"])),
             "embeddings": options["embed_dim"],
         }
-        gcn = SyntacticGCN.from_config(config, args, sizes[after])
+        gcn = SyntacticGCN(config, sizes[after], len(args.source_deprel_labels))
         return GCNEncoder(dictionary, cls.inference_needs, gcn, after, **options)

@@ -163,32 +163,31 @@ class Ldd(EncoderSystem):
     """The first encoder layer, or others, with dependency distributions, in the six variants of Table 1,
     where UUDD is called UDD, and in the UDD of section 3.1.
 
-    A layer has as many heads as there are label groups, in every variant.
+    The variants are LDD, LDA (the distributions are the logits), LDP (1-best labelled tree), UDD
+    (labels summed out), UDP (1-best tree), ULDD (every point 1/(T·L)), UUDD (every point 1/T); T
+    counts pieces without ``</s>``. In all of them a layer has as many heads as there are label groups.
 
     Args:
+        options: variant and form
         labels: the deprel inventory, in the order of its ids
         groups: the label groups, one per head
-        variant: LDD, LDA (the distributions are the logits), LDP (1-best labelled tree), UDD (labels summed out),
-            UDP (1-best tree), ULDD (every point 1/(T·L)), UUDD (every point 1/T); T counts pieces without ``</s>``
         layers: 0-based
-        form: ``linear``, ``dense`` or ``auto``, where attention weights are not dropped
     """
 
     config = LddConfig
 
     def __init__(
         self,
+        options: LddConfig,
         labels: Sequence[str],
         groups: LabelGroups,
-        variant: str = "LDD",
         layers: Sequence[int] = (0,),
-        form: str = "auto",
     ) -> None:
         super().__init__()
-        LddConfig.check(ldd_variant=variant, ldd_form=form)
-        self.variant, self._layers, self.form, self.groups = variant, tuple(layers), form, groups
+        self.variant, self.form = options.ldd_variant, options.ldd_form
+        self.groups, self._layers = groups, layers
         # The tree is what every batch with syntax has; uniform variants take only the lengths from it.
-        needs = {"arcs"} if variant in ("LDD", "LDA", "UDD") else {"tree"}
+        needs = {"arcs"} if self.variant in ("LDD", "LDA", "UDD") else {"tree"}
         self.training_needs = self.inference_needs = frozenset(needs)
         self.register_buffer("group_of_label", torch.tensor(groups.table(labels)), persistent=False)
 
@@ -210,11 +209,10 @@ class Ldd(EncoderSystem):
                 f"--encoder-embed-dim {args.encoder_embed_dim}"
             )
         layers = layer_numbers("--ldd-layers", config.ldd_layers, args.encoder_layers)
-        variant = config.ldd_variant.upper()
-        if variant in LABELLED:
+        if config.ldd_variant in LABELLED:
             coverage = groups.check(labels[1:])  # the first label stands for unknown ones
             logger.info("labels of %s: %s", groups.source, coverage)
-        return cls(labels, groups, variant, layers, config.ldd_form)
+        return cls(config, labels, groups, layers)
 
     def layers(self) -> Sequence[int]:
         return self._layers

@@ -104,35 +104,35 @@ class LisaConfig(SystemConfig):
 class Lisa(EncoderSystem):
     """One biaffine head.
 
+    At a weight of 1 the model maximises the joint probability of translation and parents; gold
+    parents at inference are an upper bound.
+
     Args:
+        options: its options
         embed_dim: C
-        layer, head: which head it is, 0-based
+        layer: 0-based
         dim: d, of its queries and keys
-        weight: of its loss; at 1 the model maximises the joint probability of translation and parents
-        gold: at inference attend to the given parents, not the predicted ones (an upper bound)
     """
 
     config = LisaConfig
     training_needs = frozenset({"tree"})
 
-    def __init__(
-        self, embed_dim: int, layer: int, head: int, dim: int, weight: float = 1.0, gold: bool = False
-    ) -> None:
+    def __init__(self, options: LisaConfig, embed_dim: int, layer: int, dim: int) -> None:
         super().__init__()
-        LisaConfig.check(lisa_weight=weight, lisa_dim=dim)
-        self.layer, self.head, self.weight, self.gold = layer, head, weight, gold
+        self.place: Place = (layer, options.lisa_head)
+        self.weight, self.gold = options.lisa_weight, options.lisa_gold
         self.biaffine = Biaffine(embed_dim, dim)
-        if gold:
+        if self.gold:
             self.inference_needs = frozenset({"tree"})
 
     @classmethod
     def from_config(cls, config: LisaConfig, args: Namespace, task: SyntaxTask) -> Lisa:
         (layer,) = layer_numbers("--lisa-layer", str(config.lisa_layer), args.encoder_layers)
         dim = args.encoder_embed_dim // args.encoder_attention_heads if config.lisa_dim is None else config.lisa_dim
-        return cls(args.encoder_embed_dim, layer, config.lisa_head, dim, config.lisa_weight, config.lisa_gold)
+        return cls(config, args.encoder_embed_dim, layer, dim)
 
     def layers(self) -> Sequence[int]:
-        return (self.layer,)
+        return (self.place[0],)
 
     @property
     def drops_parses(self) -> bool:
@@ -140,23 +140,24 @@ class Lisa(EncoderSystem):
         return False
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
-        head = frozenset({self.head})
+        head = frozenset({self.place[1]})
         return HeadClaims(replaces=head, gives=head if self.gold else frozenset())
 
     def supervises(self) -> Mapping[str, Place]:
-        return {"lisa": (self.layer, self.head)}
+        return {"lisa": self.place}
 
     def parent_head(self) -> Place:
-        return self.layer, self.head
+        return self.place
 
     def term(self, step: Step, layer: int) -> ScoreTerm:
         if self.gold and not self.training and step.syntax is not None:
-            return GoldTerm(self.head, self.biaffine, step.syntax.parent_first, step.syntax.real)
-        return BiaffineTerm(self.head, self.biaffine)
+            syntax = step.syntax
+            return GoldTerm(self.place[1], self.biaffine, syntax.parent_first, syntax.real)
+        return BiaffineTerm(self.place[1], self.biaffine)
 
     def term_without_parse(self, step: Step, layer: int) -> ScoreTerm:
         """With gold parents: the predicted ones."""
-        return BiaffineTerm(self.head, self.biaffine)
+        return BiaffineTerm(self.place[1], self.biaffine)
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss | None:
         """Cross entropy of each real token's row towards the first piece of its word's parent, summed over tokens.

@@ -47,34 +47,39 @@ class WindowMemory:
         return WindowMemory(self.around.select(rows), windows)
 
 
+@dataclass
+class LocalAttentionConfig(GuidedConfig):
+    """The options of local attention."""
+
+    local_attention: str = option(
+        "predictive",
+        "monotonic: Luong's local-m, a window around the step; predictive: local-p, a window around a "
+        "predicted position",
+        choices=KINDS,
+    )
+    local_window: int = option(5, "window size: tokens on each side", low=1, high=1000)
+
+
 class WindowAttention(GuidedAttention):
     """Attention over the tokens at most ``window`` away from a position.
 
+    ``monotonic`` (local-m): the position is the step, or the last token once the source is at its
+    end; ``predictive`` (local-p): it is predicted, and the weights are multiplied by a Gaussian
+    around it with σ = D/2.
+
     Args:
+        options: the kind, and D (``local_window``)
         hidden_size, source_size: of the decoder, and of the encoder's states
-        kind: ``monotonic`` (local-m: the position is the step, or the last token once the source is at its end) or
-            ``predictive`` (local-p: the position is predicted, and the weights are multiplied by a Gaussian around it
-            with σ = D/2)
-        window: D
-        guided_updates, guide_weight: as in :class:`.GuidedAttention`
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        source_size: int,
-        kind: str = "predictive",
-        window: int = 5,
-        guided_updates: int = 0,
-        guide_weight: float = 1.0,
-    ) -> None:
-        if guided_updates and kind == "monotonic":
+    def __init__(self, options: LocalAttentionConfig, hidden_size: int, source_size: int) -> None:
+        predicts = options.local_attention == "predictive"
+        if options.guided_updates and not predicts:
             raise SyntaxDataError(
                 "--local-attention monotonic predicts no position to be guided", option="--guided-updates"
             )
-        predicts = kind == "predictive"
-        super().__init__(hidden_size, source_size, window / 2, guided_updates, guide_weight, predicts)
-        self.window = window
+        super().__init__(options, hidden_size, source_size, options.local_window / 2, predicts)
+        self.window = options.local_window
 
     def remember(self, encoded: Encoded) -> WindowMemory:
         padding = encoded.padding.t()
@@ -101,19 +106,6 @@ class WindowAttention(GuidedAttention):
         return (F.log_softmax(scores, dim=1, dtype=torch.float32) + factor).exp()  # Luong's Equation 10
 
 
-@dataclass
-class LocalAttentionConfig(GuidedConfig):
-    """The options of local attention."""
-
-    local_attention: str = option(
-        "predictive",
-        "monotonic: Luong's local-m, a window around the step; predictive: local-p, a window around a "
-        "predicted position",
-        choices=KINDS,
-    )
-    local_window: int = option(5, "window size: tokens on each side", low=1, high=1000)
-
-
 @register_lstm("local_attention_lstm")
 class LocalAttentionModel(SyntaxLSTMModel):
     """LSTM encoder and decoder with Luong's local attention."""
@@ -122,6 +114,4 @@ class LocalAttentionModel(SyntaxLSTMModel):
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> WindowAttention:
-        config = read_options(LocalAttentionConfig, args)
-        kind, window = config.local_attention, config.local_window
-        return WindowAttention(hidden_size, source_size, kind, window, config.guided_updates, config.guide_weight)
+        return WindowAttention(read_options(LocalAttentionConfig, args), hidden_size, source_size)

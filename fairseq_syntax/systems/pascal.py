@@ -137,62 +137,41 @@ class Pascal(EncoderSystem):
     """Parent-scaled heads in chosen layers of the encoder.
 
     Args:
-        heads: h_P, the number of heads scaled, the first ones of each layer; None is all of them
-        layers: l_s, the layers, 0-based
-        variance: σ²
-        ignore: q, the probability in training that a token's row of D is left out (parent ignoring)
-        parent_only: scale by a one-hot vector in place of the Gaussian
-        add: add D to the scores in place of multiplying
-        fused: use FlexAttention where no attention weights are dropped
+        options: h_P (``pascal_heads``), σ² (``pascal_variance``), q (``parent_ignoring``), variants
+        encoder_layers: how many layers the encoder has
     """
 
     config = PascalConfig
     training_needs = inference_needs = frozenset({"tree"})
 
-    def __init__(
-        self,
-        heads: int | None = None,
-        layers: Sequence[int] = (0,),
-        variance: float = 1.0,
-        ignore: float = 0.0,
-        parent_only: bool = False,
-        add: bool = False,
-        fused: bool = False,
-    ) -> None:
+    def __init__(self, options: PascalConfig, encoder_layers: int) -> None:
         super().__init__()
-        PascalConfig.check(pascal_heads=heads, pascal_variance=variance, parent_ignoring=ignore)
-        self.num_heads, self._layers = heads, tuple(layers)
-        self.ignore, self.add, self.fused = ignore, add, fused
-        self.factor = one_hot if parent_only else partial(gaussian, variance=variance)
+        self.options = options
+        self._layers = layer_numbers("--pascal-layers", options.pascal_layers, encoder_layers)
+        window = partial(gaussian, variance=options.pascal_variance)
+        self.factor = one_hot if options.parent_only else window
 
     @classmethod
     def from_config(cls, config: PascalConfig, args: Namespace, task: SyntaxTask) -> Pascal:
-        return cls(
-            config.pascal_heads,
-            layer_numbers("--pascal-layers", config.pascal_layers, args.encoder_layers),
-            config.pascal_variance,
-            config.parent_ignoring,
-            config.parent_only,
-            config.pascal_add,
-            config.pascal_fused,
-        )
+        return cls(config, args.encoder_layers)
 
     def layers(self) -> Sequence[int]:
         return self._layers
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
-        return HeadClaims(scales=frozenset(range(self.num_heads or num_heads)))
+        return HeadClaims(scales=frozenset(range(self.options.pascal_heads or num_heads)))
 
     def term(self, step: Step, layer: int) -> ParentTerm:
-        syntax = step.parse
+        syntax, options = step.parse, self.options
+        heads, add, fused = options.pascal_heads, options.pascal_add, options.pascal_fused
         position = syntax.offset_in_sentence
         parent = syntax.parent_middle - syntax.start[:, None]
         ignored = None
-        if self.training and self.ignore > 0:
+        if self.training and options.parent_ignoring > 0:
             # One draw per token, shared by the heads; made here and not in the layer, so that a checkpointed layer
             # is recomputed with the same draw.
-            ignored = torch.rand(parent.shape, device=parent.device) < self.ignore
-        return ParentTerm(self.num_heads, parent, position, self.factor, ignored, self.add, self.fused)
+            ignored = torch.rand(parent.shape, device=parent.device) < options.parent_ignoring
+        return ParentTerm(heads, parent, position, self.factor, ignored, add, fused)
 
 
 register_presets("pascal_transformer", encoder_syntax="pascal")

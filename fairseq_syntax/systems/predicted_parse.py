@@ -128,13 +128,10 @@ class PredictedParse(EncoderSystem):
     """Code shared by the two systems: reading the parent head of a lower layer.
 
     Args:
+        options: those of both systems
         starts, ends: [V] bool, the marks of the source's symbols
         pad, eos: their numbers
-        heads: how many heads are scaled, the first ones of each layer; None stands for all
-        layers: 0-based; none stands for the layer above that of the parent head
-        gradient_after: updates before which no gradient flows into the parent head through the factor; -1: never any
-        given: in training, the probability that a sentence's given parse is used in place of the predicted one
-        given_updates: updates over which that probability falls to 0; 0 leaves it as it is
+        layers: those that are scaled, 0-based; none stands for the layer above the parent head's
     """
 
     config = PredictedConfig
@@ -143,48 +140,35 @@ class PredictedParse(EncoderSystem):
 
     def __init__(
         self,
+        options: PredictedConfig,
         starts: Tensor,
         ends: Tensor,
         pad: int,
         eos: int,
-        heads: int | None = None,
         layers: Sequence[int] = (),
-        gradient_after: int = 1000,
-        given: float = 0.0,
-        given_updates: int = 0,
     ) -> None:
         super().__init__()
-        PredictedConfig.check(given_parse=given, given_parse_updates=given_updates, predicted_heads=heads)
         # Numbers, as all that is in a checkpoint is averaged: by --store-ema, and by fairseq's script for checkpoints.
         self.register_buffer("starts", starts.float())
         self.register_buffer("ends", ends.float())
-        self.pad, self.eos, self.heads = pad, eos, heads
-        self._layers, self.gradient_after = tuple(layers), gradient_after
-        self.given, self.given_updates = given, given_updates
+        self.options, self.pad, self.eos, self._layers = options, pad, eos, layers
         self.place: Place = (0, 0)
         self.updates = 0
-        if given:
+        if options.given_parse:
             self.training_needs = frozenset({"tree"})
 
     @classmethod
-    def _shared(cls, config: PredictedConfig, args: Namespace, task: SyntaxTask) -> dict[str, Any]:
-        """The arguments that both systems take from the options."""
+    def from_config(cls, config: Any, args: Namespace, task: SyntaxTask) -> PredictedParse:
         from fairseq_syntax.corpus.piece_marks import word_marks
 
-        segmenter = task.source_segmenter
-        marks = word_marks(task.source_dictionary.symbols, segmenter.kind if segmenter else None)
-        layers = config.predicted_layers
-        return {
-            "starts": torch.tensor([mark.starts for mark in marks]),
-            "ends": torch.tensor([mark.ends for mark in marks]),
-            "pad": task.source_dictionary.pad(),
-            "eos": task.source_dictionary.eos(),
-            "heads": config.predicted_heads,
-            "layers": layer_numbers("--predicted-layers", layers, args.encoder_layers) if layers else (),
-            "gradient_after": config.parent_gradient_after,
-            "given": config.given_parse,
-            "given_updates": config.given_parse_updates,
-        }
+        dictionary, segmenter = task.source_dictionary, task.source_segmenter
+        marks = word_marks(dictionary.symbols, segmenter.kind if segmenter else None)
+        starts = torch.tensor([mark.starts for mark in marks])
+        ends = torch.tensor([mark.ends for mark in marks])
+        layers: Sequence[int] = ()
+        if chosen := config.predicted_layers:
+            layers = layer_numbers("--predicted-layers", chosen, args.encoder_layers)
+        return cls(config, starts, ends, dictionary.pad(), dictionary.eos(), layers)
 
     def connect(self, systems: Mapping[str, HeadSystem]) -> None:
         """Find the parent head that is read, and the layers above it."""
@@ -209,8 +193,8 @@ class PredictedParse(EncoderSystem):
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         if layer == self.place[0]:
             return HeadClaims(reads=frozenset({self.place[1]}))
-        heads = num_heads if self.heads is None else self.heads
-        if not 1 <= heads <= num_heads:
+        heads = self.options.predicted_heads or num_heads
+        if heads > num_heads:
             raise SyntaxDataError(f"encoder layer {layer} has {num_heads} heads", option="--predicted-heads")
         return HeadClaims(scales=frozenset(range(heads)))
 
@@ -227,53 +211,36 @@ class PredictedParse(EncoderSystem):
         if layer == self.place[0] or self.place not in step.scores:
             return None
         factor = step.once(f"{self.name} factor", lambda: self._factor(step))
-        return FactorTerm(self.heads, factor)
+        return FactorTerm(self.options.predicted_heads, factor)
 
     def _factor(self, step: Step) -> Tensor:
         words = find_words(step.tokens, self.pad, self.eos, self.starts > 0.5, self.ends > 0.5)
         scores = step.scores[self.place]
-        if not 0 <= self.gradient_after <= self.updates:
+        if not 0 <= self.options.parent_gradient_after <= self.updates:
             scores = scores.detach()
         parents = predicted_parents(scores, words)
-        if self.training and self.given:
+        if self.training and self.options.given_parse:
             # Where the marks join a word to the one before it, the head is that word, whose column stands for both.
             head = words.first.gather(1, step.parse.parent_first)
             given = torch.zeros_like(parents).scatter_(2, head[:, :, None], 1.0)
-            left = max(0.0, 1 - self.updates / self.given_updates) if self.given_updates else 1.0
-            chosen = torch.rand(parents.size(0), 1, 1, device=parents.device) < self.given * left
+            share, falling = self.options.given_parse, self.options.given_parse_updates
+            left = max(0.0, 1 - self.updates / falling) if falling else 1.0
+            chosen = torch.rand(parents.size(0), 1, 1, device=parents.device) < share * left
             parents = torch.where(chosen, given, parents)
         return self.factor(parents, words)
 
 
 @register_encoder_system("predicted_pascal")
 class PredictedPascal(PredictedParse):
-    """PASCAL's factor from a predicted distribution over parents.
-
-    Args:
-        variance: σ²
-        others: as in :class:`PredictedParse`
-    """
-
-    def __init__(self, *others: Any, variance: float = 1.0, **named: Any) -> None:
-        super().__init__(*others, **named)
-        PredictedConfig.check(predicted_variance=variance)
-        self.variance = variance
-
-    @classmethod
-    def from_config(cls, config: PredictedConfig, args: Namespace, task: SyntaxTask) -> PredictedPascal:
-        return cls(variance=config.predicted_variance, **cls._shared(config, args, task))
+    """PASCAL's factor from a predicted distribution over parents."""
 
     def factor(self, parents: Tensor, words: Words) -> Tensor:
-        return pascal_factor(parents, words, self.variance)
+        return pascal_factor(parents, words, self.options.predicted_variance)
 
 
 @register_encoder_system("predicted_ldd")
 class PredictedLdd(PredictedParse):
-    """LDD's unlabelled factor from a predicted distribution over parents; its options are ``predicted_pascal``'s."""
-
-    @classmethod
-    def from_config(cls, config: PredictedConfig, args: Namespace, task: SyntaxTask) -> PredictedLdd:
-        return cls(**cls._shared(config, args, task))
+    """LDD's unlabelled factor from a predicted distribution over parents."""
 
     def factor(self, parents: Tensor, words: Words) -> Tensor:
         return ldd_factor(parents, words)

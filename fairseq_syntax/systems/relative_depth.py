@@ -139,37 +139,34 @@ class DepthConfig(SystemConfig):
 
 @register_encoder_system("relative_depth")
 class RelativeDepth(EncoderSystem):
-    """Relative depth in all heads of chosen layers.
+    """Relative depth in all heads of chosen layers, and Shaw's relative positions if asked for.
 
     Args:
+        options: k for the depths (``depth_clip``) and for the distances (``depth_sequential``)
         embed_dim: C
         num_heads: of a layer, where no other system sets it
-        layers: 0-based
-        most: k, the difference of depths from which on all are alike
-        sequential: that of distances, for Shaw's relative positions beside; 0 leaves them out
+        encoder_layers: how many layers the encoder has
     """
 
     config = DepthConfig
     training_needs = inference_needs = frozenset({"tree"})
     reads_queries = True
 
-    def __init__(
-        self, embed_dim: int, num_heads: int, layers: Sequence[int], most: int = 2, sequential: int = 0
-    ) -> None:
+    def __init__(self, options: DepthConfig, embed_dim: int, num_heads: int, encoder_layers: int) -> None:
         super().__init__()
-        DepthConfig.check(depth_clip=most, depth_sequential=sequential)
-        self._layers, self.most, self.sequential, self.embed_dim = tuple(layers), most, sequential, embed_dim
-        dim = embed_dim // num_heads
-        self.depth = RelativeEmbeddings(layers, 2 * most + 1, dim)
-        self.distance = RelativeEmbeddings(layers if sequential else (), 2 * sequential + 1, dim)
+        self.most, self.sequential = options.depth_clip, options.depth_sequential
+        self._layers = layer_numbers("--depth-layers", options.depth_layers, encoder_layers)
+        self.embed_dim, dim = embed_dim, embed_dim // num_heads
+        self.depth = RelativeEmbeddings(self._layers, 2 * self.most + 1, dim)
+        layers = self._layers if self.sequential else ()
+        self.distance = RelativeEmbeddings(layers, 2 * self.sequential + 1, dim)
 
     @classmethod
     def from_config(cls, config: DepthConfig, args: Namespace, task: SyntaxTask) -> RelativeDepth:
         if not config.depth_sequential:
             check_word_order(args, task)
-        layers = layer_numbers("--depth-layers", config.depth_layers, args.encoder_layers)
         size = args.encoder_embed_dim, args.encoder_attention_heads
-        return cls(*size, layers, config.depth_clip, config.depth_sequential)
+        return cls(config, *size, args.encoder_layers)
 
     def layers(self) -> Sequence[int]:
         return self._layers

@@ -110,24 +110,23 @@ class StructuralPositions(EncoderSystem):
     """Positions in the tree.
 
     Args:
+        options: which positions, and k (``structural_clip``)
         embed_dim: C
         num_heads: of a layer, where no other system sets it
-        kind: ``absolute``, ``relative`` or ``both``
-        layers: those with relative positions, 0-based
-        most: k, the largest distance in the tree
+        encoder_layers: how many layers the encoder has
     """
 
     config = StructuralConfig
     training_needs = inference_needs = frozenset({"tree"})
     reads_queries = True
 
-    def __init__(self, embed_dim: int, num_heads: int, kind: str, layers: Sequence[int], most: int = 16) -> None:
+    def __init__(self, options: StructuralConfig, embed_dim: int, num_heads: int, encoder_layers: int) -> None:
         super().__init__()
-        StructuralConfig.check(structural_positions=kind, structural_clip=most)
-        self.most, self.embed_dim = most, embed_dim
-        self._layers = tuple(layers) if kind != "absolute" else ()
-        dim = embed_dim // num_heads
-        self.relative = RelativeEmbeddings(self._layers, 2 * most + 1, dim)
+        self.most, self.embed_dim = options.structural_clip, embed_dim
+        kind = options.structural_positions
+        layers = layer_numbers("--structural-layers", options.structural_layers, encoder_layers)
+        self._layers = layers if kind != "absolute" else ()
+        self.relative = RelativeEmbeddings(self._layers, 2 * self.most + 1, embed_dim // num_heads)
         self.absolute = nn.ModuleDict()
         if kind != "relative":
             self.absolute = nn.ModuleDict(
@@ -145,13 +144,8 @@ class StructuralPositions(EncoderSystem):
                 hint="--structural-positions relative needs none",
             )
         check_word_order(args, task)
-        return cls(
-            args.encoder_embed_dim,
-            args.encoder_attention_heads,
-            config.structural_positions,
-            layer_numbers("--structural-layers", config.structural_layers, args.encoder_layers),
-            config.structural_clip,
-        )
+        size = args.encoder_embed_dim, args.encoder_attention_heads
+        return cls(config, *size, args.encoder_layers)
 
     def layers(self) -> Sequence[int]:
         return self._layers

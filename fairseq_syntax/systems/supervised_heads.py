@@ -156,54 +156,50 @@ class SupervisedHeadsConfig(SystemConfig):
 
 @register_encoder_system("supervised_heads")
 class SupervisedHeads(EncoderSystem):
-    """A child head and a parent head.
+    """A child head and a parent head; one of weight 0 is not supervised.
 
     Args:
-        child, parent: (layer, head), 0-based
-        child_weight, parent_weight: λ of each; a head of weight 0 is not supervised
+        options: the layer, head and weight λ of each
+        encoder_layers: how many layers the encoder has
     """
 
     config = SupervisedHeadsConfig
 
-    def __init__(
-        self, child: tuple[int, int], parent: tuple[int, int], child_weight: float = 0.5, parent_weight: float = 0.5
-    ) -> None:
+    def __init__(self, options: SupervisedHeadsConfig, encoder_layers: int) -> None:
         super().__init__()
-        SupervisedHeadsConfig.check(child_weight=child_weight, parent_weight=parent_weight)
-        self.child, self.parent = child, parent
-        self.child_weight, self.parent_weight = child_weight, parent_weight
-        if child_weight or parent_weight:
+        self.options = options
+        (child,) = layer_numbers("--child-layer", str(options.child_layer), encoder_layers)
+        (parent,) = layer_numbers("--parent-layer", str(options.parent_layer), encoder_layers)
+        self.places: dict[str, Place] = {}
+        if options.child_weight:
+            self.places["child"] = child, options.child_head
+        if options.parent_weight:
+            self.places["parent"] = parent, options.parent_head
+        if self.places:
             self.training_needs = frozenset({"tree"})
 
     @classmethod
     def from_config(cls, config: SupervisedHeadsConfig, args: Namespace, task: SyntaxTask) -> SupervisedHeads:
-        places = []
-        for name, at, head in (
-            ("child", config.child_layer, config.child_head),
-            ("parent", config.parent_layer, config.parent_head),
-        ):
-            (layer,) = layer_numbers(f"--{name}-layer", str(at), args.encoder_layers)
-            places.append((layer, head))
-        return cls(places[0], places[1], config.child_weight, config.parent_weight)
+        return cls(config, args.encoder_layers)
 
     def layers(self) -> Sequence[int]:
-        return sorted({layer for layer, _ in self.supervises().values()})
+        return sorted({layer for layer, _ in self.places.values()})
 
     def supervises(self) -> Mapping[str, Place]:
-        heads = {"child": (self.child, self.child_weight), "parent": (self.parent, self.parent_weight)}
-        return {name: place for name, (place, weight) in heads.items() if weight}
+        return self.places
 
     def parent_head(self) -> Place | None:
-        return self.supervises().get("parent")
+        return self.places.get("parent")
 
     def loss(self, name: str, scores: Tensor, step: Step) -> HeadLoss:
         """One of the two regularisers: a sum over real tokens, times λ."""
-        syntax = step.parse
-        tokens = syntax.real.sum()
+        syntax, counts = step.parse, None
         if name == "child":
-            return HeadLoss.of(self.child_weight, child_nll(scores, syntax, step.padding), tokens)
-        nll = parent_nll(scores, syntax, step.padding)
-        return HeadLoss.of(self.parent_weight, nll, tokens, None if self.training else attachment(scores, syntax))
+            weight, nll = self.options.child_weight, child_nll(scores, syntax, step.padding)
+        else:
+            weight, nll = self.options.parent_weight, parent_nll(scores, syntax, step.padding)
+            counts = None if self.training else attachment(scores, syntax)
+        return HeadLoss.of(weight, nll, syntax.real.sum(), counts)
 
 
 register_presets("supervised_head_transformer", encoder_syntax="supervised_heads")

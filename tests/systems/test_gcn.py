@@ -16,7 +16,7 @@ from lstm_models import (
 from random_parses import EOS, Line, batch
 from tiny_syntax import sample, tiny_model
 
-from fairseq_syntax.systems.gcn import GraphConvolution, SyntacticGCN
+from fairseq_syntax.systems.gcn import GCNConfig, GraphConvolution, SyntacticGCN
 
 OPTIONS = [{}, {"gcn_after": "embeddings", "gcn_layers": 2, "gcn_no_gates": True, "gcn_words": "first"}]
 
@@ -55,7 +55,8 @@ def layer_by_edges(layer: GraphConvolution, h: list[torch.Tensor], line) -> list
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("layers, gates, word_state", [(1, True, "mean"), (2, True, "first"), (2, False, "mean")])
 def test_against_loops_over_edges(layers, gates, word_state, left):
-    gcn = randomised(SyntacticGCN(4, 6, layers, gates, word_state=word_state))
+    options = GCNConfig(gcn_layers=layers, gcn_no_gates=not gates, gcn_words=word_state)
+    gcn = randomised(SyntacticGCN(options, 4, 6))
     ls = [*lines(1, max_words=7), empty_line(), *lines(2, count=2)]
     syntax = batch(ls, left)
     x = torch.randn(syntax.size[1], len(ls), 4, dtype=torch.float64)

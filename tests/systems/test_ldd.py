@@ -17,7 +17,7 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.label_groups import read_label_groups
 from fairseq_syntax.data.labels import UNKNOWN
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.systems.ldd import VARIANTS, Ldd, LddTerm, UniformTerm
+from fairseq_syntax.systems.ldd import VARIANTS, Ldd, LddConfig, LddTerm, UniformTerm
 
 
 def factor_by_loops(sentence: StoredSentence, variant: str) -> np.ndarray:
@@ -45,13 +45,18 @@ def factor_by_loops(sentence: StoredSentence, variant: str) -> np.ndarray:
     return out
 
 
+def term_of(syntax: SyntaxBatch, variant: str, form: str = "auto"):
+    """The term of a variant in its layer."""
+    return Ldd(LddConfig(ldd_variant=variant, ldd_form=form), LABELS, GROUPS).term(Step.of(syntax), 0)
+
+
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_factor_equals_loops(variant, left):
     sentences = some_sentences()
     tokens = tokens_of(sentences, left)
     syntax = SyntaxBatch(flat_of(sentences), tokens, PAD)
-    term = Ldd(LABELS, GROUPS, variant).term(Step.of(syntax), 0)
+    term = term_of(syntax, variant)
     B, T = tokens.shape
     factor = term.scores(torch.ones(B, len(GROUPS), T, T), torch.zeros(T, B, 8))
     expected = torch.zeros(B, len(GROUPS), T, T)
@@ -70,7 +75,7 @@ def test_forms_agree(variant, left):
     sentences = some_sentences(1)
     tokens = tokens_of(sentences, left)
     syntax = SyntaxBatch(flat_of(sentences), tokens, PAD)
-    term = Ldd(LABELS, GROUPS, variant, form="linear").term(Step.of(syntax), 0)
+    term = term_of(syntax, variant, "linear")
     (B, T), H = tokens.shape, len(GROUPS)
     q, k, v, weight = torch.randn(4, B, H, T, 6, generator=torch.Generator().manual_seed(0)).unbind(0)
     mask = tokens.eq(PAD)
@@ -94,12 +99,12 @@ def test_form_is_chosen_by_the_number_of_entries():
     sentences = some_sentences(2, (20, 30))
     syntax = SyntaxBatch(flat_of(sentences), tokens_of(sentences, False), PAD)
     x = torch.randn(2, len(GROUPS), syntax.size[1], 4)
-    few, many = (Ldd(LABELS, GROUPS, variant).term(Step.of(syntax), 0) for variant in ("LDP", "UDD"))
+    few, many = (term_of(syntax, variant) for variant in ("LDP", "UDD"))
     assert few.attend(x, x, x, None) is not None and many.attend(x, x, x, None) is None
-    assert Ldd(LABELS, GROUPS, "LDP", form="dense").term(Step.of(syntax), 0).attend(x, x, x, None) is None
+    assert term_of(syntax, "LDP", "dense").attend(x, x, x, None) is None
     assert isinstance(many, LddTerm) and not many.without_dropout
-    assert Ldd(LABELS, GROUPS, "UDD", form="linear").term(Step.of(syntax), 0).without_dropout
-    uniform = Ldd(LABELS, GROUPS, "ULDD", form="dense").term(Step.of(syntax), 0)
+    assert term_of(syntax, "UDD", "linear").without_dropout
+    uniform = term_of(syntax, "ULDD", "dense")
     assert isinstance(uniform, UniformTerm) and uniform.attend(x, x, x, None) is None
 
 

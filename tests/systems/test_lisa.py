@@ -12,7 +12,7 @@ from tiny_syntax import sample, tiny_model
 
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.losses import system_losses
-from fairseq_syntax.systems.lisa import Biaffine, Lisa
+from fairseq_syntax.systems.lisa import Biaffine, Lisa, LisaConfig
 
 LINES = [random_line(random.Random(seed)) for seed in range(4)]
 
@@ -35,7 +35,7 @@ def test_biaffine_by_loops():
 @pytest.mark.parametrize("left", [True, False])
 def test_loss_by_loops(left):
     """Every piece of a word looks for the first piece of the word's parent; a root's pieces for its own first piece."""
-    lisa = Lisa(16, layer=0, head=2, dim=4, weight=0.5)
+    lisa = Lisa(LisaConfig(lisa_head=2, lisa_weight=0.5), 16, layer=0, dim=4)
     syntax, tokens = batch(LINES, left), pad(LINES, left)
     torch.manual_seed(0)
     scores = torch.randn(len(LINES), *syntax.size[1:] * 2)

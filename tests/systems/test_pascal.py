@@ -17,7 +17,7 @@ from tiny_syntax import sample, tiny_model, tiny_task
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm, SyntaxSelfAttention
 from fairseq_syntax.model.heads import Step
-from fairseq_syntax.systems.pascal import ParentTerm, Pascal, gaussian
+from fairseq_syntax.systems.pascal import ParentTerm, Pascal, PascalConfig, gaussian
 
 LINES = [random_line(random.Random(seed)) for seed in range(6)]
 EMPTY = Line([], [], [], [EOS])
@@ -80,6 +80,16 @@ def attention_by_loops(attention, x, factor, num_scaled: int, add: bool) -> list
     return [[sum(w[o][c] * row[c] for c in range(channels)) + b[o] for o in range(channels)] for row in joined]
 
 
+each_variant = pytest.mark.parametrize(
+    "options", [{}, {"parent_only": True}, {"pascal_add": True}, {"parent_ignoring": 0.5}], ids=str
+)
+
+
+def scaling(heads: int, **options) -> Pascal:
+    """The system in an encoder of one layer."""
+    return Pascal(PascalConfig(pascal_heads=heads, **options), encoder_layers=1)
+
+
 def the_term(model, lines, left, layer=0) -> ParentTerm:
     return model.encoder.systems["pascal"].term(Step.of(batch(lines, left)), layer)
 
@@ -105,7 +115,7 @@ def encode(model, lines: list[Line], left: bool) -> list[torch.Tensor]:
 def test_the_factor_against_loops(seed, n, left, variance, parent_only):
     """Row by row, for split words, roots, several sentences in a line and </s>, whatever the padding."""
     lines = [random_line(random.Random(seed + i)) for i in range(n)]
-    term = Pascal(1, variance=variance, parent_only=parent_only).eval().term(Step.of(batch(lines, left)), 0)
+    term = scaling(1, pascal_variance=variance, parent_only=parent_only).eval().term(Step.of(batch(lines, left)), 0)
     width = max(len(line.tokens) for line in lines)
     factor = term.scores(torch.ones(n, 1, width, width, dtype=torch.float64), None)
     for b, line in enumerate(lines):
@@ -223,13 +233,15 @@ def test_two_terms_of_different_heads():
 
 
 @pytest.mark.parametrize("left", [True, False])
-@pytest.mark.parametrize("options", [{}, {"parent_only": True}, {"add": True}, {"ignore": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"parent_only": True}, {"pascal_add": True}, {"parent_ignoring": 0.5}], ids=str
+)
 def test_the_fused_form_is_the_dense_form(options, left):
     """FlexAttention against the reference; it has no backward on CPUs, where the term does not take it."""
     lines = LINES[:4]
     syntax, padding = batch(lines, left), pad(lines, left).eq(PAD)
     q, k, v = (torch.randn(4, 2, syntax.size[1], 8) for _ in range(3))
-    term = Pascal(2, fused=True, **options).train().term(Step.of(syntax), 0)
+    term = scaling(2, pascal_fused=True, **options).train().term(Step.of(syntax), 0)
     with torch.no_grad():
         for mask in (padding, None):
             torch.testing.assert_close(term.flex(q, k, v, mask), by_scores(term, q, k, v, mask), atol=1e-5, rtol=1e-5)
@@ -245,7 +257,9 @@ def by_scores(term, q, k, v, padding) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("left", [True, False])
-@pytest.mark.parametrize("options", [{}, {"parent_only": True}, {"add": True}, {"ignore": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"parent_only": True}, {"pascal_add": True}, {"parent_ignoring": 0.5}], ids=str
+)
 def test_the_form_in_one_operation_is_the_dense_form(options, left):
     """With its gradients, for two of three heads, of strided tensors as projections make them; --pascal-fused too."""
     lines = LINES[:4]
@@ -254,7 +268,7 @@ def test_the_form_in_one_operation_is_the_dense_form(options, left):
     gradient = torch.randn_like(inputs[0])
     for padding in (pad(lines, left).eq(PAD), None):
         for fused in (False, True):
-            term = Pascal(2, fused=fused, **options).train().term(Step.of(syntax), 0)
+            term = scaling(2, pascal_fused=fused, **options).train().term(Step.of(syntax), 0)
             found, expected = [], []
             for form, into in ((term.attend, found), (partial(by_scores, term), expected)):
                 q, k, v = (x.detach().requires_grad_() for x in inputs)
@@ -338,13 +352,13 @@ def test_a_saved_model_uses_the_parse():
 @pytest.mark.parametrize("add", [False, True])
 def test_parent_ignoring(add):
     """One draw per token, shared by the heads: its row is 1 (0 for addition) throughout, the others are whole."""
-    system = Pascal(3, ignore=0.5, add=add)
+    system = scaling(3, parent_ignoring=0.5, pascal_add=add)
     torch.manual_seed(0)
     syntax = batch(LINES, True)
     width = syntax.size[1]
     start = torch.zeros if add else torch.ones
     scores = start(len(LINES), 3, width, width)
-    whole = Pascal(3, add=add).term(Step.of(syntax), 0).scores(scores, None)
+    whole = scaling(3, pascal_add=add).term(Step.of(syntax), 0).scores(scores, None)
     ignored = system.train().term(Step.of(syntax), 0).scores(scores, None)
     assert torch.equal(ignored[:, 0], ignored[:, 1]) and torch.equal(ignored[:, 0], ignored[:, 2])
     neutral = (ignored == scores).all(dim=3)[:, 0]
@@ -354,11 +368,13 @@ def test_parent_ignoring(add):
     assert 0.3 < share < 0.7
     # Off at evaluation, and 0 and 1 are what they say.
     assert torch.equal(system.eval().term(Step.of(syntax), 0).scores(scores, None), whole)
-    assert torch.equal(Pascal(3, ignore=1.0, add=add).term(Step.of(syntax), 0).scores(scores, None), scores)
+    assert torch.equal(
+        scaling(3, parent_ignoring=1.0, pascal_add=add).term(Step.of(syntax), 0).scores(scores, None), scores
+    )
 
 
 def test_the_draws_of_two_batches_differ():
-    system = Pascal(1, ignore=0.5).train()
+    system = scaling(1, parent_ignoring=0.5).train()
     torch.manual_seed(0)
     first, second = (system.term(Step.of(batch(LINES, True)), 0).distance for _ in range(2))
     assert not torch.equal(first, second)

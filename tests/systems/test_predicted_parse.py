@@ -13,6 +13,7 @@ from tiny_syntax import sample, tiny_model
 from fairseq_syntax.corpus.piece_marks import word_marks
 from fairseq_syntax.systems import predicted_parse
 from fairseq_syntax.systems.predicted_parse import (
+    PredictedConfig,
     PredictedPascal,
     Words,
     find_words,
@@ -235,7 +236,7 @@ def test_a_model_finds_words_by_the_marks_of_its_dictionary(monkeypatch):
         return find_words(tokens, pad, eos, starts, ends)
 
     monkeypatch.setattr(predicted_parse, "find_words", noting)
-    system = PredictedPascal(STARTS, ENDS, PAD, EOS)
+    system = PredictedPascal(PredictedConfig(), STARTS, ENDS, PAD, EOS)
     system.place = (0, 0)
     tokens = torch.tensor([[4, 5, 6, EOS]])
     system._factor(SimpleNamespace(tokens=tokens, scores={(0, 0): torch.zeros(1, 4, 4)}, syntax=None))

@@ -19,6 +19,7 @@ from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.losses import system_losses
 from fairseq_syntax.systems.supervised_heads import (
     SupervisedHeads,
+    SupervisedHeadsConfig,
     attachment,
     child_matrix,
     child_nll,
@@ -142,21 +143,26 @@ def test_attachment_counts_words_by_first_pieces():
         assert attachment(perfect, syntax)[0] == words
 
 
+def heads_of(**options) -> SupervisedHeads:
+    """The system in an encoder of two layers."""
+    return SupervisedHeads(SupervisedHeadsConfig(**options), 2)
+
+
 def test_a_head_without_weight_is_in_no_layer():
-    assert SupervisedHeads((0, 1), (0, 1), child_weight=0).layers() == [0]
-    assert SupervisedHeads((0, 1), (0, 1), 0, 0).layers() == []
+    assert heads_of(child_weight=0.0, child_layer=1, parent_layer=0).layers() == [0]
+    assert heads_of(child_weight=0.0, parent_weight=0.0).layers() == []
 
 
 def test_weights_and_scale():
     lines = LINES[1]
     syntax, padding = batch(lines, True), pad(lines, True).eq(1)
     scores = {(1, head): torch.randn(len(lines), *syntax.size[1:] * 2) for head in range(3)}
-    system = SupervisedHeads((1, 2), (1, 0), 0.3, 0.7)
+    system = heads_of(child_head=2, parent_head=0, child_weight=0.3, parent_weight=0.7)
     parts = {name: system.loss(name, scores[place], Step.of(syntax)) for name, place in system.supervises().items()}
     child, parent = child_nll(scores[1, 2], syntax, padding), parent_nll(scores[1, 0], syntax, padding)
     torch.testing.assert_close(parts["child"].loss, 0.3 * child)
     torch.testing.assert_close(parts["parent"].loss, 0.7 * parent)
-    assert SupervisedHeads((1, 2), (1, 0), 0.3, 0).supervises() == {"child": (1, 2)}
+    assert heads_of(child_head=2, parent_weight=0.0).supervises() == {"child": (1, 2)}
 
 
 # ------------------------------------------------------------------------------------------------ in a Transformer
@@ -191,7 +197,7 @@ def test_the_observed_scores_are_queries_times_keys(options):
     _, extra = model(**sample(SENTENCES, left=True)["net_input"])
     system = model.encoder.systems["supervised_heads"]
     scores = extra["encoder_step"].scores
-    assert set(scores) == {system.child, system.parent}
+    assert set(scores) == set(system.supervises().values())
     for (layer, head), found in scores.items():
         attention, x = model.encoder.layers[layer].self_attn, inputs[layer].transpose(0, 1)
         d = slice(4 * head, 4 * head + 4)
@@ -315,7 +321,7 @@ def test_with_a_decoder_of_its_own_criterion():
     extra = model(**batched["net_input"])[1]
     syntax_loss, _ = system_losses(model, extra, batched)
     system = model.encoder.systems["supervised_heads"]
-    system.child_weight = system.parent_weight = 0.0
+    system.places.clear()
     torch.testing.assert_close(loss, em(model, batched)[0] + syntax_loss)
     assert syntax_loss > 0 and log["parent_nll"] > 0
 

@@ -12,7 +12,12 @@ from fairseq_syntax.model.attention import HeadInputs
 from fairseq_syntax.model.heads import Step
 from fairseq_syntax.model.relative_positions import RelativeEmbeddings, RelativeTerm, distance_buckets, sums_by_bucket
 from fairseq_syntax.systems.relative_depth import DepthBuckets, DepthTerm, forest_of, piece_depth
-from fairseq_syntax.systems.structural_positions import StructuralPositions, sinusoids, structural_buckets
+from fairseq_syntax.systems.structural_positions import (
+    StructuralConfig,
+    StructuralPositions,
+    sinusoids,
+    structural_buckets,
+)
 
 LINES = [random_line(random.Random(seed), max_words=9) for seed in range(6)]
 SYSTEMS = [
@@ -161,7 +166,7 @@ def test_sinusoids_are_fairseqs():
 
 
 def test_absolute_positions_are_the_fused_formula():
-    system = StructuralPositions(8, 2, "absolute", [0])
+    system = StructuralPositions(StructuralConfig(structural_positions="absolute"), 8, 2, 1)
     step = Step.of(batch(LINES, left=False))
     sequence = torch.randn(*step.tokens.shape, 8)
     found = system.positions(sequence, step)
