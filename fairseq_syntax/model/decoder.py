@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
@@ -11,17 +11,14 @@ from torch import Tensor, nn
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
-from fairseq_syntax.model.heads import (
-    HeadSystem,
-    LayerPlan,
-    Registry,
-    Step,
-    check_layers,
-    layers_of_this_step,
-    plan_layer,
-    run_layer,
+from fairseq_syntax.model.heads import HeadSystem, Registry, Step
+from fairseq_syntax.model.layers import (
+    LayerStack,
+    SyntaxLayer,
+    feed_forward,
+    self_attention,
+    wrapped,
 )
-from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
 
 __all__ = ["DecoderSystem", "register_decoder_system"]
 
@@ -94,22 +91,9 @@ class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
         observe: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """[T, B, C] to [T, B, C]; attention over the source by head; observed scores of the self-attention."""
-        residual = x
-        if self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-        x, observed = self.self_attn(
-            x,
-            self_attn_padding_mask,
-            self_attn_mask,
-            terms=terms,
-            observe=observe,
-            tensors=tensors,
-            incremental_state=incremental_state,
-        )
-        x = self.residual_connection(self.dropout_module(x), residual)
-        if not self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-
+        options: dict[str, Any] = {"terms": terms, "observe": observe, "tensors": tensors}
+        options["incremental_state"] = incremental_state
+        x, observed = self_attention(self, x, self_attn_padding_mask, self_attn_mask, **options)
         attention = None
         if self.encoder_attn is not None and encoder_out is not None:
             residual = x
@@ -132,49 +116,26 @@ class SyntaxDecoderLayer(SyntaxLayer, TransformerDecoderLayerBase):
         return feed_forward(self, x), attention, observed
 
 
-class SyntaxTransformerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with syntax systems.
+class SyntaxTransformerDecoder(LayerStack, TransformerDecoderBase):
+    """fairseq's Transformer decoder with syntax systems; fairseq's own runs where no layer has any."""
 
-    Layers in whose self-attention no system has a part are fairseq's own, and so is a decoder of such layers only.
-
-    Args:
-        cfg: the Transformer's configuration
-        dictionary, embed_tokens: as in fairseq
-        systems: the systems by name, applied in this order
-
-    Raises:
-        SyntaxDataError: the systems cannot be combined (:mod:`fairseq_syntax.model.heads`)
-    """
+    side = "decoder"
 
     def __init__(
         self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, DecoderSystem]
     ) -> None:
-        for system in systems.values():
-            system.connect(systems)
-        check_layers("decoder", cfg.decoder.layers, ((s.name, s.layers()) for s in systems.values()))
-        # The layers are built inside super().__init__, before a module can be registered.
-        self._building = list(systems.values())
-        self._plans: list[LayerPlan | None] = []
-        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
-        del self._building
-        self.systems = nn.ModuleDict(systems)
+        no_attention = cfg.no_cross_attention
+        super().__init__(cfg, dictionary, embed_tokens, systems, no_encoder_attn=no_attention)
         if any(self._plans) and cfg.base_layers:
             raise SyntaxDataError("--base-layers cannot be combined with systems in the decoder's self-attention")
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """The next layer, with the parts of the systems in it."""
-        plan = plan_layer("decoder", len(self._plans), cfg.decoder.attention_heads, self._building)
-        self._plans.append(plan)
+        plan = self.plan_next_layer(cfg)
         if plan is None:
             return super().build_decoder_layer(cfg, no_encoder_attn)
         attention = {"num_heads": plan.num_heads, "project_scores": plan.project_scores}
         return wrapped(SyntaxDecoderLayer(cfg, no_encoder_attn, **attention), cfg)
-
-    @property
-    def training_needs(self) -> frozenset[str]:
-        """The target syntax that the systems need in training."""
-        systems = cast("list[DecoderSystem]", list(self.systems.values()))
-        return frozenset().union(*(s.training_needs for s in systems))
 
     def extract_features(
         self,
@@ -208,17 +169,15 @@ class SyntaxTransformerDecoder(TransformerDecoderBase):
         if incremental_state is None and not full_context_alignment:
             shared["self_attn_mask"] = self.buffered_future_mask(x)
         attention, states = None, [x]
-        for number, layer in layers_of_this_step(self.layers, self.decoder_layerdrop if self.training else 0.0):
+        for number, layer in self.layers_of_this_step():
             if layer is None:
                 continue
-            wanted, plan = number == alignment_layer, self._plans[number]
-            if plan is None:
+            wanted = number == alignment_layer
+            if self._plans[number] is None:
                 x, over_source, _ = layer(x, need_attn=wanted, need_head_weights=wanted, **shared)
             else:
-                in_training = incremental_state is None
-                x, over_source = run_layer(
-                    layer, plan, self.systems, step, number, in_training, x, need_attn=wanted, **shared
-                )
+                observe = incremental_state is None  # no loss is asked of a search
+                x, over_source = self.run_layer(number, layer, step, observe, x, need_attn=wanted, **shared)
             states.append(x)
             if wanted and over_source is not None:
                 attention = over_source.float().to(x)[:alignment_heads].mean(dim=0)

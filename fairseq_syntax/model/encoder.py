@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -15,17 +15,15 @@ from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import BatchSyntax, unpack
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.attention import ScoreTerm
-from fairseq_syntax.model.heads import (
-    HeadSystem,
-    LayerPlan,
-    Registry,
-    Step,
-    check_layers,
-    layers_of_this_step,
-    plan_layer,
-    run_layer,
+from fairseq_syntax.model.heads import HeadSystem, Registry, Step
+from fairseq_syntax.model.layers import (
+    LayerStack,
+    SyntaxLayer,
+    feed_forward,
+    needs_of,
+    self_attention,
+    wrapped,
 )
-from fairseq_syntax.model.layers import SyntaxLayer, feed_forward, wrapped
 from fairseq_syntax.model.options import REMEMBERED_NAMES
 from fairseq_syntax.model.task import SyntaxTask
 
@@ -108,50 +106,19 @@ class SyntaxEncoderLayer(SyntaxLayer, TransformerEncoderLayerBase):
         observe: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None]:
         """[T, B, C] to [T, B, C], and the observed scores; see :class:`SyntaxSelfAttention`."""
-        residual = x
-        if self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-        x, observed = self.self_attn(x, encoder_padding_mask, terms=terms, observe=observe, tensors=tensors)
-        x = self.residual_connection(self.dropout_module(x), residual)
-        if not self.normalize_before:
-            x = self.self_attn_layer_norm(x)
-
+        options: dict[str, Any] = {"terms": terms, "observe": observe, "tensors": tensors}
+        x, observed = self_attention(self, x, encoder_padding_mask, **options)
         return feed_forward(self, x), observed
 
 
-class SyntaxTransformerEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder with syntax systems.
+class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
+    """fairseq's Transformer encoder with syntax systems."""
 
-    Layers in whose attention no system has a part are fairseq's own.
-
-    Args:
-        cfg: the Transformer's configuration
-        dictionary, embed_tokens: as in fairseq
-        systems: the systems by name, applied in this order
-
-    Raises:
-        SyntaxDataError: the systems cannot be combined (:mod:`fairseq_syntax.model.heads`)
-    """
-
-    def __init__(
-        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding, systems: Mapping[str, EncoderSystem]
-    ) -> None:
-        for system in systems.values():
-            system.connect(systems)
-        acting = ((s.name, (*s.layers(), *s.blocks())) for s in systems.values())
-        check_layers("encoder", cfg.encoder.layers, acting)
-        # The layers are built inside super().__init__, before a module can be registered.
-        self._building = list(systems.values())
-        # By number: which module a layer is does not say it, as FSDP wraps modules.
-        self._plans: list[LayerPlan | None] = []
-        super().__init__(cfg, dictionary, embed_tokens)
-        del self._building
-        self.systems = nn.ModuleDict(systems)
+    side = "encoder"
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The next layer, with the parts of the systems in it."""
-        plan = plan_layer("encoder", len(self._plans), cfg.encoder.attention_heads, self._building)
-        self._plans.append(plan)
+        plan = self.plan_next_layer(cfg)
         if plan is None:
             return super().build_encoder_layer(cfg)
         layer = SyntaxEncoderLayer(cfg, num_heads=plan.num_heads, project_scores=plan.project_scores)
@@ -160,21 +127,6 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
     @property
     def _systems(self) -> list[EncoderSystem]:
         return cast("list[EncoderSystem]", list(self.systems.values()))
-
-    @property
-    def training_needs(self) -> frozenset[str]:
-        """The syntax that the systems need in training."""
-        return frozenset().union(*(s.training_needs for s in self._systems))
-
-    @property
-    def inference_needs(self) -> frozenset[str]:
-        """The syntax that the systems need at inference."""
-        return frozenset().union(*(s.inference_needs for s in self._systems))
-
-    @property
-    def drops_parses(self) -> bool:
-        """Whether a system reads the parse in training as at inference."""
-        return any(s.drops_parses for s in self._systems)
 
     def forward(  # type: ignore[override]
         self,
@@ -213,9 +165,12 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         x = self._blocks(x, step, None)
 
         states = [x]
-        for number, layer in layers_of_this_step(self.layers, self.encoder_layerdrop if self.training else 0.0):
+        for number, layer in self.layers_of_this_step():
             if layer is not None:
-                x = self._run(number, layer, x, mask, step, observe)
+                if self._plans[number] is None:
+                    x = layer(x, encoder_padding_mask=mask)
+                else:
+                    (x,) = self.run_layer(number, layer, step, observe, x, mask)
             x = self._blocks(x, step, number)
             if layer is not None:
                 states.append(x)
@@ -245,12 +200,6 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         x = self.dropout_module(x)
         return x if self.quant_noise is None else self.quant_noise(x), embedded
 
-    def _run(self, number: int, layer: nn.Module, x: Tensor, mask: Tensor | None, step: Step, observe: bool) -> Tensor:
-        plan = self._plans[number]
-        if plan is None:
-            return layer(x, encoder_padding_mask=mask)
-        return run_layer(layer, plan, self.systems, step, number, observe, x, mask)[0]
-
     def _blocks(self, x: Tensor, step: Step, after: int | None) -> Tensor:
         for system in self._systems:
             if after in system.blocks():
@@ -258,7 +207,7 @@ class SyntaxTransformerEncoder(TransformerEncoderBase):
         return x
 
     def _syntax(self, syntax: BatchSyntax | None, tokens: Tensor) -> SyntaxBatch | None:
-        needs = self.training_needs if self.training else self.inference_needs
+        needs = needs_of(self.systems, "training_needs" if self.training else "inference_needs")
         if syntax is None and needs:
             names = " and ".join(s.name for s in self._systems if s.training_needs | s.inference_needs)
             raise SyntaxDataError(

@@ -24,7 +24,7 @@ that computes with them (:attr:`HeadSystem.reads_queries`) is refused there.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -211,6 +211,10 @@ class HeadSystem(nn.Module):
         """Layers in whose self-attention it has a part, 0-based: all those for which it claims or supervises a head."""
         return ()
 
+    def blocks(self) -> Sequence[int | None]:
+        """Layers after which it has a block, in an encoder; see :class:`.encoder.EncoderSystem`."""
+        return ()
+
     def attention_heads(self, layer: int) -> int | None:
         """Number of heads of a layer, where the system sets it."""
         return None
@@ -263,102 +267,7 @@ class HeadSystem(nn.Module):
         raise NotImplementedError
 
 
-class LayerPlan(NamedTuple):
-    """The systems that are active in one layer, by name, and their heads.
-
-    The systems that replace scores come first, then the others in the order of the option.
-    """
-
-    num_heads: int
-    project_scores: bool
-    acting: list[str]
-    supervised: list[int]
-    read: list[int]
-
-
-def plan_layer(side: str, layer: int, num_heads: int, systems: Iterable[HeadSystem]) -> LayerPlan | None:
-    """The plan of a layer, or None where no system has a part in its self-attention.
-
-    Args:
-        side: ``encoder`` or ``decoder``
-        num_heads: of the layer, where no system sets it
-
-    Raises:
-        SyntaxDataError: the systems cannot share the layer
-    """
-    acting = [s for s in systems if layer in s.layers()]
-    if not acting:
-        return None
-    heads = {s.attention_heads(layer) for s in acting} - {None} or {num_heads}
-    if len(heads) > 1:
-        raise SyntaxDataError(f"the systems of {side} layer {layer} want {sorted(heads)} attention heads")  # type: ignore[type-var]
-    num_heads = heads.pop()  # type: ignore[assignment]
-    check_claims(side, layer, num_heads, acting)
-    for system in acting:
-        system.fit(layer, num_heads)  # type: ignore[arg-type]
-    claims = {s.name: s.claims(layer, num_heads) for s in acting}
-    places = [place for s in acting for place in s.supervises().values()]
-    return LayerPlan(
-        num_heads=num_heads,
-        project_scores=all(s.project_scores(layer) for s in acting),
-        acting=sorted(claims, key=lambda name: not claims[name].replaces),
-        supervised=sorted({head for at, head in places if at == layer}),
-        read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
-    )
-
-
-def check_layers(side: str, total: int, acting: Iterable[tuple[str, Iterable[int | None]]]) -> None:
-    """Refuse systems that act on layers that are not there.
-
-    Args:
-        acting: names of systems, and layers that they act on; None stands for the embeddings
-    """
-    for name, layers in acting:
-        for layer in layers:
-            if layer is not None and not 0 <= layer < total:
-                raise SyntaxDataError(
-                    f"{name} acts on {side} layer {layer}, but the {side} has layers 0 to {total - 1}"
-                )
-
-
-def layers_of_this_step(layers: nn.ModuleList, drop: float) -> Iterator[tuple[int, nn.Module | None]]:
-    """Layers by number; None in place of those that are left out, each with probability ``drop``, as fairseq draws."""
-    kept = torch.empty(len(layers)).uniform_().gt(drop).tolist() if drop else [True] * len(layers)
-    # A LayerDropModuleList would not say which ones it gives.
-    for number, (layer, stays) in enumerate(zip(nn.ModuleList.__iter__(layers), kept)):
-        yield number, layer if stays else None
-
-
-def run_layer(
-    layer: nn.Module,
-    plan: LayerPlan,
-    systems: Any,
-    step: Step,
-    number: int,
-    observe: bool,
-    *inputs: Any,
-    **options: Any,
-) -> list[Any]:
-    """Run a layer with the terms of its systems, and note the scores that are wanted in the step.
-
-    Args:
-        plan, number: of the layer
-        observe: whether the scores of supervised heads are wanted, beside those that layers above read
-        inputs, options: of the layer
-
-    Returns:
-        its outputs, without the scores
-    """
-    terms = [t for name in plan.acting if (t := systems[name].term_where_parsed(step, number)) is not None]
-    heads = sorted({*plan.read, *(plan.supervised if observe else ())})
-    tensors = [tensor for term in terms for tensor in term.tensors]
-    *outputs, scores = layer(*inputs, *tensors, terms=terms, observe=heads, **options)
-    for i, head in enumerate(heads):
-        step.scores[number, head] = scores[:, i]
-    return outputs
-
-
-def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSystem]) -> None:
+def check_claims(side: str, layer: int, num_heads: int, systems: Sequence[HeadSystem]) -> None:
     """Refuse systems that cannot share the heads of a layer; see the table above.
 
     Args:
@@ -366,48 +275,49 @@ def check_claims(side: str, layer: int, num_heads: int, systems: Iterable[HeadSy
         systems: those with a part in the layer
 
     Raises:
-        SyntaxDataError: two claims on one head that exclude each other, or a head that the layer does not have
+        SyntaxDataError: two claims on one head that exclude each other, or a head that the layer
+            does not have
     """
-    systems = list(systems)
-    for one in (s for s in systems if not s.project_scores(layer)):
-        for other in (s for s in systems if s.reads_queries):
-            raise SyntaxDataError(
-                f"{one.name} leaves out the queries of {side} layer {layer}, which {other.name} reads",
-                hint="give them different layers",
-            )
-    replaced: dict[int, str] = {}
-    prescribed: dict[int, str] = {}
-    scaled: dict[int, str] = {}
-    supervised: dict[int, tuple[str, str]] = {}
+    claims = {s.name: s.claims(layer, num_heads) for s in systems}
+    losses = [
+        (system.name, loss, head)
+        for system in systems
+        for loss, (at, head) in system.supervises().items()
+        if at == layer
+    ]
     for system in systems:
-        claims = system.claims(layer, num_heads)
-        losses = [(loss, head) for loss, (at, head) in system.supervises().items() if at == layer]
-        for head in sorted(claims.scales | claims.replaces | claims.reads | {head for _, head in losses}):
+        own = claims[system.name]
+        trained = {head for name, _, head in losses if name == system.name}
+        for head in sorted(own.scales | own.replaces | own.reads | trained):
             if not 0 <= head < num_heads:
                 raise SyntaxDataError(
                     f"{system.name} wants head {head} of {side} layer {layer}, which has heads 0 to {num_heads - 1}"
                 )
-        if not system.project_scores(layer) and claims.replaces != frozenset(range(num_heads)):
+        if system.project_scores(layer):
+            continue
+        if own.replaces != frozenset(range(num_heads)):
             raise ValueError(f"{system.name} leaves out projections that {side} layer {layer} needs")
-        for head in claims.replaces:
-            if head in replaced:
-                raise _conflict(side, layer, head, f"{replaced[head]} and {system.name} both compute the scores of")
-            replaced[head] = system.name
-        prescribed |= dict.fromkeys(claims.gives, system.name)
-        scaled = {**dict.fromkeys(claims.scales, system.name), **scaled}
-        for loss, head in losses:
-            if head in supervised:
-                raise _conflict(side, layer, head, f"the losses {supervised[head][1]} and {loss} cannot both train")
-            supervised[head] = (system.name, loss)
-    for head in replaced.keys() & supervised.keys():
-        name, loss = supervised[head]
-        if replaced[head] != name:
-            raise _conflict(
-                side, layer, head, f"the loss {loss} of {name} would train what {replaced[head]} computes in"
+        for other in (s for s in systems if s.reads_queries):
+            raise SyntaxDataError(
+                f"{system.name} leaves out the queries of {side} layer {layer}, which {other.name} reads",
+                hint="give them different layers",
             )
-    for head in prescribed.keys() & scaled.keys():
-        raise _conflict(side, layer, head, f"{scaled[head]} would scale what {prescribed[head]} is to attend to in")
-
-
-def _conflict(side: str, layer: int, head: int, what: str) -> SyntaxDataError:
-    return SyntaxDataError(f"{what} head {head} of {side} layer {layer}", hint="give them different heads or layers")
+    for head in range(num_heads):
+        replacing, giving, scaling = (
+            [name for name, own in claims.items() if head in getattr(own, claim)]
+            for claim in ("replaces", "gives", "scales")
+        )
+        training = [(name, loss) for name, loss, at in losses if at == head]
+        conflict = ""
+        if len(replacing) > 1:
+            conflict = f"{replacing[0]} and {replacing[1]} both compute the scores of"
+        elif len(training) > 1:
+            conflict = f"the losses {training[0][1]} and {training[1][1]} cannot both train"
+        elif replacing and training and training[0][0] != replacing[0]:
+            name, loss = training[0]
+            conflict = f"the loss {loss} of {name} would train what {replacing[0]} computes in"
+        elif giving and scaling:
+            conflict = f"{scaling[0]} would scale what {giving[0]} is to attend to in"
+        if conflict:
+            message = f"{conflict} head {head} of {side} layer {layer}"
+            raise SyntaxDataError(message, hint="give them different heads or layers")

@@ -19,6 +19,7 @@ from fairseq_syntax.data.packing import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
+from fairseq_syntax.model.layers import needs_of
 from fairseq_syntax.model.options import add_options, check_task
 from fairseq_syntax.model.task import SyntaxTask
 
@@ -73,37 +74,41 @@ class SyntaxTransformerModel(TransformerModel):
 
     @classmethod
     def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> TransformerDecoderBase:
-        """Build the decoder, fairseq's own or with the systems of this model."""
+        """Build the decoder with the systems of this model: fairseq's own where there are none."""
         systems = cfg.systems[1]
         if not systems:
             return super().build_decoder(cfg, tgt_dict, embed_tokens)
         return build_decoder(cfg, tgt_dict, embed_tokens, systems)
 
     @property
+    def _decoder_systems(self) -> Mapping[str, Any]:
+        return getattr(self.decoder, "systems", {})  # fairseq's own has none
+
+    @property
     def training_needs(self) -> frozenset[str]:
         """The source syntax that training needs: a subset of ``{"tree", "arcs"}``."""
-        return self.encoder.training_needs
+        return needs_of(self.encoder.systems, "training_needs")
 
     @property
     def inference_needs(self) -> frozenset[str]:
         """The source syntax that inference needs."""
-        return self.encoder.inference_needs
+        return needs_of(self.encoder.systems, "inference_needs")
 
     @property
     def drops_parses(self) -> bool:
         """Whether ``--parse-dropout`` has a parse to take away."""
-        return bool(self.encoder.drops_parses)
+        return any(system.drops_parses for system in self.encoder.systems.values())
 
     @property
     def target_training_needs(self) -> frozenset[str]:
         """The target syntax that the decoder's systems need in training."""
-        return getattr(self.decoder, "training_needs", frozenset())
+        return needs_of(self._decoder_systems, "training_needs")
 
     @property
     def losses(self) -> tuple[str, ...]:
         """Names of the losses of the systems, which a criterion has to collect (:mod:`.losses`)."""
-        sides = (self.encoder.systems, getattr(self.decoder, "systems", {}))
-        return tuple(name for systems in sides for system in systems.values() for name in system.supervises())
+        systems = (*self.encoder.systems.values(), *self._decoder_systems.values())
+        return tuple(name for system in systems for name in system.supervises())
 
     def forward(  # type: ignore[override]
         self,

@@ -157,7 +157,7 @@ def parent_head(model: Any, system: str | None = None) -> tuple[int, int]:
             "the model has no head that predicts parents",
             hint="train one with --encoder-syntax supervised_heads or lisa",
         )
-    if model.encoder.inference_needs:
+    if model.inference_needs:
         raise SyntaxDataError(
             "the model reads a parse, so its parent head does not predict from text",
             hint="use a model whose encoder systems need no parse",
