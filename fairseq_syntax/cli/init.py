@@ -22,7 +22,9 @@ COMMAND = Command(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from fairseq_syntax.lab.recipes.start import SYSTEMS
+    from fairseq_syntax.lab.recipes.start import systems
+
+    names = sorted(systems())
 
     add_languages(parser)
     for name, text in (("train", "the training data"), ("valid", "the validation data")):
@@ -37,12 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--system",
         **SEVERAL,
-        choices=SYSTEMS,
+        choices=names,
         metavar="NAME",
-        help=f"beside the plain Transformer: {', '.join(SYSTEMS)} (default: pascal)",
+        help=f"beside the plain Transformer: {', '.join(names)} (default: pascal)",
     )
     parser.add_argument("--model-dir", metavar="DIR", help="models of the source parser (default: Stanza's own)")
-    parser.add_argument("--output", default="recipe.yaml", metavar="FILE", help="default: recipe.yaml")
+    parser.add_argument("--output", default="recipe.yaml", metavar="FILE", help="recipe to write")
 
 
 def main(args: argparse.Namespace) -> int:

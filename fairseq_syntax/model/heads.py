@@ -170,6 +170,7 @@ class HeadSystem(nn.Module):
         training_needs, inference_needs: what the batch must bring of the parse of its side, of ``"tree"`` (1-best) and
             ``"arcs"`` (the parser's distribution)
         reads_queries: whether its terms compute with the queries of the heads, and not with their scores alone
+        criterion: the ``--criterion`` that trains it; who makes recipes and tests takes it from here
     """
 
     name: ClassVar[str]
@@ -177,6 +178,7 @@ class HeadSystem(nn.Module):
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
     reads_queries: ClassVar[bool] = False
+    criterion: ClassVar[str] = "label_smoothed_cross_entropy"
 
     @classmethod
     def from_args(cls: type[System], args: Namespace, task: SyntaxTask) -> System:

@@ -19,6 +19,7 @@ from fairseq_syntax.data.packing import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.decoder import DECODER_SYSTEMS, build_decoder
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS, SyntaxTransformerEncoder
+from fairseq_syntax.model.heads import HeadSystem
 from fairseq_syntax.model.layers import needs_of
 from fairseq_syntax.model.options import add_options, check_task
 from fairseq_syntax.model.task import SyntaxTask
@@ -174,6 +175,22 @@ SIZES: dict[str, Callable[[Namespace], Any]] = {
 }
 
 
+# The options that each architecture sets, by its name in the base size.
+PRESETS: dict[str, dict[str, Any]] = {}
+
+
+def criterion_of(preset: Mapping[str, Any]) -> str:
+    """The ``--criterion`` that trains the systems of a preset."""
+    chosen = [
+        registered[name].criterion
+        for option, registered in (("encoder_syntax", ENCODER_SYSTEMS), ("decoder_syntax", DECODER_SYSTEMS))
+        for name in preset.get(option, "").split(",")
+        if name
+    ]
+    # The last that is not the default: lasyn_em takes the losses of an encoder's heads too, but not the other way.
+    return next((name for name in reversed(chosen) if name != HeadSystem.criterion), HeadSystem.criterion)
+
+
 def register_presets(name: str, **defaults: Any) -> None:
     """Register ``NAME``, ``NAME_iwslt_de_en`` and ``NAME_tiny``: this model with some defaults, in three sizes.
 
@@ -181,6 +198,7 @@ def register_presets(name: str, **defaults: Any) -> None:
         name: the architecture's name, such as ``pascal_transformer``
         defaults: values of options where the command line does not set them
     """
+    PRESETS[name] = defaults
     for suffix, size in SIZES.items():
 
         def preset(args: Namespace, size: Callable[[Namespace], Any] = size) -> None:

@@ -120,6 +120,7 @@ class BiaffineHead(HeadSystem):
     """
 
     config = DbsaConfig
+    criterion = "supervised_head"
     training_needs = frozenset({"tree"})
     side: str
     loss_name: str

@@ -115,6 +115,7 @@ class Lisa(EncoderSystem):
     """
 
     config = LisaConfig
+    criterion = "lisa"
     training_needs = frozenset({"tree"})
 
     def __init__(self, options: LisaConfig, embed_dim: int, layer: int, dim: int) -> None:

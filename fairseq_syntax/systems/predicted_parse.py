@@ -248,11 +248,6 @@ class PredictedLdd(PredictedParse):
 
 # The head of the layer below the top one, which reads it: the higher a head, the better it parses. In layer 0 a noun
 # does not know yet which preposition is its own.
-for _factor in ("pascal", "ldd"):
-    register_presets(
-        f"parser_free_{_factor}_transformer",
-        encoder_syntax=f"supervised_heads,predicted_{_factor}",
-        parent_layer=-2,
-        parent_head=0,
-        child_weight=0.0,
-    )
+_HEAD = {"parent_layer": -2, "parent_head": 0, "child_weight": 0.0}
+register_presets("parser_free_pascal_transformer", encoder_syntax="supervised_heads,predicted_pascal", **_HEAD)
+register_presets("parser_free_ldd_transformer", encoder_syntax="supervised_heads,predicted_ldd", **_HEAD)

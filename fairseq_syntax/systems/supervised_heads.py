@@ -164,6 +164,7 @@ class SupervisedHeads(EncoderSystem):
     """
 
     config = SupervisedHeadsConfig
+    criterion = "supervised_head"
 
     def __init__(self, options: SupervisedHeadsConfig, encoder_layers: int) -> None:
         super().__init__()

@@ -6,7 +6,6 @@ import random
 import shlex
 from pathlib import Path
 
-import fairseq.models
 import pytest
 from data_errors import refused
 
@@ -16,7 +15,9 @@ from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.running import Work
-from fairseq_syntax.lab.recipes.start import SYSTEMS
+from fairseq_syntax.lab.recipes.start import systems
+from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+from fairseq_syntax.model.transformer import PRESETS, criterion_of
 
 HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 PACKAGE = Path(fairseq_syntax.__file__).parents[1]
@@ -46,11 +47,19 @@ def init(target: str, more: str = "") -> None:
 
 
 def test_every_system_that_it_offers_is_one(corpus):
-    init("de", f"--system {' '.join(SYSTEMS)}")
+    init("de", f"--system {' '.join(systems())}")
     recipe = load(Path("recipe.yaml"))
-    assert list(recipe.systems) == ["transformer", *SYSTEMS]
-    assert {system.arch for system in recipe.systems.values()} <= set(fairseq.models.ARCH_MODEL_REGISTRY)
+    assert list(recipe.systems) == ["transformer", *systems()]
     assert recipe.parse.source.distributions, "LDD reads the parser's probabilities"
+    for name, system in list(recipe.systems.items())[1:]:
+        preset = PRESETS[system.arch]
+        assert preset["encoder_syntax"].split(",")[-1] == name and "decoder_syntax" not in preset
+        assert system.train.get("criterion", "label_smoothed_cross_entropy") == criterion_of(preset)
+
+
+def test_it_offers_every_registered_system_that_reads_no_parse_of_the_target():
+    both_sides = {p["encoder_syntax"] for p in PRESETS.values() if {"encoder_syntax", "decoder_syntax"} <= set(p)}
+    assert set(systems()) == set(ENCODER_SYSTEMS) - both_sides
 
 
 def test_what_suits_a_target_without_spaces(corpus):

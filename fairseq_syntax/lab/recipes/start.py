@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,18 +13,37 @@ from fairseq_syntax.lab.scoring.names import tokenizer_of
 
 _NO_MODELS = "# models: DIR             # default: those that Stanza has downloaded"
 _TEMPLATE = Path(__file__).with_name("first_recipe.txt")
-# What a system's line in a recipe is, by the name that --system takes.
-SYSTEMS: dict[str, str] = {
-    "pascal": "{arch: pascal_transformer}",
-    "ldd": "{arch: ldd_transformer}",
-    "supervised_heads": "{arch: supervised_head_transformer, train: {criterion: supervised_head}}",
-    "lisa": "{arch: lisa_transformer, train: {criterion: lisa}}",
-    "gcn": "{arch: gcn_transformer}",
-    "relative_depth": "{arch: relative_depth_transformer}",
-    "structural_positions": "{arch: structural_positions_transformer}",
-    "sennrich_haddow": "{arch: sennrich_haddow_transformer}",
-    "pascal_without_parser": "{arch: parser_free_pascal_transformer, train: {criterion: supervised_head}}",
-}
+SYSTEMS = Path(__file__).parents[2] / "systems"
+_SYSTEM = re.compile(r'^@register_encoder_system\("(\w+)"\)$', re.M)
+_CRITERION = re.compile(r'^    criterion = "(\w+)"$', re.M)
+_PRESET = re.compile(r'^register_presets\(\s*"(\w+)",\s*encoder_syntax="([\w,]+)"(.*?)\)$', re.M | re.S)
+
+
+def systems() -> dict[str, str]:
+    """The encoder's systems by name, and what a recipe says of each: its architecture and criterion.
+
+    They are read off the source, because ``--help`` and completion name them and importing them imports fairseq, which
+    takes seconds; a test compares them with the registered ones. A system of both sides is left out, as a first recipe
+    parses the source only.
+    """
+    texts = [path.read_text(encoding="utf-8") for path in sorted(SYSTEMS.glob("*.py"))]
+    presets = {
+        names.split(",")[-1]: (arch, names, more) for text in texts for arch, names, more in _PRESET.findall(text)
+    }
+    bodies: dict[str, str] = {}
+    for text in texts:
+        _, *parts = _SYSTEM.split(text)
+        bodies.update(zip(parts[::2], parts[1::2]))
+    found = {}
+    for system in bodies:
+        arch, names, more = presets.get(system, ("syntax_transformer", system, ""))
+        if "decoder_syntax" in more:
+            continue
+        options = "" if system in presets else f", options: {{encoder-syntax: {system}}}"
+        criteria = [criterion for name in names.split(",") for criterion in _CRITERION.findall(bodies[name])]
+        train = f", train: {{criterion: {criteria[-1]}}}" if criteria else ""
+        found[system] = f"{{arch: {arch}{options}{train}}}"
+    return found
 
 
 @dataclass(frozen=True)
@@ -63,7 +83,7 @@ def first_recipe(
     train: Sequence[str],
     valid: Sequence[str],
     tests: Mapping[str, Sequence[str]],
-    systems: Sequence[str],
+    chosen: Sequence[str],
     models: str | None = None,
 ) -> str:
     """The text of a commented recipe.
@@ -71,13 +91,13 @@ def first_recipe(
     Args:
         path: where it will be: files are named as seen from there
         train, valid, tests: splits, as :func:`.gathering.split_files` takes them
-        systems: of :data:`SYSTEMS`
+        chosen: of :func:`systems`
         models: of the source's parser
 
     Raises:
         SyntaxDataError: a file is missing, or its two sides differ in length
     """
-    langs = (source, target)
+    entries, langs = systems(), (source, target)
     pairs, *counts = (
         sum(1 for _ in read_split(split_files(texts, langs))) for texts in (train, valid, *tests.values())
     )
@@ -98,7 +118,7 @@ def first_recipe(
         "tests": "".join(lines),
         "filter": "{max_length: 500, characters: true}" if spaceless else "{max_length: 100, max_ratio: 3}",
         "models": f"models: {_seen(models, base)}" if models else _NO_MODELS,
-        "distributions": "\n    distributions: true         # the parser's probabilities" if "ldd" in systems else "",
+        "distributions": "\n    distributions: true         # the parser's probabilities" if "ldd" in chosen else "",
         "pieces": "{" + ", ".join(f"{lang}: {max(scale.pieces, 4000 * (lang in coverage))}" for lang in langs) + "}",
         "coverage": f", character_coverage: {{{covered}}}" if covered else "",
         # At a small model's learning rate, layers that normalize their outputs hardly learn a distant language.
@@ -107,7 +127,7 @@ def first_recipe(
         else "",
         "updates": updates,
         "warmup": min(4000, updates // 8),
-        "systems": "".join(f"  {name}: {SYSTEMS[name]}\n" for name in systems),
+        "systems": "".join(f"  {name}: {entries[name]}\n" for name in chosen),
         "tokenize": tokenizer_of(target),
         "device": "cpu" if scale.width == 128 else "cuda",
     }

@@ -200,6 +200,7 @@ class LaSyn(DecoderSystem):
     """
 
     config = LaSynConfig
+    criterion = "lasyn_em"
 
     def __init__(self, latent_names: Sequence[str], tags: str | None) -> None:
         super().__init__()
