@@ -1,9 +1,9 @@
 """What a GPU would take for an update of each system, estimated from counts; nothing is timed and nothing computed.
 
-For ``gpu_tables.py``. Models of the base Transformer's size (6 + 6 layers, 512 dimensions, a vocabulary of 32,000) with
-a batch of at most 4,000 tokens a side, trained by fairseq with ``--fp16`` on the emulated device. Of every kernel the
-bytes that it moves and the operations of its matrix products are known. A kernel is taken to last as long as the
-longest of
+For ``gpu_tables.py``; the rows are those of ``tests/helpers/ways.py``. Models of the base Transformer's size (6 + 6
+layers, 512 dimensions, a vocabulary of 32,000) with a batch of at most 4,000 tokens a side, trained by fairseq with
+``--fp16`` on the emulated device. Of every kernel the bytes that it moves and the operations of its matrix products
+are known. A kernel is taken to last as long as the longest of
 
 - its bytes over the bandwidth of the memory,
 - its operations over the rate of the matrix units,
@@ -15,6 +15,7 @@ bandwidth nor rate; what is estimated are ratios to the plain Transformer, which
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -22,24 +23,24 @@ from unittest import mock
 DEVICES = {"A100": (2.039e12, 19.5e12, 312e12), "H100": (3.35e12, 67e12, 989e12)}
 LAUNCH = 5e-6
 UPDATE = "--fp16 --optimizer adam --lr 0.001 --distributed-world-size 1 --no-progress-bar --log-format none"
-PLAIN = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
-HEADS = "--criterion supervised_head"
-ROWS = {
-    "transformer": f"transformer {PLAIN}",
-    "pascal": f"pascal_transformer {PLAIN}",
-    "ldd (linear)": f"ldd_transformer --ldd-form linear {PLAIN}",
-    "ldd (dense)": f"ldd_transformer --ldd-form dense {PLAIN}",
-    "supervised_heads": f"supervised_head_transformer {HEADS}",
-    "lisa": "lisa_transformer --criterion lisa",
-    "sennrich_haddow": f"sennrich_haddow_transformer --label-features deprel:32 {PLAIN}",
-    "relative_depth": f"relative_depth_transformer {PLAIN}",
-    "structural_positions": f"structural_positions_transformer {PLAIN}",
-    "predicted_pascal": f"parser_free_pascal_transformer {HEADS}",
-    "predicted_ldd": f"parser_free_ldd_transformer {HEADS}",
-    "gcn": f"gcn_transformer {PLAIN}",
-    "dbsa": f"dbsa_transformer {HEADS}",
-    "lasyn": "lasyn_transformer --criterion lasyn_em --latent-values 4 --tag-weight 0",
+# What a system is given here, beside the options of its row in the tests: its paper's sizes.
+SIZES = {
+    "pascal": "--pascal-heads 8",
+    "ldd (linear)": "--ldd-form linear",
+    "ldd (dense)": "--ldd-form dense --attention-dropout 0",
+    "sennrich_haddow": "--label-features deprel:32",
+    "lasyn": "--latent-values 4",
 }
+NOT_ESTIMATED = ("lasyn (K = 2)", "pascal + supervised_heads + lasyn")
+
+
+def rows() -> dict[str, str]:
+    """The options of the plain Transformer and of every registered system by itself."""
+    import ways
+
+    return {
+        row: f"{options} {SIZES.get(row, '')}" for row, options in ways.TRANSFORMERS.items() if row not in NOT_ESTIMATED
+    }
 
 
 def seconds(kernels: list[Any], device: str, launch: float = LAUNCH) -> float:
@@ -48,9 +49,12 @@ def seconds(kernels: list[Any], device: str, launch: float = LAUNCH) -> float:
     return sum(max(k.bytes / bandwidth, k.operations / (half if k.half else single), launch) for k in kernels)
 
 
-def updates(rows: list[str]) -> dict[str, dict[str, float]]:
+def updates(names: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     """For each row the kernels and reads of an update, its estimated seconds on each device, and the peak bytes of its
     forward and backward pass.
+
+    Args:
+        names: of :func:`rows`; None is all of them
     """
     import torch
     from fairseq import options, tasks
@@ -64,10 +68,10 @@ def updates(rows: list[str]) -> dict[str, dict[str, float]]:
 
     fairseq_syntax.register()
     directory = corpus.corpus(words=20, vocabulary=32000)
-    found = {}
-    for row in rows:
+    given, found = rows(), {}
+    for row in names or given:
         words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", "--no-save", *UPDATE.split()]
-        words += ["--arch", *ROWS[row].split()]
+        words += given[row].split()
         args = options.parse_args_and_arch(options.get_training_parser(), words)
         task = tasks.setup_task(args)
         model, criterion = task.build_model(args), task.build_criterion(args)

@@ -31,7 +31,7 @@ def figures() -> dict[str, Any]:
     fairseq_syntax.register()
     with tempfile.TemporaryDirectory() as directory:
         counted = gpu_costs.counted(Path(directory))
-    return counted | {"base": gpu_estimate.updates(list(gpu_estimate.ROWS)), "layers": gpu_estimate.layers()}
+    return counted | {"base": gpu_estimate.updates(), "layers": gpu_estimate.layers()}
 
 
 def tables(found: dict[str, Any]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from fairseq import tasks, utils
 from toy_data import fairseq
 
 import emulated_cuda
+from fairseq_syntax.model.decoder import DECODER_SYSTEMS
 
 # The depth of the base Transformer, on which the number of kernels depends; an LSTM has one layer.
 DEEP = "--encoder-layers 6 --decoder-layers 6"
@@ -23,10 +24,25 @@ DEEP = "--encoder-layers 6 --decoder-layers 6"
 SEARCHES = {
     "transformer": ("transformer", ""),
     **{f"lasyn, {mode}": ("lasyn", f"--tag-search {mode}") for mode in ("marginal", "joint", "template")},
-    **{row: (row, "") for row in ("dbsa", *ways.LSTMS)},
+    **{row: (row, "") for row in (*DECODER_SYSTEMS, *ways.LSTMS) if row != "lasyn"},
+}
+# Kernels of an update that a row may have, as multiples of those of fairseq's own model of its family; and, below that,
+# of the rows that need fewer, which shall not come to need more.
+KERNELS = {"transformer": 1.10, "lstm": 1.0}
+FEWER = {
+    "pascal": 1.03,
+    **dict.fromkeys(
+        ("ldd (linear)", "ldd (dense)", "supervised_heads", "lisa", "sennrich_haddow", "lasyn", "lasyn (K = 2)"), 1.05
+    ),
+    "relative_depth": 1.07,
 }
 # The first updates make optimizer states and masks, which later ones have.
 WARM_UP = 2
+
+
+def allowed(row: str) -> float:
+    """How many kernels an update may have, as a multiple of the plain model's."""
+    return FEWER.get(row, KERNELS[ways.baseline(row)])
 
 
 @dataclass

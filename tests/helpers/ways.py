@@ -33,11 +33,16 @@ from typing import Any
 from unittest import mock
 
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 from toy_data import USER_DIR, fairseq, random_parsed_line, syntax_command, write_raw
 from two_processes import Failed, Pair
 
 from fairseq_syntax.corpus.conllu import write_conllu
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.model.decoder import DECODER_SYSTEMS
+from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
+from fairseq_syntax.model.lstm import SyntaxLSTMModel
+from fairseq_syntax.model.transformer import PRESETS, criterion_of
 
 TRANSFORMER = (
     "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32 "
@@ -47,41 +52,68 @@ LSTM = (
     "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-hidden-size 16 --decoder-hidden-size 16 "
     "--decoder-out-embed-dim 16"
 )
-HEADS = "--criterion supervised_head"
-LASYN = "--criterion lasyn_em --latent-values 3 --tag-weight 0"
-PLAIN = "--criterion label_smoothed_cross_entropy --label-smoothing 0.1"
+# What a criterion is given; others take nothing.
+CRITERIA = {
+    "label_smoothed_cross_entropy": "--label-smoothing 0.1",
+    "lasyn_em": "--latent-values 3 --tag-weight 0",
+}
+# The rows of systems that have more than one, or more than their name says: what is given before the criterion.
+SEVERAL = {
+    "pascal": {"pascal": "--pascal-heads 2"},
+    "ldd": {"ldd (linear)": "", "ldd (dense)": "--attention-dropout 0.1"},
+    "sennrich_haddow": {"sennrich_haddow": "--label-features deprel:4"},
+    "gcn_lstm": {"gcn (lstm)": ""},
+    "dlaa_lstm": {f"dlaa ({a})": f"--dlaa-alignment {a}" for a in ("interpolate", "hard", "gaussian")},
+    "local_attention_lstm": {
+        "local-m": "--local-attention monotonic",
+        "local-p": "--local-attention predictive",
+    },
+}
+
+
+def criterion(name: str) -> str:
+    """``--criterion`` with what it is given."""
+    return f"--criterion {name} {CRITERIA.get(name, '')}".rstrip()
+
+
+PLAIN = criterion("label_smoothed_cross_entropy")
+
+
+def rows_of(system: str, arch: str, trained_by: str) -> dict[str, str]:
+    """The rows of a system: what is given, by name."""
+    rows = SEVERAL.get(system, {system.removesuffix("_lstm"): ""})
+    return {row: " ".join(f"--arch {arch} {more} {trained_by}".split()) for row, more in rows.items()}
+
+
+def transformers() -> dict[str, str]:
+    """The options of fairseq's own Transformer, of every registered system by itself, and of some together."""
+    presets = {
+        (preset.get("encoder_syntax") or preset.get("decoder_syntax", "")).split(",")[-1]: (arch, preset)
+        for arch, preset in PRESETS.items()
+    }
+    rows = {"transformer": f"--arch transformer {PLAIN}"}
+    for side, registered in (("encoder", ENCODER_SYSTEMS), ("decoder", DECODER_SYSTEMS)):
+        for name in registered:
+            if name not in rows:  # a system of both sides has one row
+                alone = f"syntax_transformer --{side}-syntax {name}", {f"{side}_syntax": name}
+                arch, preset = presets.get(name, alone)
+                rows |= rows_of(name, arch, criterion(criterion_of(preset)))
+    rows["lasyn (K = 2)"] = f"{rows['lasyn']} --em-steps 2"
+    together = "syntax_transformer --encoder-syntax pascal,supervised_heads --decoder-syntax lasyn"
+    return rows | rows_of("pascal + supervised_heads + lasyn", together, criterion("lasyn_em"))
+
+
+def lstms() -> dict[str, str]:
+    """The options of fairseq's own LSTM and of every registered one."""
+    rows = {"lstm": f"--arch lstm {PLAIN}"}
+    for arch, model in ARCH_MODEL_REGISTRY.items():
+        if issubclass(model, SyntaxLSTMModel):
+            rows |= rows_of(arch, arch, PLAIN)
+    return rows
+
 
 # Rows: the options of a system. The first Transformer and the first LSTM are fairseq's own.
-TRANSFORMERS = {
-    "transformer": f"--arch transformer {PLAIN}",
-    "pascal": f"--arch pascal_transformer --pascal-heads 2 {PLAIN}",
-    "ldd (linear)": f"--arch ldd_transformer {PLAIN}",
-    "ldd (dense)": f"--arch ldd_transformer --attention-dropout 0.1 {PLAIN}",
-    "supervised_heads": f"--arch supervised_head_transformer {HEADS}",
-    "lisa": "--arch lisa_transformer --criterion lisa",
-    "sennrich_haddow": f"--arch sennrich_haddow_transformer --label-features deprel:4 {PLAIN}",
-    "relative_depth": f"--arch relative_depth_transformer {PLAIN}",
-    "structural_positions": f"--arch structural_positions_transformer {PLAIN}",
-    "predicted_pascal": f"--arch parser_free_pascal_transformer {HEADS}",
-    "predicted_ldd": f"--arch parser_free_ldd_transformer {HEADS}",
-    "gcn": f"--arch gcn_transformer {PLAIN}",
-    "dbsa": f"--arch dbsa_transformer {HEADS}",
-    "lasyn": f"--arch lasyn_transformer {LASYN}",
-    "lasyn (K = 2)": f"--arch lasyn_transformer {LASYN} --em-steps 2",
-    "pascal + supervised_heads + lasyn": "--arch syntax_transformer --encoder-syntax pascal,supervised_heads "
-    f"--decoder-syntax lasyn {LASYN}",
-}
-LSTMS = {
-    "lstm": f"--arch lstm {PLAIN}",
-    **{f"dlaa ({a})": f"--arch dlaa_lstm --dlaa-alignment {a} {PLAIN}" for a in ("interpolate", "hard", "gaussian")},
-    "local-m": f"--arch local_attention_lstm --local-attention monotonic {PLAIN}",
-    "local-p": f"--arch local_attention_lstm --local-attention predictive {PLAIN}",
-    "sdrnmt1": f"--arch sdrnmt1_lstm {PLAIN}",
-    "sdrnmt2": f"--arch sdrnmt2_lstm {PLAIN}",
-    "senmt": f"--arch senmt_lstm {PLAIN}",
-    "tree2seq": f"--arch tree2seq_lstm {PLAIN}",
-    "gcn (lstm)": f"--arch gcn_lstm {PLAIN}",
-}
+TRANSFORMERS, LSTMS = transformers(), lstms()
 ROWS = {**TRANSFORMERS, **LSTMS}
 
 ONE_GPU = "--distributed-world-size 1"  # by default fairseq takes all that there are

@@ -5,24 +5,31 @@ import re
 import sys
 import types
 from pathlib import Path
+from runpy import run_path
 
+import gpu_costs
 import pytest
 import torch
+import ways
 from random_parses import random_line
 from tiny_syntax import sample, tiny_model
 
+from fairseq_syntax import cli
+from fairseq_syntax.lab.recipes import start
+from fairseq_syntax.lab.recipes.reading import load
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 
-TEXT = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+(CODE,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 LINES = [random_line(random.Random(seed)) for seed in range(4)]
 
 
 @pytest.fixture
 def siblings():
     """The module of the example, known while a test runs."""
-    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
     module = sys.modules["siblings"] = types.ModuleType("siblings")
-    exec(compile(code, "siblings.py", "exec"), module.__dict__)
+    exec(compile(CODE, "siblings.py", "exec"), module.__dict__)
     yield module
     del sys.modules["siblings"], ENCODER_SYSTEMS["siblings"]
 
@@ -69,3 +76,40 @@ def test_the_bonus_by_loops(siblings):
             for j in range(3):
                 extra = bonus if {i, j} == {0, 2} else 0.0
                 assert float(found[0, h, i, j]) == pytest.approx(float(scores[0, h, i, j]) + extra)
+
+
+def test_a_first_recipe_has_the_example_with_no_further_edit(tmp_path, monkeypatch):
+    """The file of the system, in the folder of the systems, is all that ``init --system`` reads."""
+    (tmp_path / "siblings.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start, "SYSTEMS", tmp_path)
+    for file in ("text.en", "text.de"):
+        Path(file).write_text("a b\n", encoding="utf-8")
+    options = "--train text --valid text --test text -s en -t de --system siblings --output recipe.yaml"
+    assert cli.main(["init", *options.split()]) == 0
+    system = load(Path("recipe.yaml")).systems["siblings"]
+    assert (system.arch, system.options) == ("syntax_transformer", {"encoder-syntax": "siblings"})
+
+
+@pytest.fixture
+def rows(siblings, monkeypatch):
+    """The rows of the tests, as they are where the example is a file of the package."""
+    found = ways.transformers()
+    monkeypatch.setattr(ways, "TRANSFORMERS", found)
+    monkeypatch.setattr(ways, "ROWS", {**found, **ways.LSTMS})
+    return found
+
+
+def test_the_tables_of_the_tests_have_the_example_with_no_further_edit(rows):
+    """Its row for fairseq's options, its bound of kernels on a GPU, and its row of estimates."""
+    assert rows["siblings"] == f"--arch syntax_transformer --encoder-syntax siblings {ways.PLAIN}"
+    assert gpu_costs.allowed("siblings") == gpu_costs.KERNELS["transformer"]
+    path = ROOT / "tools" / "gpu_estimate.py"
+    estimated = run_path(str(path))["rows"]()
+    assert estimated["siblings"].startswith(rows["siblings"])
+
+
+@pytest.mark.slow
+def test_the_example_trains_and_translates_as_every_row_does(rows, tmp_path):
+    bench = ways.make(tmp_path)
+    assert ways.run(bench, "siblings", "default") == ways.Outcome("works")

@@ -13,25 +13,6 @@ import pytest
 import ways
 
 pytestmark = [pytest.mark.gpu, pytest.mark.emulated_gpu, pytest.mark.slow]
-# Kernels of an update, as multiples of those of fairseq's own model of the family.
-KERNELS = {
-    "pascal": 1.03,
-    "ldd (linear)": 1.05,
-    "ldd (dense)": 1.05,
-    "supervised_heads": 1.05,
-    "lisa": 1.05,
-    "sennrich_haddow": 1.05,
-    "relative_depth": 1.07,
-    "structural_positions": 1.10,
-    "predicted_pascal": 1.10,
-    "predicted_ldd": 1.10,
-    "gcn": 1.10,
-    "dbsa": 1.10,
-    "lasyn": 1.05,
-    "lasyn (K = 2)": 1.05,
-    "pascal + supervised_heads + lasyn": 1.10,
-    **{row: 1.0 for row in ways.LSTMS if row != "lstm"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +37,7 @@ def test_an_update_costs_hardly_more_than_the_plain_models(bench, plain, row, tm
     for what, more in (("reads", 1), ("copies", 1), ("blocking_copies", 0), ("unpinned_copies", 0)):
         assert costs.per_update(what) <= base.per_update(what) + more, (what, costs.reads)
     ratio = costs.per_update("kernels") / base.per_update("kernels")
-    assert ratio <= KERNELS[row], costs.kernels - base.kernels
+    assert ratio <= gpu_costs.allowed(row), costs.kernels - base.kernels
 
 
 @pytest.mark.parametrize("name", gpu_costs.SEARCHES)
