@@ -194,10 +194,8 @@ def pascal() -> None:
                 inside = (key >= 0) & (key < size[2])
                 row, token, _ = inside.nonzero(as_tuple=True)
                 key = key[inside]
-                factors = SparseFactors.of(
-                    (size[0], 1, size[2]), row, torch.zeros_like(row), token, key, factor(parent[row, token], key)
-                )
-                step(sparse_factor_attention(q, k, v, factors.for_every_head(size[1])))
+                factors = SparseFactors.of(size, row, None, token, key, factor(parent[row, token], key))
+                step(sparse_factor_attention(q, k, v, factors))
 
             def dense(q=q, k=k, v=v, parent=parent, factor=factor, position=position, heads=heads) -> None:
                 term = ParentTerm(heads, parent, position, factor)

@@ -279,7 +279,7 @@ def _members(title: str, members: Tensor, present: Tensor) -> Panel:
 
 
 def local_attention() -> Drawing:
-    from fairseq_syntax.model.gaussian import gaussian_window
+    from fairseq_syntax.systems.pascal import gaussian_window
 
     size, window = len(WORDS), 2
     step = torch.arange(size).float()

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class AlignmentHead:
         return f"{of}, one step later" if self.shift else of
 
     def pick(self, layers: Sequence[Tensor]) -> Tensor:
-        """Select this head's weights [B, T, S] from a model's attention over the source, [B, H, T, S] by layer."""
+        """This head's weights [B, T, S] of attention over the source, [B, H, T, S] by layer."""
         weights = layers[self.layer or 0]
         if self.head is not None:
             return weights[:, self.head]
@@ -99,8 +99,8 @@ def save_head(head: AlignmentHead, checkpoint: str | os.PathLike[str], **about: 
 def load_head(checkpoint: str | os.PathLike[str], model: Any) -> AlignmentHead:
     """The head that was chosen for a checkpoint, else :func:`default_head`.
 
-    It is the default one, too, where the file is of another checkpoint, such as the one that was here before the model
-    was trained anew.
+    It is the default one, too, where the file is of another checkpoint, such as the one that was
+    here before the model was trained anew.
 
     Raises:
         SyntaxDataError: as :func:`read_head`
@@ -108,53 +108,39 @@ def load_head(checkpoint: str | os.PathLike[str], model: Any) -> AlignmentHead:
     path = head_path(checkpoint)
     if not path.exists():
         return default_head(model)
-    _, chosen_for = _read(path)
-    if chosen_for not in (None, file_sha256(checkpoint)):
+    if _values(path)["checkpoint"] != file_sha256(checkpoint):
         logger.warning("%s was chosen for another model than %s, and is not used; %s", path, checkpoint, _AGAIN)
         return default_head(model)
     return read_head(path, model)
 
 
-def _read(path: Path) -> tuple[AlignmentHead, str | None]:
-    """Parse a head file: the head, and the SHA-256 of its checkpoint, which a file written by hand may lack.
-
-    Raises:
-        SyntaxDataError: as :func:`read_head`
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if "checksum" in values:  # which a file written by hand may lack
-            values = unsealed(values, path)
-        chosen_for = values.pop("checkpoint", None)
-        head = AlignmentHead(**{k: v for k, v in values.items() if k != "chosen"})
-        for name, value in asdict(head).items():
-            optional = value is None and name in ("layer", "head")
-            if not optional and (type(value) is not int or value < 0 or (name == "shift" and value > 1)):
-                raise ValueError(f"{name} is {value!r}")
-    except SyntaxDataError as error:
-        raise SyntaxDataError(error.message, path=path, hint=_AGAIN) from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise SyntaxDataError(f"contains no attention head: {error}", path=path, hint=_AGAIN) from None
-    return head, chosen_for
-
-
 def read_head(path: Path, model: Any) -> AlignmentHead:
-    """Read a head file and check that the model has the head.
+    """Read a file of :func:`save_head`, and check that the model has the head.
 
     Raises:
-        SyntaxDataError: there is no such file, it is damaged, or it names a head that the model does not have
+        SyntaxDataError: there is no such file, it is damaged, or it names a head that the model
+            does not have
     """
-    head, _ = _read(path)
+    values = _values(path)
+    head = AlignmentHead(**{f.name: values[f.name] for f in fields(AlignmentHead)})
     layers = _cross_attentions(model)
     if head.layer is None or not layers:
         fits = head.layer is None and not layers
     else:
         fits = head.layer < len(layers) and (head.head or 0) < layers[head.layer].num_heads
     if not fits:
-        raise SyntaxDataError(
-            f"names layer {head.layer}, head {head.head}, which the model does not have", path=path, hint=_AGAIN
-        )
+        message = f"names layer {head.layer}, head {head.head}, which the model does not have"
+        raise SyntaxDataError(message, path=path, hint=_AGAIN)
     return head
+
+
+def _values(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"contains no attention head: {error}"
+        raise SyntaxDataError(message, path=path, hint=_AGAIN) from None
+    return unsealed(values, path, _AGAIN)
 
 
 @torch.no_grad()

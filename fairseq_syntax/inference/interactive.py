@@ -116,18 +116,15 @@ class InteractiveInput:
         """
         numbers = self._numbers(lines, numbers)
         parsed = self._brought_parses(lines, numbers)
-        raw: dict[int, str] = {}
-        for i, line in enumerate(lines):
-            if parsed[i] is None and is_empty(line):
-                parsed[i] = ParsedLine()
-            elif parsed[i] is None:
-                if self.task.cfg.syntax_input == "conllu":
-                    raise SyntaxDataError(f"not CoNLL-U: {str(line)[:60]!r}", line=numbers[i] + 1)
-                raw[i] = str(line)
+        raw = [i for i, line in enumerate(lines) if parsed[i] is None and not is_empty(line)]
+        if raw and self.task.cfg.syntax_input == "conllu":
+            line, number = str(lines[raw[0]]), numbers[raw[0]]
+            raise SyntaxDataError(f"not CoNLL-U: {line[:60]!r}", line=number + 1)
         if raw:
-            parses = self._parse_raw(list(raw.values()), [numbers[i] for i in raw])
-            parsed = [parse if i not in raw else parses.pop(0) for i, parse in enumerate(parsed)]
-        return [parse for parse in parsed if parse is not None]
+            parses = self._parse_raw([str(lines[i]) for i in raw], [numbers[i] for i in raw])
+            for i, parse in zip(raw, parses, strict=True):
+                parsed[i] = parse
+        return [ParsedLine() if parse is None else parse for parse in parsed]
 
     def _numbers(self, lines: Sequence[Sentence], numbers: Sequence[int] | None) -> Sequence[int]:
         return range(self._read, self._read + len(lines)) if numbers is None else numbers

@@ -27,17 +27,16 @@ def recorded(model: nn.Module, kinds: Sequence[str] = KINDS) -> Iterator[dict[st
         the weights of each layer, [B, H, rows, columns] in float32, as they are used: after all score terms, the
         mask and the softmax. Filled while the model runs.
     """
-    places = [(kind, module) for kind, module in _attentions(model) if kind in kinds]
     weights: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-    for kind, _ in places:
-        weights[kind].append(torch.empty(0))
-    numbers = {kind: iter(range(len(weights[kind]))) for kind in KINDS}
     patched = []
     decoder = getattr(model, "decoder", None)
     needed = getattr(decoder, "need_attn", True)  # False once an LSTM has been made fast
     try:
-        for kind, module in places:
-            note = partial(weights[kind].__setitem__, next(numbers[kind]))
+        for kind, module in _attentions(model):
+            if kind not in kinds:
+                continue
+            note = partial(weights[kind].__setitem__, len(weights[kind]))
+            weights[kind].append(torch.empty(0))
             wrapper = _observing if isinstance(module, SyntaxSelfAttention) else _weighing
             # on the object, not on its class: other models keep their own
             module.forward = partial(wrapper, module, module.forward, note)  # type: ignore[method-assign]

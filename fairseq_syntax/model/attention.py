@@ -7,7 +7,7 @@ know the systems. With no term and nothing to observe it is fairseq's own attent
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -121,9 +121,30 @@ class WhereParsed(ScoreTerm):
         special = self._term.attend(q, k, v, key_padding_mask)
         if special is None or type(self._otherwise) is not ScoreTerm:
             return None
+        return torch.where(self._parsed, special, plain_attention(q, k, v, key_padding_mask))
+
+
+def plain_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_padding_mask: Tensor | None,
+    drop: float = 0.0,
+    attn_mask: Tensor | None = None,
+) -> Tensor:
+    """PyTorch's own attention, in one kernel where there is one: [B, H, T, d].
+
+    Args:
+        q, k, v: [B, H, T or S, d]; ``q`` is already divided by ``√d``
+        key_padding_mask: [B, S], True on padding
+        drop: probability to drop a weight
+        attn_mask: [T, S] added to the scores
+    """
+    if attn_mask is not None:
+        mask: Tensor | None = causal_mask(attn_mask, key_padding_mask)
+    else:
         mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
-        plain = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
-        return torch.where(self._parsed, special, plain)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, scale=1.0)
 
 
 class SyntaxSelfAttention(MultiheadAttention):
@@ -221,7 +242,8 @@ class SyntaxSelfAttention(MultiheadAttention):
         for term, h, inputs in inner:
             if (added := term.output(of_heads(weights, h), inputs)) is not None:
                 out = with_heads(out, h, of_heads(out, h) + added)
-        return self._merge(with_plain_heads(out, others, key_padding_mask, drop, attn_mask)), observed
+        plain = (key_padding_mask, drop, attn_mask)
+        return self._merge(with_plain_heads(out, others, *plain)), observed
 
     def _with_past(
         self,
@@ -313,37 +335,17 @@ def divided(heads: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Heads, tuple
     return parts[0], (before, parts[1] if sizes[2] else None)
 
 
-def with_plain_heads(
-    special: Tensor,
-    others: tuple[Heads | None, Heads | None],
-    key_padding_mask: Tensor | None,
-    drop: float = 0.0,
-    attn_mask: Tensor | None = None,
-) -> Tensor:
-    """Join some heads with the others, which take PyTorch's own attention.
+def with_plain_heads(special: Tensor, others: tuple[Heads | None, Heads | None], *options: Any) -> Tensor:
+    """Join some heads with the others, which take PyTorch's own attention: [B, H, T, d].
 
     Args:
         special: [B, h, T, d], what some heads attend to
-        others: queries, keys and values of the heads before and after those, by :func:`divided`; queries are already
-            divided by ``√d``
-        key_padding_mask: [B, T], True on padding
-        drop: probability to drop a weight of the others
-        attn_mask: [T, S] added to the scores of the others
-
-    Returns:
-        [B, H, T, d]
+        others: queries, keys and values of the heads before and after those, by :func:`divided`
+        options: of :func:`plain_attention`, after these
     """
-    if others == (None, None):
-        return special
-    if attn_mask is not None:
-        mask: Tensor | None = causal_mask(attn_mask, key_padding_mask)
-    else:
-        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]  # [B, 1, 1, S]
-    plain = [
-        None if part is None else F.scaled_dot_product_attention(*part, attn_mask=mask, dropout_p=drop, scale=1.0)
-        for part in others
-    ]
-    return torch.cat([part for part in (plain[0], special, plain[1]) if part is not None], dim=1)
+    before, after = (None if part is None else plain_attention(*part, *options) for part in others)
+    parts = [part for part in (before, special, after) if part is not None]
+    return torch.cat(parts, dim=1) if len(parts) > 1 else special
 
 
 def _hull(heads: Sequence[slice], num_heads: int) -> slice:

@@ -24,7 +24,7 @@ from fairseq_syntax.model.layers import (
     self_attention,
     wrapped,
 )
-from fairseq_syntax.model.options import REMEMBERED_NAMES
+from fairseq_syntax.model.options import REMEMBERED_NAMES, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 
 __all__ = ["EncoderSystem", "register_encoder_system"]
@@ -210,11 +210,7 @@ class SyntaxTransformerEncoder(LayerStack, TransformerEncoderBase):
         needs = needs_of(self.systems, "training_needs" if self.training else "inference_needs")
         if syntax is None and needs:
             names = " and ".join(s.name for s in self._systems if s.training_needs | s.inference_needs)
-            raise SyntaxDataError(
-                f"{names} cannot encode a sentence without its parse, and this batch has none",
-                option="--task",
-                hint="use --task syntax_translation; a tool that passes tokens only cannot be used with it",
-            )
+            raise without_parse(f"{names} cannot encode a sentence without its parse")
         if syntax is None:
             return None
         flat = unpack(syntax)

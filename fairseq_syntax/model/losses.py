@@ -7,7 +7,7 @@ one that does not for a model whose systems have losses.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,24 +16,8 @@ from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.data.packing import target_syntax
-from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.heads import HeadLoss, HeadSystem, Step
-
-
-def _supervised_steps(
-    model: Any, extra: Mapping[str, Any], sample: Mapping[str, Any]
-) -> Iterator[tuple[HeadSystem, Step]]:
-    """The systems that have losses, with the step of their side."""
-    for side in ("encoder", "decoder"):
-        systems = getattr(getattr(model, side, None), "systems", {})
-        for system in systems.values():
-            if not system.supervises():
-                continue
-            step = extra[f"{side}_step"]
-            syntax = target_syntax(sample) if side == "decoder" and step.syntax is None else None
-            if syntax is not None:
-                step.syntax = SyntaxBatch(syntax, sample["target"], model.decoder.padding_idx)
-            yield system, step
+from fairseq_syntax.model.heads import HeadLoss, Step
+from fairseq_syntax.model.options import without_parse
 
 
 def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Tensor | float, dict[str, Tensor]]:
@@ -54,19 +38,22 @@ def system_losses(model: Any, extra: Any, sample: Mapping[str, Any]) -> tuple[Te
     total: Tensor | float = 0.0
     log: dict[str, Tensor] = {}
     parts: list[tuple[str, HeadLoss]] = []
-    for system, step in _supervised_steps(model, extra, sample):
-        if step.syntax is None:
-            raise SyntaxDataError(
-                f"{system.name} learns from the parse, and this batch has none",
-                option="--task",
-                hint="use --task syntax_translation",
-            )
-        for name, place in system.supervises().items():
-            part = system.loss(name, step.scores[place], step) if place in step.scores else None
-            if part is None:
-                zero = step.padding.new_zeros((), dtype=torch.int64)
-                part = HeadLoss(zero, zero, zero, zero, zero)
-            parts.append((name, part))
+    for side in ("encoder", "decoder"):
+        for system in getattr(getattr(model, side, None), "systems", {}).values():
+            if not (losses := system.supervises()):
+                continue
+            step: Step = extra[f"{side}_step"]
+            target = target_syntax(sample) if side == "decoder" and step.syntax is None else None
+            if target is not None:
+                step.syntax = SyntaxBatch(target, sample["target"], model.decoder.padding_idx)
+            if step.syntax is None:
+                raise without_parse(f"{system.name} learns from the parse")
+            for name, place in losses.items():
+                part = system.loss(name, step.scores[place], step) if place in step.scores else None
+                if part is None:
+                    zero = step.padding.new_zeros((), dtype=torch.int64)
+                    part = HeadLoss(zero, zero, zero, zero, zero)
+                parts.append((name, part))
     if isinstance(extra, Mapping):  # fairseq's LSTMs have the attention in this place, and ours their losses
         parts += extra.get("decoder_losses", {}).items()
     for name, part in parts:

@@ -29,7 +29,7 @@ from fairseq_syntax.data.packing import BatchSyntax
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.loop_gradients import DeferredLinear
 from fairseq_syntax.model.lstm_attention import Encoded, GlobalAttention, SourceAttention
-from fairseq_syntax.model.options import SystemConfig, add_options, check_task
+from fairseq_syntax.model.options import SystemConfig, add_options, check_task, without_parse
 from fairseq_syntax.model.task import SyntaxTask
 
 
@@ -59,17 +59,11 @@ class SyntaxLSTMEncoder(LSTMEncoder):
             SyntaxDataError: the model needs the parse, and the batch has none
         """
         if self.needs and src_syntax is None:
-            raise SyntaxDataError(
-                "this model cannot translate a sentence without its parse, and this batch has none",
-                option="--task",
-                hint="use --task syntax_translation",
-            )
+            raise without_parse("this model cannot translate a sentence without its parse")
         tokens = utils.convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
-        syntax = (
-            SyntaxBatch(src_syntax, tokens, self.padding_idx).for_readers
-            if self.needs and src_syntax is not None
-            else None
-        )
+        syntax = None
+        if self.needs and src_syntax is not None:
+            syntax = SyntaxBatch(src_syntax, tokens, self.padding_idx).for_readers
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
         # The loader leaves its counts on the host; without them it waits for the device here, as fairseq's does.
         lengths = src_lengths.cpu() if syntax is None else torch.from_numpy(syntax.lengths.pieces.astype("int64")) + 1

@@ -164,6 +164,15 @@ def check_task(task: Any, model: str) -> None:
         )
 
 
+def without_parse(message: str) -> SyntaxDataError:
+    """The error of a batch that has no parse, as those of fairseq's other tasks have none."""
+    return SyntaxDataError(
+        f"{message}, and this batch has none",
+        option="--task",
+        hint="use --task syntax_translation; a tool that passes tokens only cannot be used with it",
+    )
+
+
 def _type(hint: Any) -> Any:
     """``int`` of ``int`` and of ``int | None``."""
     return next((t for t in get_args(hint) if t is not type(None)), hint)

@@ -49,17 +49,27 @@ class SparseFactors:
 
     @classmethod
     def of(
-        cls, size: tuple[int, int, int], batch: Tensor, head: Tensor, query: Tensor, key: Tensor, factor: Tensor
+        cls,
+        size: tuple[int, int, int],
+        batch: Tensor,
+        head: Tensor | None,
+        query: Tensor,
+        key: Tensor,
+        factor: Tensor,
     ) -> SparseFactors:
         """Collects entries; entries of the same (batch, head, query, key) are summed, as the exponential is not linear.
 
         Args:
             size: (B, H, T)
-            batch, head, query, key: [A] int64 each, 0-based; query and key are columns of the padded batch. An entry
-                whose head is negative is left out
+            batch, head, query, key: [A] int64 each, 0-based; query and key are columns of the
+                padded batch. An entry whose head is negative is left out; None gives all entries
+                to every head
             factor: [A] float
         """
         B, H, T = size
+        if head is None:
+            head = torch.arange(H, device=batch.device).repeat_interleave(len(batch))
+            batch, query, key, factor = (x.repeat(H) for x in (batch, query, key, factor))
         nowhere = T * B * H
         place = torch.where(head < 0, nowhere, (query * B + batch) * H + head)
         code, order = torch.sort(place * T + key, stable=True)
@@ -78,30 +88,6 @@ class SparseFactors:
             torch.full_like(place, nowhere).scatter_(0, row, place),
             row,
             torch.zeros_like(place).index_add_(0, row, (~void).long()),
-        )
-
-    def for_every_head(self, heads: int) -> SparseFactors:
-        """The same matrix for `heads` heads, from factors of one head."""
-        B, H, T = self.size
-        if H != 1:
-            raise ValueError(f"factors of one head wanted, these have {H}")
-        head = torch.arange(heads, device=self.query.device)
-
-        def spread(places: Tensor) -> Tensor:
-            return (places[:, None] * heads + head).flatten()
-
-        def copies(x: Tensor) -> Tensor:
-            return x[:, None].expand(-1, heads).flatten()
-
-        return SparseFactors(
-            (B, heads, T),
-            spread(self.query).clamp(max=T * B * heads),
-            spread(self.key),
-            copies(self.factor),
-            copies(self.void),
-            spread(self.places).clamp(max=T * B * heads),
-            spread(self.row),
-            copies(self.counts),
         )
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:

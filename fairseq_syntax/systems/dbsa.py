@@ -80,12 +80,6 @@ def target_targets(syntax: SyntaxBatch, chain: bool) -> Targets:
     return Targets(torch.where(later, syntax.column, parent), real, word, word & ~later)
 
 
-class MemoryBiaffineTerm(BiaffineTerm):
-    """The biaffine scores of a decoder's head: in search, keys are made of the inputs of all steps so far."""
-
-    needs_memory = True
-
-
 @dataclass
 class DbsaConfig(SystemConfig):
     """The options of both sides."""
@@ -149,6 +143,9 @@ class BiaffineHead(HeadSystem):
     def supervises(self) -> Mapping[str, Place]:
         return {self.loss_name: self.place}
 
+    def term(self, step: Step, layer: int) -> BiaffineTerm:
+        return BiaffineTerm(self.place[1], self.biaffine)
+
     def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
         """The targets of the rows, and a mask of the keys [1 or B, 1 or T, T] that they do not see."""
         raise NotImplementedError
@@ -174,9 +171,6 @@ class EncoderDbsa(BiaffineHead, EncoderSystem):
         """The head, where a word's first piece stands for it, as readers of the head expect."""
         return None if self.chain else self.place
 
-    def term(self, step: Step, layer: int) -> BiaffineTerm:
-        return BiaffineTerm(self.place[1], self.biaffine)
-
     def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
         return source_targets(syntax, self.chain), syntax.real.new_zeros(1, 1, 1)
 
@@ -186,9 +180,6 @@ class DecoderDbsa(BiaffineHead, DecoderSystem):
     """The decoder's head; its options are the encoder's."""
 
     side, loss_name = "decoder", "dbsa_decoder"
-
-    def term(self, step: Step, layer: int) -> BiaffineTerm:
-        return MemoryBiaffineTerm(self.place[1], self.biaffine)
 
     def targets(self, syntax: SyntaxBatch) -> tuple[Targets, Tensor]:
         length = syntax.size[1]

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_syntax.data.batch import SyntaxBatch
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, plain_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system, remember_labels
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import REMEMBERED_TEXTS, SystemConfig, layer_numbers, option
@@ -74,8 +73,7 @@ def unlabelled_factors(syntax: SyntaxBatch, heads: int, best: bool) -> SparseFac
     """
     arcs = syntax.tree_arcs if best else syntax.piece_arcs
     B, T = syntax.size
-    one_head = torch.zeros_like(arcs.batch)
-    return SparseFactors.of((B, 1, T), arcs.batch, one_head, arcs.dependent, arcs.head, arcs.prob).for_every_head(heads)
+    return SparseFactors.of((B, heads, T), arcs.batch, None, arcs.dependent, arcs.head, arcs.prob)
 
 
 # -- what it does to the scores (section 3.2) --------------------------------------------------------------------------
@@ -130,9 +128,8 @@ class UniformTerm(ScoreTerm):
         if self._dense:
             return None
         real = self._real[:, None, :, None]
-        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
         q = q * (real * self._point[:, None, None, None]).to(q.dtype)
-        return F.scaled_dot_product_attention(q, k * real, v, attn_mask=mask, scale=1.0)
+        return plain_attention(q, k * real, v, key_padding_mask)
 
 
 # -- the system --------------------------------------------------------------------------------------------------------

@@ -56,6 +56,8 @@ class Biaffine(nn.Module):
 class BiaffineTerm(ScoreTerm):
     """The head's dot products give way to the biaffine scores."""
 
+    needs_memory = True  # in a decoder's search, keys are made of the inputs of all steps so far
+
     def __init__(self, head: int, biaffine: Biaffine) -> None:
         self.heads = slice(head, head + 1)
         self._biaffine = biaffine

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_syntax.model.attention import HeadInputs, ScoreTerm
+from fairseq_syntax.model.attention import HeadInputs, ScoreTerm, plain_attention
 from fairseq_syntax.model.encoder import EncoderSystem, register_encoder_system
 from fairseq_syntax.model.heads import HeadClaims, Step
 from fairseq_syntax.model.options import SystemConfig, layer_numbers, option
@@ -112,14 +111,8 @@ class DepthTerm(ScoreTerm):
         one_hot = self._buckets.is_at.to(q.dtype)[:, None].expand(B, H, T, depths)
         keys, values = self._vectors.to(q.dtype).unbind()
         by_depth = (q @ keys.t()).gather(3, bucket)  # G, [B, H, T, D]
-        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None, :]
-        wide = F.scaled_dot_product_attention(
-            torch.cat((q, by_depth), dim=3),
-            torch.cat((k, one_hot), dim=3),
-            torch.cat((v, one_hot), dim=3),
-            attn_mask=mask,
-            scale=1.0,
-        )
+        wide_q, wide_k, wide_v = (torch.cat(pair, dim=3) for pair in ((q, by_depth), (k, one_hot), (v, one_hot)))
+        wide = plain_attention(wide_q, wide_k, wide_v, key_padding_mask)
         out, share = wide.split((d, depths), dim=3)
         return out + sums_by_bucket(share, bucket, keys.size(0)) @ values
 

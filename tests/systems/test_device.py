@@ -196,9 +196,6 @@ class Templates:
     def of(self, sample, models):
         return [[1, OPEN, 2], [1], [2, 3], [1, 2, 3], [OPEN]]
 
-    def where(self, number):
-        return {}
-
 
 @pytest.mark.parametrize(
     "mode, waits",

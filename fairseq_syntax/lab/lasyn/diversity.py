@@ -50,9 +50,6 @@ class _Numbered:
     def of(self, sample: Mapping[str, Any], models: Sequence[Any]) -> list[Template]:
         return [self.templates[i] for i in sample["id"].tolist()]
 
-    def where(self, number: int) -> dict[str, Any]:
-        return {}
-
 
 def training_bigrams(task: Any, column: str, split: str = "train") -> TagBigrams:
     """The pairs of adjacent tags in the target's parse of a split.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from fairseq.search import BeamSearch
@@ -12,18 +12,7 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.lasyn.ensemble import LatentEnsemble
 from fairseq_syntax.systems.lasyn.joint import JointBeamSearch
-from fairseq_syntax.systems.lasyn.model import SEARCHES
 from fairseq_syntax.systems.lasyn.templates import Template
-
-
-class TemplateSource(Protocol):
-    """The source of a batch's templates."""
-
-    def of(self, sample: Any, models: list[Any]) -> list[Template]:
-        """One template per sentence of the batch."""
-
-    def where(self, number: int) -> dict[str, Any]:
-        """``path`` and ``line`` of a sentence's template, for an error."""
 
 
 class LatentGenerator(SequenceGenerator):
@@ -36,7 +25,8 @@ class LatentGenerator(SequenceGenerator):
         models: LaSyn models
         tgt_dict: the target dictionary
         mode: ``marginal`` (Equation 5), ``joint`` (max over z of P(y, z)) or ``template`` (P(y | z), z given)
-        templates: where templates come from; needed in mode ``template``
+        templates: where templates come from, such as :class:`.templates.FileTemplates`; needed in
+            mode ``template``
         other arguments: as in fairseq
     """
 
@@ -46,12 +36,10 @@ class LatentGenerator(SequenceGenerator):
         tgt_dict: Any,
         *,
         mode: str = "marginal",
-        templates: TemplateSource | None = None,
+        templates: Any = None,
         search_strategy: Any = None,
         **kwargs: Any,
     ) -> None:
-        if mode not in SEARCHES:
-            raise ValueError(f"mode {mode!r} is none of {', '.join(SEARCHES)}")
         if (mode == "template") != (templates is not None):
             raise SyntaxDataError("a template search needs templates, and no other search takes them")
         ensemble = LatentEnsemble(models)
@@ -79,13 +67,15 @@ class LatentGenerator(SequenceGenerator):
 
     def _check_lengths(self, templates: list[Template], sample: dict[str, Any]) -> None:
         source_length = sample["net_input"]["src_tokens"].size(1)
+        path = getattr(self.templates, "path", None)  # of references there is none
         longest = min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
         for number, template in zip(sample["id"].tolist(), templates):
             if not self.min_len <= len(template) <= longest:
                 raise SyntaxDataError(
                     f"a template of {len(template)} tags, where a translation has {self.min_len} to {longest} pieces",
                     hint="change the template, or --min-len, --max-len-a and --max-len-b",
-                    **cast("TemplateSource", self.templates).where(number),
+                    path=path,
+                    line=None if path is None else number + 1,
                 )
 
     def finalize_hypos(self, step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, *args, **kw):

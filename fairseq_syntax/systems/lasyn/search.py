@@ -101,10 +101,6 @@ class TagSearch(SystemSearch):
         """Print the tags of the hypotheses where that is asked for."""
         if not self._print_best:
             return
-        from fairseq_syntax.systems.lasyn.generator import LatentGenerator
-
-        if not isinstance(generator, LatentGenerator):
-            return
         for number, best in zip(sample["id"].tolist(), hypotheses):
             for hypothesis in best[: self._print_best]:
                 # In base 2, as fairseq prints scores.

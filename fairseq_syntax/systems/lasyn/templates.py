@@ -67,10 +67,6 @@ class FileTemplates:
             self.check_count(max(numbers) + 1)
         return [self.templates[i] for i in numbers]
 
-    def where(self, number: int) -> dict[str, Any]:
-        """The place that an error about a sentence's template names."""
-        return {"path": self.path, "line": number + 1}
-
 
 class ReferenceTemplates:
     """The tags of the reference translations, as their parse has them: the upper bound with true tags."""
@@ -89,7 +85,3 @@ class ReferenceTemplates:
         return [
             [v for v, word in zip(row, words) if word not in special] for row, words in zip(values, target.tolist())
         ]
-
-    def where(self, number: int) -> dict[str, Any]:
-        """References are not in a file of templates."""
-        return {}
