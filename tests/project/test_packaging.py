@@ -123,15 +123,8 @@ def test_versions_agree():
     assert f"## {fairseq_syntax.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_the_papers_are_cited_alike():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+def test_the_paper_of_every_architecture_is_cited():
     bibliography = (ROOT / "CITATION.bib").read_text(encoding="utf-8")
-    titles = {title.replace("{", "").replace("}", "") for title in re.findall(r"title\s*= \{(.+)\},", bibliography)}
-    titles = {title for title in titles if not title.startswith("Proceedings")}
-    assert {reference["title"] for reference in citation["references"]} == titles
-    for reference in citation["references"]:
-        for author in reference["authors"]:
-            assert f"{author['family-names']}, {author['given-names']}" in bibliography
     cited = {name for notes in re.findall(r"note\s*= \{(.+)\}", bibliography) for name in notes.split(", ")}
     ours = (n for n, m in ARCH_MODEL_REGISTRY.items() if m.__module__.startswith("fairseq_syntax."))
     systems = {name for name in ours if name.endswith(("_transformer", "_lstm"))}
