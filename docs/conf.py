@@ -26,7 +26,7 @@ version = release = fairseq_syntax.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
-exclude_patterns = ["equations.md", "_build"]
+exclude_patterns = ["_build"]
 suppress_warnings = ["myst.header"]  # a README may begin below its first level where it is included
 nitpicky = False
 

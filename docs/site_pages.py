@@ -51,6 +51,8 @@ TITLES = {
 }
 
 LINK = re.compile(r"(!?)\[([^\[\]]*)\]\(([^()\s]+)\)")
+# Where the page of a system shows what `terms.py` draws of it.
+FIGURE = "<!-- figure -->"
 FENCE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$", re.M | re.S)
 
 
@@ -58,7 +60,7 @@ FENCE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$", re.M | re.S)
 def pages() -> dict[Path, Path]:
     """Absolute path of each file that the site shows, with that of its page.
 
-    An example that has an equation is a system; other files than READMEs are tables.
+    The examples in the README's table are the systems; other files than READMEs are tables.
     """
     found = {}
     for source in sorted((ROOT / "examples").glob("*/*.md")):
@@ -66,7 +68,7 @@ def pages() -> dict[Path, Path]:
         if stem != "readme":
             found[source] = OUT / "results" / (f"{stem}.md" if name == "multi30k" else f"{name}-{stem}.md")
         else:
-            found[source] = OUT / ("systems" if name in equations() else "examples") / f"{name}.md"
+            found[source] = OUT / ("systems" if name in systems() else "examples") / f"{name}.md"
     return found | {ROOT / source: OUT / page for source, page in FIXED.items() if (ROOT / source).exists()}
 
 
@@ -123,20 +125,14 @@ def _split(text: str) -> Iterator[tuple[str, bool]]:
 
 
 @cache
-def equations() -> dict[str, str]:
-    """The sections of equations.md by the system's name."""
-    parts = re.split(r"^## (\w+)\n", (DOCS / "equations.md").read_text("utf-8"), flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2]))
-
-
-def with_equation(text: str, equation: str) -> str:
-    """A system's README with its equation after the first paragraph."""
-    title, first, rest = text.split("\n\n", 2)
-    return "\n\n".join([title, first, equation.strip(), rest])
+def systems() -> list[str]:
+    """The systems' folders of ``examples``, in the order of the README's table."""
+    _, _, below = (ROOT / "README.md").read_text("utf-8").partition("\n## The systems\n")
+    return re.findall(r"\]\(examples/(\w+)\)", below.partition("\n## ")[0])
 
 
 def picture_of(system: str) -> str:
-    """What is drawn of a system, as Markdown below its equation."""
+    """What is drawn of a system, as Markdown in place of :data:`FIGURE`."""
     import terms
 
     def image(label: str, path: str) -> str:
@@ -173,13 +169,11 @@ def write(page: Path, text: str) -> Path:
 
 def write_pages() -> None:
     """Every page of :func:`pages`, and those that programs make; pages of files that are gone, go."""
-    formulas, shown = equations(), pages()
-    written = set()
+    written, shown = set(), pages()
     for source, page in shown.items():
         text = relink(source.read_text("utf-8"), source, page)
-        if page.parent.name == "systems":
-            formula = relink(formulas[page.stem], DOCS / "equations.md", page)
-            text = with_equation(text, formula + picture_of(page.stem))
+        if FIGURE in text:
+            text = text.replace(FIGURE, picture_of(page.stem).strip())
         if page.parent.name == "results":
             text = without_section(text, "Commands")
             if page.stem in TITLES:
@@ -190,7 +184,7 @@ def write_pages() -> None:
     for folder, title in (("systems", "The systems"), ("examples", "Examples"), ("results", "All tables")):
         names = [f"{folder}/{page.stem}" for page in shown.values() if page.parent.name == folder]
         if folder == "systems":
-            names.sort(key=lambda name: list(formulas).index(Path(name).stem))
+            names.sort(key=lambda name: systems().index(Path(name).stem))
         names += {"examples": ["corpora"], "results": ["speed"]}.get(folder, [])
         written.add(write(OUT / f"{folder}.md", "\n".join([f"# {title}", "", *_toctree(names), ""])))
     for page in {*OUT.rglob("*.md")} - written:
@@ -331,32 +325,21 @@ def options() -> str:
 
 def _architectures() -> list[str]:
     """Every ``--arch`` of this package: the systems that it has, and the criterion that trains them."""
-    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-    from fairseq.models.lstm import LSTMModel
+    from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from fairseq_syntax.model.decoder import DECODER_SYSTEMS
-    from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
     from fairseq_syntax.model.heads import HeadSystem
-    from fairseq_syntax.model.transformer import SIZES
+    from fairseq_syntax.model.lstm import SyntaxLSTMModel
+    from fairseq_syntax.model.transformer import PRESETS, SIZES, criterion_of
 
-    own = {arch: m for arch, m in ARCH_MODEL_REGISTRY.items() if m.__module__.startswith("fairseq_syntax")}
     sizes = [f"`{suffix}`" for suffix in SIZES if suffix]
-    rows, lstms = [], []
-    for arch, model in sorted(own.items()):
-        if issubclass(model, LSTMModel):
-            lstms.append(f"`{arch}`")
-        elif not arch.endswith(tuple(filter(None, SIZES))):
-            args = argparse.Namespace()
-            ARCH_CONFIG_REGISTRY[arch](args)
-            options = {side: getattr(args, f"{side}_syntax", None) or "" for side in ("encoder", "decoder")}
-            found: list[tuple[str, Any]] = [(name, ENCODER_SYSTEMS) for name in options["encoder"].split(",") if name]
-            found += [(name, DECODER_SYSTEMS) for name in options["decoder"].split(",") if name]
-            trained = any(systems[name].supervises is not HeadSystem.supervises for name, systems in found)
-            criterion = "`supervised_head`" if trained else "any"
-            if "lasyn" in options["decoder"]:
-                criterion = "`lasyn_em`"
-            given = [f"`--{side}-syntax {names}`" for side, names in options.items() if names]
-            rows.append(f"| `{arch}` | {' '.join(given) or 'any'} | {criterion if given else 'as they need'} |")
+    lstms = [f"`{arch}`" for arch, model in sorted(ARCH_MODEL_REGISTRY.items()) if issubclass(model, SyntaxLSTMModel)]
+    rows = []
+    for arch, preset in sorted(PRESETS.items()):
+        sides = [(side, preset.get(f"{side}_syntax")) for side in ("encoder", "decoder")]
+        given = " ".join(f"`--{side}-syntax {names}`" for side, names in sides if names)
+        criterion = criterion_of(preset)
+        trained_by = "any" if criterion == HeadSystem.criterion else f"`{criterion}`"
+        rows.append(f"| `{arch}` | {given or 'any'} | {trained_by if given else 'as they need'} |")
     return [
         f"Each has smaller sizes, too: {' and '.join(sizes)} after its name. `syntax_transformer` takes any of the "
         "systems, with commas (`--encoder-syntax pascal,supervised_heads`).",

@@ -335,13 +335,12 @@ def tree2seq() -> Drawing:
     )
 
 
+# The functions above, each by its system's folder in examples/.
 DRAWN: dict[str, Callable[[], Drawing]] = {
-    make.__name__: make
-    for make in (
-        pascal, ldd, supervised_heads, lisa, dbsa, relative_depth, structural_positions, predicted_parse,
-        sennrich_haddow, gcn, dlaa, local_attention, sdrnmt, senmt, tree2seq,
-    )
-}  # fmt: skip
+    name: make
+    for name, make in list(globals().items())
+    if getattr(make, "__annotations__", {}).get("return") == "Drawing"
+}
 # Systems without a matrix over words, and what their pages say in its place.
 NOT_DRAWN = {
     "multitask": "Model and attention are the plain Transformer's. What the model learns of the parse is to write it:",

@@ -217,17 +217,21 @@ def test_links_of_readmes_lead_to_their_pages(tmp_path: Path) -> None:
         site_pages.relink("[x](none.md)", source, page)
 
 
+def readme(system: str) -> str:
+    return (ROOT / "examples" / system / "README.md").read_text("utf-8")
+
+
 @pytest.mark.checkout
 def test_every_example_has_a_page_and_every_system_its_equation() -> None:
     shown = site_pages.pages()
     assert set((ROOT / "examples").glob("*/README.md")) <= set(shown)
     here = {page.stem for page in shown.values() if page.parent.name == "systems"}
     rooms = {path.stem for path in (ROOT / "fairseq_syntax/systems").iterdir()} - {"__init__", "__pycache__"}
-    assert rooms & {path.name for path in (ROOT / "examples").iterdir()} <= here == set(site_pages.equations())
+    assert rooms & {path.name for path in (ROOT / "examples").iterdir()} <= here == set(site_pages.systems())
+    assert [name for name in here if "\n$$" not in readme(name)] == []
 
 
-def test_a_page_gets_its_equation_after_the_first_paragraph() -> None:
-    assert site_pages.with_equation("# T\n\none\n\ntwo\n\nthree\n", "\nE\n") == "# T\n\none\n\nE\n\ntwo\n\nthree\n"
+def test_a_page_without_a_section() -> None:
     assert site_pages.without_section("# T\n\n## A\n\na\n\n## Commands\n\nc\n\n## B\n\nb\n", "Commands") == (
         "# T\n\n## A\n\na\n\n## B\n\nb\n"
     )
@@ -322,7 +326,8 @@ def test_a_name_without_a_docstring_is_found() -> None:
 
 
 def test_every_system_is_drawn_or_says_why_not() -> None:
-    assert set(terms.DRAWN) | set(terms.NOT_DRAWN) == set(site_pages.equations())
+    shown = {name for name in site_pages.systems() if site_pages.FIGURE in readme(name)}
+    assert set(terms.DRAWN) | set(terms.NOT_DRAWN) == shown
     assert not set(terms.DRAWN) & set(terms.NOT_DRAWN)
     assert "trained model" in site_pages.picture_of("gcn") and "pascal-attention" in site_pages.picture_of("pascal")
     assert ")nsubj VERB (obj" in site_pages.picture_of("multitask")
