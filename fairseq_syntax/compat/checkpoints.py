@@ -8,6 +8,7 @@ import functools
 import os
 import time
 import zipfile
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,18 @@ def install() -> None:
         check = getattr(self.task, "check_checkpoint", None)
         if check is not None and PathManager.isfile(filename):
             check(without_numbers(PathManager.get_local_path(filename)), self.cfg.model, filename)
-        return go_on(self, filename, *args, **kwargs)
+        try:
+            return go_on(self, filename, *args, **kwargs)
+        except Exception as error:
+            cause = error.__context__  # what PyTorch says; fairseq's own error says only that it failed
+            if not isinstance(cause, RuntimeError) or "loading state_dict" not in str(cause):
+                raise
+            details = [line.strip() for line in str(cause).splitlines()[1:] if line.strip()]
+            raise SyntaxDataError(
+                f"its parameters do not fit this model: {shorten(' '.join(details), 300)}",
+                path=filename,
+                hint="use its dictionaries; a system with additional parameters must be trained from scratch",
+            ) from error
 
     checkpoint_utils.PathManager = WholeCopies  # of this module of fairseq alone
     checkpoint_utils._torch_persistent_save = save_from_the_start

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS
+from fairseq_syntax.model.options import REMEMBERED_NAMES, REMEMBERED_TEXTS, option_name
 from fairseq_syntax.runtime.files import fingerprint
 
 if TYPE_CHECKING:
@@ -16,6 +16,22 @@ if TYPE_CHECKING:
     from fairseq_syntax.data.directory import DataDirectory
 
 SEGMENTATION_HINT = "put segmentation.LANG.json and .model of the training data there"
+
+# fairseq's options that say how many parameters a model has, or what it computes with them: with other values, loading
+# fails or, as with other numbers of heads, gives another function.
+_OF_A_SIDE = "attention_heads", "embed_dim", "ffn_embed_dim", "hidden_size", "layers", "learned_pos", "normalize_before"
+ARCHITECTURE = (
+    *(f"{side}_{name}" for side in ("encoder", "decoder") for name in _OF_A_SIDE),
+    "activation_fn",
+    "adaptive_input",
+    "cross_self_attention",
+    "decoder_out_embed_dim",
+    "encoder_bidirectional",
+    "layernorm_embedding",
+    "no_cross_attention",
+    "no_scale_embedding",
+    "no_token_positional_embeddings",
+)
 
 
 class Vocabularies:
@@ -101,8 +117,8 @@ class Vocabularies:
         return segmenter
 
 
-def check_labels(state: Mapping[str, Any], model: Any, path: str) -> None:
-    """Check that the labels and tags of a checkpoint are those of the data.
+def check_trained(state: Mapping[str, Any], model: Any, path: str) -> None:
+    """Check that a checkpoint's architecture is that of the model, and its labels and tags those of the data.
 
     Args:
         state: the checkpoint
@@ -114,6 +130,20 @@ def check_labels(state: Mapping[str, Any], model: Any, path: str) -> None:
     """
     before = (state.get("cfg") or {}).get("model") or state.get("args") or {}
     before, now = (vars(options) if isinstance(options, Namespace) else dict(options) for options in (before, model))
+    others = {
+        option_name(name): before[name]
+        for name in ARCHITECTURE
+        if None not in (before.get(name), now.get(name)) and before[name] != now[name]
+    }
+    if others:
+        give = [name if value is True else f"{name} {value}" for name, value in others.items() if value is not False]
+        leave_out = [name for name, value in others.items() if value is False]
+        hints = [("give ", give), ("leave out ", leave_out)]
+        raise SyntaxDataError(
+            "this model was trained with another architecture than this command has",
+            path=path,
+            hint=", and ".join(verb + " ".join(options) for verb, options in hints if options),
+        )
     for name, what in REMEMBERED_TEXTS.items():
         if None not in (before.get(name), now.get(name)) and before[name] != now[name]:
             raise SyntaxDataError(f"this model was trained with other {what}", path=path, hint="give the same file")

@@ -19,7 +19,7 @@ from fairseq_syntax.compat.models import forget_embedding_files, ignore_syntax, 
 from fairseq_syntax.data.dataset import SyntaxPairDataset
 from fairseq_syntax.data.directory import DataDirectory, language_pair
 from fairseq_syntax.model.options import check_options
-from fairseq_syntax.tasks.checkpoints import Vocabularies, check_labels
+from fairseq_syntax.tasks.checkpoints import Vocabularies, check_trained
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
 from fairseq_syntax.tasks.generation import Generation, copies_for_unknown, generation_shard
 from fairseq_syntax.tasks.refusals import (
@@ -248,7 +248,9 @@ class SyntaxTranslationTask(TranslationTask):
         )
 
     def check_checkpoint(self, state: Mapping[str, Any], model: Any, path: str) -> None:
-        """Check that training can resume from a checkpoint: its ids must stand for the words and labels of these data.
+        """Check that training can resume from a checkpoint, or start from its parameters.
+
+        Its architecture must be the model's, and its ids must stand for the words and labels of these data.
 
         Args:
             state: the checkpoint
@@ -256,13 +258,13 @@ class SyntaxTranslationTask(TranslationTask):
             path: of the checkpoint, for errors
 
         Raises:
-            SyntaxDataError: the dictionaries, segmentations, labels or tags are others
+            SyntaxDataError: the architecture, dictionaries, segmentations, labels or tags are others
         """
         self._vocabularies.check(
             state.get("task_state") or {},
             "give fairseq-preprocess --srcdict and --tgtdict, those of the first training",
         )
-        check_labels(state, model, path)
+        check_trained(state, model, path)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """fairseq's; BLEU is 0 where nothing was translated, and fairseq logs none."""

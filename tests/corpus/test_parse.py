@@ -155,6 +155,19 @@ def test_pretokenized_text_is_split_at_spaces_only():
     assert line.words == ["do", "n't", ",", "ok", "?", "No", "!"] and len(line.sentences) == 1
 
 
+def test_the_parser_reads_the_characters_that_moses_escapes():
+    """Its tokens stay in the parse as they are in the text, of which the pieces are made."""
+    seen, line = [], "it &apos;s a &quot;well @-@ known&quot; &amp;lt; a@-@b"
+    for tokenizer in ("whitespace", "basic"):
+        parser = load_parser(ParserOptions(parser="chain_parser", tokenizer=tokenizer))
+        parser.parse_sentences = lambda sentences, parse=parser.parse_sentences: (
+            seen.append(sentences) or parse(sentences)
+        )
+        assert text_of(*parser.parse([line])) == line
+    assert seen[0] == [["it", "'s", "a", '"well', "-", 'known"', "&lt;", "a@-@b"]]
+    assert "&" in seen[1][0]  # raw text has no escapes
+
+
 def test_of_a_very_long_word_the_parser_sees_the_beginning(monkeypatch):
     parser = load_parser(CHAIN)
     seen, parse = [], parser.parse_sentences

@@ -135,6 +135,34 @@ def test_label_groups_stay_those_of_the_first_training(toy):
         task.check_checkpoint(state, Namespace(ldd_label_groups_text="det\nnsubj obj"), "a.pt")
 
 
+def test_the_architecture_stays_that_of_the_first_training(toy):
+    """Another number of heads has the same parameters: fairseq loads them, and computes something else."""
+    from fairseq.tasks import setup_task
+
+    task = setup_task(Namespace(task="syntax_translation", data=str(toy.data), source_lang="en", target_lang="de"))
+    trained = {"encoder_layers": 3, "encoder_attention_heads": 4, "decoder_learned_pos": False, "dropout": 0.1}
+    state = {"cfg": {"model": Namespace(**trained)}}
+    task.check_checkpoint(state, Namespace(**trained | {"dropout": 0.3, "pascal_heads": "2"}), "a.pt")
+    for name, value, hint in (
+        ("encoder_layers", 6, "--encoder-layers 3"),
+        ("encoder_attention_heads", 8, "--encoder-attention-heads 4"),
+        ("decoder_learned_pos", True, "--decoder-learned-pos"),
+    ):
+        with data_error(hint, path="a.pt"):
+            task.check_checkpoint(state, Namespace(**trained | {name: value}), "a.pt")
+
+
+@pytest.mark.slow
+def test_parameters_that_the_checkpoint_lacks_are_named(toy, tmp_path):
+    plain, small = tmp_path / "plain", {"max_epoch": None, "max_update": 1, "encoder_layers": 1}
+    toy_data.train(toy.data, plain, arch="transformer", **small)
+    with data_error("from scratch", path="checkpoint_last.pt"):
+        toy_data.train(
+            toy.data, tmp_path / "new", "--finetune-from-model", plain / "checkpoint_last.pt",
+            arch="gcn_transformer", **small,
+        )  # fmt: skip
+
+
 SYSTEMS = {
     "ldd_transformer": {},
     "parser_free_pascal_transformer": {},

@@ -23,6 +23,7 @@ from fairseq_syntax.corpus.parsing.tokenizers import (
     TokenizedLine,
     Tokenizer,
     WhitespaceTokenizer,
+    without_moses,
 )
 from fairseq_syntax.corpus.title import controls
 from fairseq_syntax.corpus.words import single_spaced
@@ -125,6 +126,8 @@ class Parser(ABC):
         tokenized = [self._shorten(sentences, number) for number, sentences in enumerate(whole, first_line)]
         numbers = [number for number, line in enumerate(tokenized, first_line) for _ in line]
         words = [[word for token in sentence for word in token.words] for line in tokenized for sentence in line]
+        if self.options.tokenizer == "whitespace":
+            words = [[without_moses(word) for word in sentence] for sentence in words]
         # A batch takes memory for its longest word's characters, times its words.
         sentences = [[word[:LONGEST_WORD] for word in sentence] for sentence in words]
         cut = [number for number, sentence in zip(numbers, words) if max(map(len, sentence)) > LONGEST_WORD]

@@ -71,6 +71,16 @@ def spell_out(text: str, forms: Iterable[str], line: int | None = None) -> list[
     return tokens
 
 
+# What Moses's tokenizer writes in place of characters: the reserved ones, and hyphens that it splits off (``-a``).
+_MOSES = {"amp": "&", "#124": "|", "lt": "<", "gt": ">", "apos": "'", "quot": '"', "#91": "[", "#93": "]"}
+_OF_MOSES = re.compile(rf"&({'|'.join(_MOSES)});|\A@-@\Z")
+
+
+def without_moses(word: str) -> str:
+    """The word that a token of Moses's tokenizer stands for: ``'s`` for ``&apos;s``, ``-`` for ``@-@``."""
+    return _OF_MOSES.sub(lambda match: _MOSES.get(match[1], "-"), word)
+
+
 class WhitespaceTokenizer(Tokenizer):
     """For text that is tokenized already: tokens are what stands between spaces, and a line is one sentence."""
 
