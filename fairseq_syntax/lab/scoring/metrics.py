@@ -14,10 +14,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import nltk
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric, Score, Signature
@@ -33,7 +33,7 @@ class RIBESSignature(Signature):
     def __init__(self, args: dict) -> None:
         super().__init__(args)
         self.info.update({"case": "lc" if args["lowercase"] else "mixed", "tok": args["tokenizer_signature"]})
-        self.info.update({"alpha": 0.25, "beta": 0.1, "nltk": nltk.__version__})
+        self.info.update({"alpha": 0.25, "beta": 0.1, "nltk": version("nltk")})
 
 
 class RIBES(Metric):
