@@ -13,7 +13,7 @@ import torch
 from bench import corpus
 from bench.harness import compare, measure
 from fairseq_syntax.inference.alignment_head import default_head
-from fairseq_syntax.use.export import Loaded, export
+from fairseq_syntax.use.export import TrainedModel, export
 from fairseq_syntax.use.translator import Translator
 
 SENTENCES, BATCH, BEAM, STEPS = 32, 16, 4, 20
@@ -50,7 +50,7 @@ def _compare(name: str, options: list[str]) -> None:
     task = corpus.task()
     _, args = corpus.model(corpus.task(), "supervised_head_transformer", *options)
     model = task.build_model(args, from_checkpoint=True).eval()  # which then reads no parse
-    loaded = Loaded(model, vars(args), task, default_head(model))
+    loaded = TrainedModel(model, vars(args), task, default_head(model))
     rng = random.Random(1)
     lines = [" ".join(f"w{rng.randrange(6000)}" for _ in range(rng.randint(8, 22))) for _ in range(SENTENCES)]
     search: dict[str, Any] = {"batch_size": BATCH, "beam": BEAM, "max_len_b": STEPS}

@@ -71,12 +71,14 @@ class BaseTranslator(ABC):
     Attributes:
         models: PyTorch's modules, where the model is one
         task: the task that they were trained for, with dictionaries and segmentation
+        beam: hypotheses that the search keeps
         nbest: translations of each sentence
         batch_size: sentences at a time
     """
 
     models: list[Any]
     task: Any
+    beam: int
     nbest: int
     batch_size: int
     _input: InteractiveInput
@@ -213,11 +215,6 @@ class BaseTranslator(ABC):
     @abstractmethod
     def _about(self) -> list[str]:
         """Model and size, for :meth:`__repr__`."""
-
-    @property
-    @abstractmethod
-    def beam(self) -> int:
-        """Hypotheses that the search keeps."""
 
     def __repr__(self) -> str:
         languages = f"{self.task.cfg.source_lang} → {self.task.cfg.target_lang}"

@@ -110,15 +110,10 @@ class CTranslate2Translator(BaseTranslator):
 
     def _set_search(self, generation: dict[str, Any]) -> None:
         self._generation = search_options(generation, _SEARCH, "CTranslate2", self.batch_size)
-        self.nbest = self._generation["nbest"]
+        self.beam, self.nbest = self._generation["beam"], self._generation["nbest"]
         # the limit of the length is a sentence's own
         options = {_SEARCH[name]: value for name, value in self._generation.items() if "max_len" not in name}
         self._options = {"max_input_length": 0, **options}  # no cutting of the input
-
-    @property
-    def beam(self) -> int:
-        """As in the base."""
-        return int(self._generation["beam"])
 
     def _about(self) -> list[str]:
         factors = f" with {' and '.join(self.exported.factors)}" if self.exported.factors else ""

@@ -16,15 +16,15 @@ from fairseq_syntax.corpus.segmentation import Segmenter
 from fairseq_syntax.data.labels import labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.alignment_head import load_head, save_head
-from fairseq_syntax.runtime.files import as_data_error, make_folder
+from fairseq_syntax.runtime.files import as_data_error, make_folder, read_bytes
 from fairseq_syntax.runtime.locks import locked
 from fairseq_syntax.use import to_ctranslate2, to_transformers
 from fairseq_syntax.use.exported import CHECKPOINT, FACTOR_MARK, Exported
 from fairseq_syntax.use.loading import load_models
-from fairseq_syntax.use.plain import Loaded, checkpoint
+from fairseq_syntax.use.plain import TrainedModel, checkpoint
 
 
-def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Loaded:
+def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> TrainedModel:
     """Load a checkpoint for export.
 
     Args:
@@ -37,11 +37,11 @@ def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = Non
 
     (model,), cfg, task = load_models([path], data, device="cpu")
     options: Any = OmegaConf.to_container(cfg.model) if OmegaConf.is_config(cfg.model) else vars(cfg.model)
-    return Loaded(model, dict(options), task, load_head(path, model))
+    return TrainedModel(model, dict(options), task, load_head(path, model))
 
 
 def export(
-    loaded: Loaded,
+    loaded: TrainedModel,
     kind: str,
     output: str | os.PathLike[str],
     *,
@@ -116,7 +116,7 @@ def export(
     return exported
 
 
-def write_fairseq(loaded: Loaded, folder: Path) -> None:
+def write_fairseq(loaded: TrainedModel, folder: Path) -> None:
     """Write ``model.pt`` for stock fairseq."""
     model, options = loaded.plain()
     saved = io.BytesIO()  # to a full disk, torch.save has an error of its own
@@ -128,24 +128,18 @@ def write_fairseq(loaded: Loaded, folder: Path) -> None:
 # ------------------------------------------------------------------------------------ what lies beside the model
 
 
-def _copy_data(task: Any, folder: Path, segmenters: Sequence[Segmenter | None], labels: bool) -> None:
-    """Copy the dictionaries, the labels where wanted, and the segmentations."""
+def _copy_data(task: Any, folder: Path, segmenters: Sequence[Segmenter | None], factors: bool) -> None:
+    """Copy the dictionaries, the segmentations and, for source factors, the labels."""
     languages = (task.cfg.source_lang, task.cfg.target_lang)
     for lang, segmenter in zip(languages, segmenters):
-        _copy(os.path.join(task.data_dir, f"dict.{lang}.txt"), folder / f"dict.{lang}.txt")
+        dictionary = f"dict.{lang}.txt"
+        (folder / dictionary).write_bytes(read_bytes(os.path.join(task.data_dir, dictionary)))
         if segmenter is not None:
             segmenter.save(os.path.join(folder, f"segmentation.{lang}"))
-    if labels:
+    if factors:
         task.parse_origins.check(task.directory.parsed_with("source"), task.data_dir)
-        _copy(labels_path(task.data_dir, languages[0]), labels_path(folder, languages[0]))
-
-
-def _copy(source: str, target: str | os.PathLike[str]) -> None:
-    try:
-        content = Path(source).read_bytes()
-    except OSError as error:
-        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=source) from error
-    Path(target).write_bytes(content)
+        labels = read_bytes(labels_path(task.data_dir, languages[0]))
+        Path(labels_path(folder, languages[0])).write_bytes(labels)
 
 
 def _readme(exported: Exported, text: str) -> str:

@@ -75,7 +75,7 @@ class Exported:
         except FileNotFoundError as error:
             hint = "give a checkpoint, or a folder that fairseq-syntax export wrote"
             raise SyntaxDataError(f"not an exported model: it has no {DESCRIPTION}", path=folder, hint=hint) from error
-        except SyntaxDataError:
+        except SyntaxDataError:  # it is a ValueError, too
             raise
         except (OSError, ValueError, TypeError) as error:
             raise SyntaxDataError(f"not a description of an exported model: {error}", path=path) from error

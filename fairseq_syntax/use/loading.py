@@ -65,6 +65,7 @@ def load_models(
     # Validation by BLEU is of training; its options may name files of the machine that trained.
     options = {"eval_bleu": False, **overrides, **({} if data is None else {"data": os.fspath(data)})}
     try:
+        # Its task decides which one is built; a single checkpoint is not read a second time.
         state = checkpoint_utils.load_checkpoint_to_cpu(names[0], options)
         task = task or _own_task(state, options, names[0])
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(

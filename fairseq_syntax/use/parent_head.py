@@ -6,6 +6,7 @@ It predicts heads only: relations are ``root`` and ``dep``, tags are missing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -105,18 +106,8 @@ class ParentHeadParser(Parser):
             else:
                 heads.append(first[t])
                 arcs.append((word, first[t], _label(False), 1.0))
-        return ParsedLine(
-            words=line.words,
-            heads=heads,
-            deprels=[_label(head == word) for word, head in enumerate(heads)],
-            upos=line.upos,
-            xpos=line.xpos,
-            tokens=line.tokens,
-            arcs=arcs,
-            sentences=line.sentences,
-            line_number=line.line_number,
-            file_line=line.file_line,
-        )
+        labels = [_label(head == word) for word, head in enumerate(heads)]
+        return replace(line, heads=heads, deprels=labels, arcs=arcs, parsed=True)
 
     def _arcs(self, head: int, row: np.ndarray) -> list[tuple[int, float]]:
         """(head, probability) of a token, most probable first, from its head in the tree and its probabilities [W]."""

@@ -56,6 +56,12 @@ def model_name(model: Any) -> str:
     return names[0] if names else type(model).__name__
 
 
+def system_names(model: Any) -> list[str]:
+    """The systems of a model's encoder, then those of its decoder."""
+    sides = (getattr(model, side, None) for side in ("encoder", "decoder"))
+    return [name for side in sides for name in getattr(side, "systems", ())]
+
+
 def acts_at_inference(system: EncoderSystem, encoder: SyntaxTransformerEncoder) -> bool:
     """Whether a system changes the encoder's output; otherwise it acts in training only, by its losses."""
     claims = [system.claims(layer, encoder.layers[layer].self_attn.num_heads) for layer in system.layers()]
@@ -197,7 +203,7 @@ def check_equal(
 
 
 @dataclass
-class Loaded:
+class TrainedModel:
     """A model in evaluation mode, its options, task and alignment head."""
 
     model: Any

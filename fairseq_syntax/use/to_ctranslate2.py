@@ -19,12 +19,12 @@ from torch import Tensor
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.systems.sennrich_haddow import LabelEmbedding
 from fairseq_syntax.use.exported import FACTOR_MARK, factored
-from fairseq_syntax.use.plain import DISTIL, Loaded, acts_at_inference, check_equal, plain_options
+from fairseq_syntax.use.plain import DISTIL, TrainedModel, acts_at_inference, check_equal, plain_options
 
 TO_FAIRSEQ = f"--to fairseq; or {DISTIL}"
 
 
-def write(loaded: Loaded, folder: Path, quantization: str | None = None) -> list[str]:
+def write(loaded: TrainedModel, folder: Path, quantization: str | None = None) -> list[str]:
     """Write a CTranslate2 model; returns the columns of the parse that it takes as source factors.
 
     Raises:
@@ -70,7 +70,9 @@ def _label_embedding(model: Any) -> LabelEmbedding | None:
 
 
 @torch.no_grad()
-def _specification(model: Any, options: Mapping[str, Any], loaded: Loaded, embedding: LabelEmbedding | None) -> Any:
+def _specification(
+    model: Any, options: Mapping[str, Any], loaded: TrainedModel, embedding: LabelEmbedding | None
+) -> Any:
     """The model as a CTranslate2 specification."""
     from ctranslate2.converters import fairseq as converter
     from ctranslate2.specs.common_spec import EmbeddingsSpec
@@ -127,7 +129,7 @@ def move_to_front(attention: Any, head: int) -> None:
     attention.out_proj.weight.copy_(attention.out_proj.weight[:, rows].clone())
 
 
-def _check_scores(loaded: Loaded, folder: Path, columns: list[str]) -> None:
+def _check_scores(loaded: TrainedModel, folder: Path, columns: list[str]) -> None:
     """Compare CTranslate2's log-probabilities in float32 with the model's."""
     import ctranslate2
 

@@ -42,7 +42,7 @@ from fairseq_syntax.use.base import BaseTranslator, Translation, check_lengths, 
 from fairseq_syntax.use.ctranslate2_translator import CTranslate2Translator
 from fairseq_syntax.use.exported import CHECKPOINT, Exported, setup_task
 from fairseq_syntax.use.loading import load_models, no_checkpoint
-from fairseq_syntax.use.plain import model_name
+from fairseq_syntax.use.plain import model_name, system_names
 
 __all__ = ["Translator"]
 
@@ -91,7 +91,7 @@ class Translator(BaseTranslator):
         options = Namespace(**search_options(generation, SEARCH_OPTIONS, "fairseq", batch_size))
         self._aligner = Aligner(self.models, alignment_heads or [default_head(m) for m in self.models])
         self.batch_size = batch_size
-        self.nbest = options.nbest
+        self.beam, self.nbest = options.beam, options.nbest
         self._input = InteractiveInput(task, parser, source_tag)
         for model in self.models:
             # As fairseq-generate does: an LSTM, for one, then builds no map of its attention at every step.
@@ -165,18 +165,12 @@ class Translator(BaseTranslator):
             options["alignment_heads"] = [load_head(p, m) for p, m in zip(paths, models)]
         return cls(models, task, parser=parser, **options)
 
-    @property
-    def beam(self) -> int:
-        """As in the base."""
-        return int(self._generator.beam_size)
-
     def _about(self) -> list[str]:
         size = sum(p.numel() for model in self.models for p in model.parameters())
         names = []
         for model in self.models:
-            sides = (getattr(model, side, None) for side in ("encoder", "decoder"))
-            systems = [name for side in sides for name in getattr(side, "systems", {})]
-            names.append(model_name(model) + (f" with {' and '.join(systems)}" if systems else ""))
+            systems = " and ".join(system_names(model))
+            names.append(model_name(model) + (f" with {systems}" if systems else ""))
         several = f"{len(names)} models: " if len(names) > 1 else ""
         count = f"{size / 1e6:.1f} million" if size >= 1e6 else f"{size:,}"
         return [several + "; ".join(dict.fromkeys(names)), f"{count} parameters"]

@@ -8,7 +8,7 @@ import torch
 from fairseq import options, tasks
 
 from fairseq_syntax.inference.alignment_head import default_head
-from fairseq_syntax.use.export import Loaded
+from fairseq_syntax.use.export import TrainedModel
 
 SIZES = {
     "_transformer": {
@@ -24,7 +24,7 @@ SIZES = {
 }
 
 
-def untrained(data: Path, arch: str, *arguments: str, sure: float = 1.0) -> Loaded:
+def untrained(data: Path, arch: str, *arguments: str, sure: float = 1.0) -> TrainedModel:
     """A tiny model of an architecture, English to German, in evaluation mode.
 
     Args:
@@ -42,4 +42,4 @@ def untrained(data: Path, arch: str, *arguments: str, sure: float = 1.0) -> Load
     model = task.build_model(args, from_checkpoint=True).eval()
     if sure != 1.0:
         model.decoder.output_projection.weight.data *= sure
-    return Loaded(model, {**vars(args), "_name": arch}, task, default_head(model))
+    return TrainedModel(model, {**vars(args), "_name": arch}, task, default_head(model))

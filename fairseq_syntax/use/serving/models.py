@@ -23,6 +23,7 @@ from fairseq_syntax.inference.spelling import text_of_tokens
 from fairseq_syntax.use.base import BaseTranslator, Translation
 from fairseq_syntax.use.pages.exhibit import exhibit_of_parse, show_model
 from fairseq_syntax.use.pages.page import exhibit_data
+from fairseq_syntax.use.plain import system_names
 from fairseq_syntax.use.serving.messages import PIECES_A, PIECES_B
 from fairseq_syntax.use.translator import Translator
 
@@ -47,8 +48,7 @@ class ServedModel:
         self._searches: dict[tuple[int, bool], BaseTranslator] = {}
         self.needs = translator.needs
         self.source_lang, self.target_lang = str(self.task.cfg.source_lang), str(self.task.cfg.target_lang)
-        sides = [getattr(model, side, None) for model in self._models[:1] for side in ("encoder", "decoder")]
-        self.systems = [name for side in sides for name in getattr(side, "systems", {})]
+        self.systems = system_names(self._models[0]) if self._models else []
 
     @property
     def parsed_with(self) -> Mapping[str, Any] | None:
