@@ -8,11 +8,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +60,6 @@ class Runner:
         self._processes: list[subprocess.Popen] = []
         self._begun: dict[str, tuple[Stage, float]] = {}
         self._stopped = False
-        self._done = 0
 
     def run(self, stages: Sequence[Stage]) -> list[str]:
         """Make what is not made yet, each stage after those that make what it reads.
@@ -74,24 +72,29 @@ class Runner:
         """
         needs = dependencies(stages)
         waiting = {stage.name: stage for stage in stages}
+        futures: dict[Future[bool], str] = {}
         failed: list[str] = []
-        self._done = 0
-        with on_termination(self._stop), ThreadPoolExecutor(max(1, self.jobs)) as pool, self._live_line(len(stages)):
-            futures: dict[Future[bool], str] = {}
+        bar = progress(total=len(stages), unit="stages", of=self.folder.name)
+        # no rate of stages, which are as different as a copy and a training: each says itself how long it has
+        bar.bar_format = "{desc}: {n_fmt}/{total_fmt} stages, {elapsed}{postfix}"
+        # Threads, as each only waits for the process of its stage's command.
+        with on_termination(self._stop), ThreadPoolExecutor(max(1, self.jobs)) as pool, bar:
             while waiting or futures:
                 ready = [name for name in waiting if not needs[name]]
                 for name in ready[: max(0, self.jobs - len(futures))]:
                     futures[pool.submit(self._make, waiting.pop(name))] = name
                 if not futures:
                     break  # what is left needs what failed
-                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                for future in wait(futures, 1.0, FIRST_COMPLETED).done:
                     name = futures.pop(future)
-                    self._done += 1
+                    bar.update()
                     if not future.result():
                         failed.append(name)
                         continue
                     for before in needs.values():
                         before.discard(name)
+                if not bar.disable:
+                    bar.set_postfix_str("; ".join(self._state(*one) for one in list(self._begun.values())))
         return failed
 
     def _make(self, stage: Stage) -> bool:
@@ -102,6 +105,7 @@ class Runner:
             with step.making() as record:
                 if record is not None:
                     return True
+                # Of the same origin it was interrupted, and its commands go on with what is there.
                 before = read_record(stage.stamp)
                 if before is not None and before["made_from"] != step.made_from:
                     stage.remove_stale()
@@ -131,15 +135,15 @@ class Runner:
         except SyntaxDataError as error:
             self.say(f"{stage.name}: FAILED: {error}")
             return False
-        except BaseException:
+        except BaseException:  # a fault of this program must not leave a training running
             self._end_commands()
             raise
         finally:
             self._begun.pop(stage.name, None)
 
-    def _failed(self, stage: Stage, why: str, lines: int = 15) -> bool:
-        text = self.log(stage).read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
-        end = "\n".join("    " + line[:300] for line in text)
+    def _failed(self, stage: Stage, why: str) -> bool:
+        lines = self.log(stage).read_text(encoding="utf-8", errors="replace").splitlines()
+        end = "\n".join("    " + line[:300] for line in lines[-15:])
         self.say(f"{stage.name}: FAILED, {why}; the end of {self.log(stage)}:\n{end}")
         return False
 
@@ -162,7 +166,7 @@ class Runner:
 
     def _started(self, process: subprocess.Popen) -> None:
         self._processes.append(process)
-        if self._stopped:
+        if self._stopped:  # by a signal that came between the start of the process and this line
             self._end_commands()
 
     def _stop(self, number: int) -> None:
@@ -175,30 +179,7 @@ class Runner:
             self.cluster.cancel()
         for process in self._processes:
             with suppress(OSError):
-                process.stdin.close()  # type: ignore[union-attr]
-
-    @contextmanager
-    def _live_line(self, total: int) -> Iterator[None]:
-        """A line on the terminal that says how far the recipe is; nothing where there is no terminal."""
-        over = threading.Event()
-
-        def watch() -> None:
-            with progress(total=total, unit="stages", of=self.folder.name) as bar:
-                # no rate of stages, which are as different as a copy and a training: each says itself how long it has
-                bar.bar_format = "{desc}: {n_fmt}/{total_fmt} stages, {elapsed}{postfix}"
-                while not over.wait(1.0):
-                    bar.n = self._done
-                    bar.set_postfix_str("; ".join(self._state(*one) for one in list(self._begun.values())))
-
-        thread = threading.Thread(target=watch, daemon=True)
-        if sys.stderr.isatty():
-            thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            if thread.is_alive():
-                thread.join()
+                process.stdin.close()  # type: ignore[union-attr]  # at whose end runtime/commands.py ends the command
 
     def _state(self, stage: Stage, begun: float) -> str:
         """How long a stage has run, and, of a training, how long it has to go."""
