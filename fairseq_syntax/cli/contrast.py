@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
+import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.command import Command
@@ -19,9 +23,14 @@ from fairseq_syntax.cli.options import (
     print_report,
     refuse,
 )
+from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
+from fairseq_syntax.corpus.parsed_line import take_spaces
+from fairseq_syntax.errors import SyntaxDataError, meant
+from fairseq_syntax.runtime.console import finished, progress
+from fairseq_syntax.runtime.files import atomic_open, check_output, check_outputs, errors_in, make_folder, read_lines
+from fairseq_syntax.runtime.named_files import file_by_name, model_name, named_files, systems_by_name
 
 if TYPE_CHECKING:
-    from fairseq_syntax.corpus.conllu import ParsedLine
     from fairseq_syntax.lab.scoring.contrast_sets import ContrastSet
     from fairseq_syntax.use.forced_decoding import ForcedDecoder
 
@@ -86,16 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Score and compare."""
-    import os
-    import re
-    from itertools import chain
 
-    from fairseq_syntax.errors import SyntaxDataError, meant
     from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
-    from fairseq_syntax.lab.scoring.contrast_sets import files_of, joined, read_set
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, check_output, check_outputs, make_folder
-    from fairseq_syntax.runtime.named_files import file_by_name, model_name, systems_by_name
+    from fairseq_syntax.lab.scoring.contrast_sets import joined, read_set
 
     models = systems_by_name(args.model, model_name)
     ready = file_by_name(args.scores or (), others=models)
@@ -118,7 +120,7 @@ def main(args: argparse.Namespace) -> int:
             "models give log-probabilities, not costs; the option applies to --scores",
         )
     inputs = [*ready.values(), *(args.conllu or ())]
-    inputs += [path for text in args.set for path in files_of(text)[1]]
+    inputs += [path for text in args.set for path in named_files(text)[1]]
     check_output(args.json, *inputs)
     targets: dict[str, str] = {}
     if args.write_scores is not None:
@@ -154,10 +156,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _read_scores(path: str, rows: int, *, negate: bool) -> list[float]:
-    import math
-
-    from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.files import read_lines
 
     scores = []
     for number, line in enumerate(read_lines(path), 1):
@@ -177,8 +175,6 @@ def _force(
     args: argparse.Namespace, contrast: ContrastSet, sets: Sequence[ContrastSet], models: dict[str, list[str]]
 ) -> Iterator[tuple[str, list[float]]]:
     """Each model's name and its scores of the rows, as soon as it has them; all are loaded before the first scores."""
-    from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.console import progress
     from fairseq_syntax.use.forced_decoding import ForcedDecoder
     from fairseq_syntax.use.translator import Translator
 
@@ -213,9 +209,6 @@ def _parsed(decoders: Sequence[ForcedDecoder], sources: Sequence[str]) -> Sequen
 
 
 def _read_parses(paths: Sequence[str], sets: Sequence[ContrastSet]) -> list[ParsedLine]:
-    from fairseq_syntax.corpus.conllu import read_conllu
-    from fairseq_syntax.corpus.parsed_line import take_spaces
-    from fairseq_syntax.runtime.files import errors_in
 
     parses: list[ParsedLine] = []
     for path, contrast in zip(paths, sets):

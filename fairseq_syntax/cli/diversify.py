@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import random
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import (
@@ -17,6 +19,10 @@ from fairseq_syntax.cli.options import (
     positive,
     sentence_numbers,
 )
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import finished
+from fairseq_syntax.runtime.files import atomic_open, make_folder, write_json
+from fairseq_syntax.runtime.named_files import files_of
 
 COMMAND = Command(
     group="research",
@@ -50,17 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     """Translate, score, draw."""
-    import logging
-    import random
 
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.figures.plot import diversity_curves, save
-    from fairseq_syntax.lab.lasyn.diversity import Diversifier, training_bigrams
-    from fairseq_syntax.lab.lasyn.measures import measure, table
+    from fairseq_syntax.lab.lasyn.diversity import Diversifier, measure, table, training_bigrams
     from fairseq_syntax.lab.scoring.metrics import Scorer
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, make_folder, write_json
-    from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.systems.lasyn.model import check_tags, is_latent
     from fairseq_syntax.systems.lasyn.search import tag_string
     from fairseq_syntax.use.loading import load_models

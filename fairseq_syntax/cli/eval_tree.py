@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict, astuple
 
 from fairseq_syntax.cli.command import Command
+from fairseq_syntax.corpus.conllu import read_conllu
 
 COMMAND = Command(
     group="evaluate",
@@ -25,16 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.corpus.conllu import read_conllu
     from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
 
     scores = evaluate(*(collect_words(read_conllu(path), path) for path in (args.gold, args.system)))
     if args.json:
-        fields = ("precision", "recall", "f1", "aligned_accuracy", "correct", "gold", "system", "aligned")
-        print(json.dumps({name: {f: getattr(s, f) for f in fields} for name, s in scores.items()}, indent=1))
+        print(json.dumps({name: asdict(score) for name, score in scores.items()}, indent=1))
         return 0
     print("Metric | Precision |    Recall |  F1 Score | AlignedAcc")
-    for name, s in scores.items():
-        values = (s.precision, s.recall, s.f1, s.aligned_accuracy)
-        print(f"{name:<6} | " + " | ".join(f"{100 * value:9.2f}" for value in values))
+    for name, score in scores.items():
+        print(f"{name:<6} | " + " | ".join(f"{100 * share:9.2f}" for share in astuple(score)[:4]))
     return 0

@@ -1,4 +1,4 @@
-"""Translations by varied tag sequences (LaSyn); :mod:`.measures` scores them."""
+"""Translations by varied tag sequences, and BLEU and distinct-1 over their edit distance (LaSyn, Table 5)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import store_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.inference.spelling import text_of_tokens
+from fairseq_syntax.lab.scoring.metrics import Scorer, distinct_1
+from fairseq_syntax.lab.scoring.tables import Table, number
 from fairseq_syntax.runtime.console import progress
 from fairseq_syntax.systems.lasyn.edits import TagBigrams, random_variation
 from fairseq_syntax.systems.lasyn.generator import LatentGenerator
@@ -146,3 +148,32 @@ class Diversifier:
                 batch = move_to_cuda(batch)
             for i, hypotheses in zip(batch["id"].tolist(), generator.generate(self.models, batch)):
                 yield i, hypotheses[0]
+
+
+def measure(variations: Sequence[Variation], references: Mapping[int, str], tokenize: str = "13a") -> list[dict]:
+    """``bleu``, its ``signature``, and ``distinct1`` of the ``translations`` at each ``distance``."""
+    rows = []
+    for distance in sorted({v.distance for v in variations}):
+        group = [v for v in variations if v.distance == distance]
+        texts = [v.text for v in group]
+        scorer = Scorer("bleu", [[references[v.sentence] for v in group]], tokenize=tokenize)
+        rows.append(
+            {
+                "distance": distance,
+                "translations": len(group),
+                "bleu": scorer.corpus(texts),
+                "distinct1": distinct_1(texts, tokenize),
+                "signature": scorer.signature,
+            }
+        )
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]], samples: int) -> Table:
+    """The measures as a table."""
+    return Table(
+        f"Translations by varied tag sequences, {samples} of each sentence at each distance",
+        ["edit distance", "translations", "BLEU", "distinct-1"],
+        [[str(r["distance"]), str(r["translations"]), number(r["bleu"]), number(r["distinct1"], 3)] for r in rows],
+        [rows[0]["signature"]] if rows else [],
+    )

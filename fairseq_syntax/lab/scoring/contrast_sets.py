@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import read_lines, uncompressed_name
+from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name
+from fairseq_syntax.runtime.named_files import named_files
 
 # Further distances are counted together, as by the sets' own programs: LingEval97's are in words, ContraPro's, of a
 # pronoun from what it stands for, in sentences.
@@ -68,7 +69,7 @@ def read_set(text: str) -> ContrastSet:
     Raises:
         SyntaxDataError: a file cannot be read, or is not of its layout (names the place)
     """
-    name, paths = files_of(text)
+    name, paths = named_files(text, lambda path: "")
     if len(paths) == 3:
         return read_parallel(name or _common_name(paths), paths)
     if len(paths) != 1:
@@ -78,14 +79,6 @@ def read_set(text: str) -> ContrastSet:
         raise SyntaxDataError("a set is .json, .tsv or three files", path=paths[0], hint="SOURCE,CORRECT,INCORRECT")
     name = name or os.path.basename(uncompressed_name(paths[0])).removesuffix(ending)
     return read_json(name, paths[0]) if ending == ".json" else read_tsv(name, paths[0])
-
-
-def files_of(text: str) -> tuple[str, list[str]]:
-    """The name of a set, empty where none is given, and its files."""
-    name, equals, files = text.partition("=")
-    if not equals or os.path.exists(text):
-        name, files = "", text
-    return name, [files] if os.path.exists(files) else files.split(",")
 
 
 def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
@@ -136,9 +129,9 @@ def read_json(name: str, path: str) -> ContrastSet:
     def fail(number: int, what: str) -> NoReturn:
         raise SyntaxDataError(f"entry {number + 1} {what}", path=path, hint="LingEval97's or ContraPro's layout")
 
-    text = "\n".join(read_lines(path))
+    content = read_bytes(path)
     try:
-        entries = json.loads(text)
+        entries = json.loads(content)
     except ValueError as error:
         raise SyntaxDataError(f"not JSON: {error}", path=path) from error
     if not isinstance(entries, list) or not entries:

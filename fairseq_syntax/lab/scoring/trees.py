@@ -26,28 +26,16 @@ from fairseq_syntax.errors import SyntaxDataError
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of correct, gold, system and aligned words."""
+    """Shares of correct words, in [0, 1], and the counts of words behind them."""
 
+    precision: float
+    recall: float
+    f1: float
+    aligned_accuracy: float
     correct: int
     gold: int
     system: int
     aligned: int
-
-    @property
-    def precision(self) -> float:
-        return self.correct / self.system if self.system else 0.0
-
-    @property
-    def recall(self) -> float:
-        return self.correct / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        return 2 * self.correct / (self.gold + self.system) if self.gold + self.system else 0.0
-
-    @property
-    def aligned_accuracy(self) -> float:
-        return self.correct / self.aligned if self.aligned else 0.0
 
 
 @dataclass(frozen=True)
@@ -101,19 +89,23 @@ def collect_words(lines: Iterable[ParsedLine], path: str) -> Words:
 def evaluate(gold: Words, system: Words) -> dict[str, Score]:
     """`Words`, `UAS` and, where both files have relations, `LAS`.
 
-    Raises SyntaxDataError where the two files do not hold the same characters, or no words.
+    Raises:
+        SyntaxDataError: the two files do not hold the same characters, or no words
     """
     _check_characters(gold, system)
     if not gold.words:
         raise SyntaxDataError("there are no words to compare", path=gold.path)
     pairs = align(gold.words, system.words)
     to_gold = {s: g for g, s in pairs}
-    # a system head that aligns to nothing must not be taken for a root (-1): it gets -2
-    same_head = [gold.words[g].head == _aligned_head(system.words[s], to_gold) for g, s in pairs]
+    to_gold[-1] = -1  # roots; a system head that aligns to nothing must not be taken for one: it gets -2
+    same_head = [gold.words[g].head == to_gold.get(system.words[s].head, -2) for g, s in pairs]
     same_label = [gold.words[g].deprel == system.words[s].deprel for g, s in pairs]
 
     def score(correct: int) -> Score:
-        return Score(correct, len(gold.words), len(system.words), len(pairs))
+        n_gold, n_system, aligned = len(gold.words), len(system.words), len(pairs)
+        totals = (n_system, n_gold, (n_gold + n_system) / 2, aligned)
+        precision, recall, f1, accuracy = (correct / total if total else 0.0 for total in totals)
+        return Score(precision, recall, f1, accuracy, correct, n_gold, n_system, aligned)
 
     scores = {"Words": score(len(pairs)), "UAS": score(sum(same_head))}
     if gold.labelled and system.labelled:
@@ -189,10 +181,6 @@ def _align_forms(
         else:
             j += 1
     return pairs
-
-
-def _aligned_head(word: Word, to_gold: dict[int, int]) -> int:
-    return -1 if word.head < 0 else to_gold.get(word.head, -2)
 
 
 def _without_spaces(form: str) -> str:
