@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+from difflib import get_close_matches
 from typing import Any
 
 from fairseq_syntax import __version__, register
@@ -78,7 +79,6 @@ def _by_group(modules: dict[str, Any]) -> str:
 
 def _similar(name: str, names: Any) -> str:
     """A question that names what was perhaps meant; empty if nothing is similar."""
-    from difflib import get_close_matches
 
     similar = get_close_matches(name, names, n=1)
     return f": did you mean {similar[0]}?" if similar else ""

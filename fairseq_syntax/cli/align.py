@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_model, add_translator, opened, read_sentences, refuse, translator_options
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import finished
+from fairseq_syntax.runtime.files import check_output, read_lines
+from fairseq_syntax.runtime.named_files import files_of
 
 COMMAND = Command(
     group="use",
@@ -44,15 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     """Align."""
-    import os
-    import sys
 
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.inference.alignment import agreement, read_gold, written
     from fairseq_syntax.inference.alignment_head import save_head
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_output, read_lines
-    from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.use.exported import CHECKPOINT, Exported
     from fairseq_syntax.use.translator import Translator, checkpoint_of
 

@@ -8,6 +8,7 @@ import sys
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_languages, add_workers
+from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import chosen_workers
 
 COMMAND = Command(
@@ -42,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     """Binarize."""
     from fairseq_syntax.data.preprocess import binarize_syntax, check_dataset, train_command
-    from fairseq_syntax.runtime.console import finished
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     with chosen_workers(args, count=args.workers) as workers:

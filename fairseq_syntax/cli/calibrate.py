@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_report, positive, print_report, refuse
-from fairseq_syntax.cli.parse import OF_DISTRIBUTIONS, OF_THE_PARSER, add_distribution_options, add_parser_options
+from fairseq_syntax.cli.parse import (
+    OF_DISTRIBUTIONS,
+    OF_THE_PARSER,
+    add_distribution_options,
+    add_parser_options,
+    parser_options,
+)
+from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu
+from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, SentenceParse, assemble, load_parser
+from fairseq_syntax.corpus.parsing.tokenizers import Surface
+from fairseq_syntax.corpus.title import controls, parsed_with
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.tables import Table, number
+from fairseq_syntax.runtime.console import progress
+from fairseq_syntax.runtime.files import check_output
 
 if TYPE_CHECKING:
-    from fairseq_syntax.corpus.conllu import ParsedLine
-    from fairseq_syntax.corpus.parsing.base import Parser, SentenceParse
     from fairseq_syntax.lab.calibration import Sample
-    from fairseq_syntax.lab.scoring.tables import Table
 
 # Small enough to leave the distributions as they are, large enough to keep their lists short.
 _MIN_PROB = 1e-5
@@ -46,13 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.cli.parse import parser_options
-    from fairseq_syntax.corpus.conllu import read_conllu
-    from fairseq_syntax.corpus.parsing.base import load_parser
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab import calibration
     from fairseq_syntax.lab.figures.plot import check_ending, reliability_diagram, save
-    from fairseq_syntax.runtime.files import check_output
 
     check_output(args.json, args.gold, args.parsed, args.picture)
     check_output(args.picture, args.gold, args.parsed)
@@ -81,9 +88,6 @@ def main(args: argparse.Namespace) -> int:
 
 def _parse(parser: Parser, gold: Sequence[ParsedLine]) -> list[ParsedLine]:
     """Parses of the gold words, with the gold sentence boundaries."""
-    from fairseq_syntax.corpus.parsing.base import assemble
-    from fairseq_syntax.corpus.parsing.tokenizers import Surface
-    from fairseq_syntax.runtime.console import progress
 
     sentences = [line.words[start:end] for line in gold for start, end in line.sentences]
     numbers = [line.line_number for line in gold for _ in line.sentences]
@@ -109,10 +113,6 @@ def _temperatures(args: argparse.Namespace) -> tuple[float, float] | None:
 
     None for marginals over trees, which have none, and for control parses, whose probabilities are no parser's.
     """
-    from dataclasses import replace
-
-    from fairseq_syntax.corpus.parsing.base import ParserOptions
-    from fairseq_syntax.corpus.title import controls, parsed_with
 
     made_by, used = vars(args) if args.parsed is None else parsed_with(args.parsed) or {}, ParserOptions()
     recorded = {
@@ -156,7 +156,6 @@ def _report(sample: Sample, bins: int, temperatures: tuple[float, float] | None)
 
 
 def _tables(report: dict) -> Iterator[Table]:
-    from fairseq_syntax.lab.scoring.tables import Table, number
 
     rows = []
     for name, title in (("head", "best head"), ("arc", "best head and label")):

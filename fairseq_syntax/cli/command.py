@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fairseq_syntax.runtime.bounds import Range
@@ -82,7 +83,7 @@ def add_command(subparsers: Any, name: str, command: Command) -> argparse.Argume
 
 def load(name: str) -> Any:
     """The module of a subcommand; None if there is none of this name."""
-    if not any(module.name == name.replace("-", "_") for module in pkgutil.iter_modules(_folder())):
+    if name.replace("_", "-") not in _module_names():
         return None
     module = importlib.import_module(f"fairseq_syntax.cli.{name.replace('-', '_')}")
     return module if isinstance(getattr(module, "COMMAND", None), Command) else None
@@ -90,8 +91,7 @@ def load(name: str) -> Any:
 
 def commands() -> dict[str, Any]:
     """All subcommands' modules by name, in the order of ``fairseq-syntax --help``."""
-    names = [module.name.replace("_", "-") for module in pkgutil.iter_modules(_folder())]
-    modules = {name: module for name in names if (module := load(name)) is not None}
+    modules = {name: module for name in _module_names() if (module := load(name)) is not None}
 
     def place(name: str) -> tuple[int, int, str]:
         command = modules[name].COMMAND
@@ -100,7 +100,7 @@ def commands() -> dict[str, Any]:
     return {name: modules[name] for name in sorted(modules, key=place)}
 
 
-def _folder() -> list[str]:
-    from fairseq_syntax import cli
-
-    return list(cli.__path__)
+def _module_names() -> list[str]:
+    """The modules of this package, which are not all subcommands, as one would be typed."""
+    folder = str(Path(__file__).parent)
+    return [module.name.replace("_", "-") for module in pkgutil.iter_modules([folder])]

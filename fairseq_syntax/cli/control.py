@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import natural, temperature, then_segment
-from fairseq_syntax.lab.controls import CONTROLS
+from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
+from fairseq_syntax.corpus.title import controls, parsed_with, title
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.controls import CONTROLS, Control
 from fairseq_syntax.runtime.bounds import real, whole
+from fairseq_syntax.runtime.console import finished, progress
+from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereadable, make_folder
 
 COMMAND = Command(
     group="research",
@@ -42,14 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Make the control parse."""
-    import sys
-
-    from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
-    from fairseq_syntax.corpus.title import controls, parsed_with, title
-    from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.lab.controls import Control
-    from fairseq_syntax.runtime.console import finished, progress
-    from fairseq_syntax.runtime.files import atomic_open, check_apart, check_rereadable, make_folder
 
     check_apart(args.output, args.input)
     check_rereadable("a control is made in two passes over it", args.input)

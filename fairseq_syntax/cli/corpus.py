@@ -7,6 +7,8 @@ from typing import Any
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import say
 
 COMMAND = Command(
     group="data",
@@ -69,8 +71,6 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.gathering import gathered, named_splits, read_split, split_files
     from fairseq_syntax.corpus.parallel_text import Split
     from fairseq_syntax.corpus.readers import read_corpus, write_corpus
-    from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.console import say
 
     langs = (args.source_lang, args.target_lang)
     tests = named_splits(args.test)

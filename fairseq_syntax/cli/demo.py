@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive
+from fairseq_syntax.errors import SyntaxDataError
 
 COMMAND = Command(
     group="start",
@@ -32,7 +33,6 @@ def toy_folder() -> Path:
     Raises:
         SyntaxDataError: in neither
     """
-    from fairseq_syntax.errors import SyntaxDataError
 
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "toy", package.parent / "examples" / "toy"):

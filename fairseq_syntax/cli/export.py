@@ -6,6 +6,7 @@ import argparse
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_data, add_model
+from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.use.exported import KINDS, QUANTIZATIONS, TO
 
 COMMAND = Command(
@@ -37,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     """Export."""
-    from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.use import export
 
     exported = export.export(

@@ -6,7 +6,10 @@ import argparse
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import SEVERAL, positive, then_segment
+from fairseq_syntax.corpus.conllu import check_text
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import real
+from fairseq_syntax.runtime.console import finished
 
 COMMAND = Command(
     group="data",
@@ -47,10 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.corpus.conllu import check_text
     from fairseq_syntax.corpus.filters import Limits, filter_files
-    from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.console import finished
 
     for path in args.input:
         check_text(path, "a parse of the text is given as --conllu")

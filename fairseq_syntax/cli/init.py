@@ -7,6 +7,9 @@ from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import SEVERAL, add_languages
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import finished
+from fairseq_syntax.runtime.files import atomic_open, check_output
 
 COMMAND = Command(
     group="start",
@@ -50,11 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.gathering import named_splits
     from fairseq_syntax.corpus.parsing.stanza_models import model_folder
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.recipes.reading import load
     from fairseq_syntax.lab.recipes.start import first_recipe
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, check_output
 
     path = Path(args.output)
     check_output(path)

@@ -7,6 +7,7 @@ import os
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_sentences, sentence_numbers
+from fairseq_syntax.errors import SyntaxDataError
 
 COMMAND = Command(
     group="data",
@@ -32,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.store.reader import SyntaxStore
     from fairseq_syntax.data.report import Tokens, check, check_directory, describe, example, find_stores, report
-    from fairseq_syntax.errors import SyntaxDataError
 
     failed = False
     if args.check and os.path.isdir(args.path):

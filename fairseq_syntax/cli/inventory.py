@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, natural, positive
 from fairseq_syntax.runtime.bounds import whole
+from fairseq_syntax.runtime.console import finished
+from fairseq_syntax.runtime.files import check_rereadable
+from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.ray_workers import chosen_workers
 
 COMMAND = Command(
@@ -45,14 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Make what is not made yet."""
-    import os
 
     from fairseq_syntax.data.inventory import label_inventory, parses_of
     from fairseq_syntax.data.labels import labels_path
     from fairseq_syntax.data.tokens import make_dictionary
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_rereadable
-    from fairseq_syntax.runtime.jobs import Step
 
     parses = parses_of(args.input)
     texts = [*args.input, *args.joined]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import SEVERAL, add_languages, natural, positive, refuse
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.files import check_outputs, make_folder
 
 COMMAND = Command(
     group="research",
@@ -48,8 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.corpus.multitask import Doubling, write_doubled, write_tagged
-    from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.files import check_outputs, make_folder
 
     if not args.train and not args.translate_only:
         raise SyntaxDataError("nothing to do", hint="give --train PREFIX or --translate-only PREFIX")

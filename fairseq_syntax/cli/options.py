@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -10,13 +11,16 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
+from fairseq_syntax.corpus.conllu import ParsedLine, is_conllu, read_conllu
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.lab.scoring.names import tokenizer_of_text
 from fairseq_syntax.runtime.bounds import real, whole
+from fairseq_syntax.runtime.console import finished
+from fairseq_syntax.runtime.files import atomic_open, is_read_once, read_lines, read_stdin, write_json
 from fairseq_syntax.runtime.ray_workers import add_ray_options
 from fairseq_syntax.use import BEAM
 
 if TYPE_CHECKING:
-    from fairseq_syntax.corpus.conllu import ParsedLine
     from fairseq_syntax.lab.scoring.report import System
 
 
@@ -59,7 +63,8 @@ def add_data(parser: Any, of: str = "the model was") -> None:
 
 def add_model(parser: Any, *, several: bool = True) -> None:
     """Add the argument ``MODEL``: a checkpoint, or an ensemble, which :func:`.named_files.files_of` takes apart."""
-    _add_models(parser, {}, "checkpoint or exported folder", several)
+    help = "checkpoint or exported folder" + ("; commas join an ensemble" if several else "")
+    parser.add_argument("model", metavar="MODEL[,MODEL…]" if several else "MODEL", help=help)
 
 
 def add_models(parser: Any, more: str = "", *, required: bool = True, several: bool = True) -> None:
@@ -70,15 +75,11 @@ def add_models(parser: Any, more: str = "", *, required: bool = True, several: b
         required: whether there must be one
         several: whether each may be an ensemble
     """
+    metavar = "[NAME=]MODEL[,MODEL…]" if several else "[NAME=]MODEL"
+    ensemble = "commas join an ensemble" if several else ""
+    about = ["checkpoints or exported folders, named after their folders by default", ensemble, more]
     count = {**SEVERAL, "nargs": "+" if required else "*"}
-    help = "checkpoints or exported folders, named after their folders by default"
-    _add_models(parser, count, help, several, more)
-
-
-def _add_models(parser: Any, count: dict[str, Any], help: str, several: bool, more: str = "") -> None:
-    metavar = ("[NAME=]" if count else "") + "MODEL" + ("[,MODEL…]" if several else "")
-    help = "; ".join(filter(None, [help, "commas join an ensemble" if several else "", more]))
-    parser.add_argument("model", **count, metavar=metavar, help=help)
+    parser.add_argument("model", **count, metavar=metavar, help="; ".join(filter(None, about)))
 
 
 def add_languages(parser: Any) -> None:
@@ -156,7 +157,6 @@ def read_translations(args: argparse.Namespace, *others: str | None) -> tuple[li
     Raises:
         SyntaxDataError: two files differ in their lines, or two systems have one name
     """
-    from fairseq_syntax.lab.scoring.names import tokenizer_of_text
     from fairseq_syntax.lab.scoring.outputs import check_parallel, read_text
     from fairseq_syntax.lab.scoring.report import check_names, read_system
 
@@ -187,10 +187,6 @@ def add_report(parser: Any) -> None:
 
 def print_report(args: argparse.Namespace, report: Mapping[str, Any], tables: Iterable[Any]) -> bool:
     """Print tables, and write the report as JSON where that is asked for; False where it is printed in their place."""
-    import json
-
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import write_json
 
     if args.json == "-":
         print(json.dumps(report, indent=1, ensure_ascii=False))
@@ -249,14 +245,12 @@ def translator_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def opened(path: str) -> AbstractContextManager[IO[str]]:
     """A file that is written whole or not at all; ``-`` is stdout."""
-    from fairseq_syntax.runtime.files import atomic_open
 
     return nullcontext(sys.stdout) if path == "-" else atomic_open(path)
 
 
 def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "--train sentencepiece") -> str:
     """The command that cuts a parse into pieces, for a command's last line; empty where its name is not .conllu."""
-    from fairseq_syntax.corpus.conllu import is_conllu
 
     command = f"fairseq-syntax segment --lang {lang} --input {os.fspath(parse)} --output DIR {how}"
     return command if is_conllu(parse) else ""
@@ -264,15 +258,11 @@ def then_segment(parse: str | os.PathLike[str], lang: str = "LANG", how: str = "
 
 def is_stream(path: str) -> bool:
     """Whether an input can be read once only, and so not counted before: ``-`` (stdin), a pipe or a device."""
-    from fairseq_syntax.runtime.files import is_read_once
-
     return path == "-" or is_read_once(path)
 
 
 def read_sentences(path: str) -> Iterable[str | ParsedLine]:
     """The lines of a text, or the parses of a ``.conllu`` file, either with ``.gz``; ``-`` is text on stdin."""
-    from fairseq_syntax.corpus.conllu import is_conllu, read_conllu
-    from fairseq_syntax.runtime.files import read_lines, read_stdin
 
     if path == "-":
         return read_stdin()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import positive, probability, refuse, temperature, then_segment
+from fairseq_syntax.corpus.parsing.base import ParserOptions
+from fairseq_syntax.runtime.console import finished
+from fairseq_syntax.runtime.files import check_apart
 from fairseq_syntax.runtime.ray_workers import add_ray_options, chosen_workers
 
 OF_THE_PARSER = ("parser", "lang", "model_dir", "device", "batch_size")
@@ -114,9 +120,6 @@ def _shard(text: str) -> tuple[int, int]:
 
 def parser_options(args: argparse.Namespace, **more):
     """The ParserOptions of parsed arguments; those that a subcommand does not have keep their defaults."""
-    from dataclasses import fields
-
-    from fairseq_syntax.corpus.parsing.base import ParserOptions
 
     names = {field.name for field in fields(ParserOptions)}
     values = {name: value for name, value in vars(args).items() if name in names} | more
@@ -128,13 +131,9 @@ def parser_options(args: argparse.Namespace, **more):
 
 
 def main(args: argparse.Namespace) -> int:
-    import logging
-    import sys
 
     from fairseq_syntax.corpus.parsing.conllu_file import pass_on
     from fairseq_syntax.corpus.parsing.jobs import Job, Plan, merge, parse_corpus
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_apart
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     lang = "LANG" if args.parser == "conllu" else args.lang

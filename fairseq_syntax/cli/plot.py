@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from typing import Any
 
 from fairseq_syntax.cli.command import Command, add_command
 from fairseq_syntax.cli.options import SEVERAL, add_translations, positive, read_translations
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.scoring.names import METRICS
+from fairseq_syntax.runtime.console import finished
+from fairseq_syntax.runtime.files import check_output, read_bytes
+from fairseq_syntax.runtime.named_files import file_by_name
 
 _CURVES = "fairseq-syntax plot curves plain=plain.log PASCAL=pascal.log --metrics loss bleu --output curves.svg"
 
@@ -75,8 +80,6 @@ def _figure(figures: Any, draw: Callable[[Any], Any], summary: str, example: str
 
 def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.figures import plot
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import check_output
 
     check_output(args.output, *getattr(args, "ref", ()), getattr(args, "report", None))
     plot.check_ending(args.output)
@@ -90,7 +93,6 @@ def _box(args):
 
     from fairseq_syntax.lab.figures.plot import box_plot
     from fairseq_syntax.lab.scoring.metrics import Scorer
-    from fairseq_syntax.runtime.files import check_output
 
     systems, (references,) = read_translations(args)
     check_output(args.output, *(run.path for system in systems for run in system.runs))
@@ -107,7 +109,6 @@ def _length(args):
 
 
 def _by(args):
-    from fairseq_syntax.errors import SyntaxDataError, meant
     from fairseq_syntax.lab.figures.plot import score_by_property
 
     parts = {part["property"]: part for part in _part(args.report, "by_syntax", "score --by PROPERTY --json")}
@@ -141,10 +142,6 @@ def _part(path: str, key: str, how: str) -> Any:
     Raises:
         SyntaxDataError: it is no such report, or has no such part
     """
-    import json
-
-    from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.files import read_bytes
 
     try:
         part = json.loads(read_bytes(path))[key]
@@ -157,8 +154,6 @@ def _part(path: str, key: str, how: str) -> Any:
 
 def _of_names(args: argparse.Namespace, texts: list[str]) -> dict[str, str]:
     """Files by their names, of which no two may be alike."""
-    from fairseq_syntax.runtime.files import check_output
-    from fairseq_syntax.runtime.named_files import file_by_name
 
     named = file_by_name(texts)
     check_output(args.output, *named.values())

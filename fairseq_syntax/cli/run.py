@@ -8,6 +8,9 @@ from pathlib import Path
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.corpus import PAIRS
 from fairseq_syntax.cli.options import SEVERAL, natural, positive
+from fairseq_syntax.lab.recipes.stages import KINDS
+from fairseq_syntax.lab.scoring.tables import Table
+from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
 COMMAND = Command(
@@ -50,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         metavar="STAGE",
         default="report",
-        choices=("corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report"),
-        help="stop after this stage: corpus, filter, parse, pieces, control, binarize, train, translate, score",
+        choices=KINDS,
+        help=f"stop after this stage: {', '.join(KINDS[:-1])}",
     )
     work = parser.add_argument_group("work")
     work.add_argument(
@@ -72,7 +75,6 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.recipes.runner import Runner, typed
     from fairseq_syntax.lab.recipes.running import Work
     from fairseq_syntax.lab.recipes.smoke import smoke
-    from fairseq_syntax.runtime.console import finished
     from fairseq_syntax.runtime.workers import cores
 
     changes = dict(args.set)
@@ -119,7 +121,6 @@ def main(args: argparse.Namespace) -> int:
 
 def _print_table(work) -> None:
     from fairseq_syntax.lab.recipes.report import report
-    from fairseq_syntax.lab.scoring.tables import Table
 
     for section in report(work.plan, work.results()):
         if section.title.startswith("Scores"):

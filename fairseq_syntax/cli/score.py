@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import (
@@ -14,7 +15,9 @@ from fairseq_syntax.cli.options import (
     print_report,
     read_translations,
 )
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.scoring.names import DISTINCT_KEY, METRICS, USUAL
+from fairseq_syntax.runtime.files import check_output
 
 COMMAND = Command(
     group="evaluate",
@@ -76,13 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    import logging
 
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.scoring.properties import Property
     from fairseq_syntax.lab.scoring.report import Options, evaluate, read_parses, tables
     from fairseq_syntax.lab.scoring.shares import shares
-    from fairseq_syntax.runtime.files import check_output
 
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     if bool(args.by or args.controls_by) != bool(args.conllu):

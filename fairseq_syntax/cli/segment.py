@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from itertools import chain
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import SEVERAL, add_file_language, add_workers, natural, positive, probability, refuse
+from fairseq_syntax.corpus.conllu import is_conllu
+from fairseq_syntax.runtime.files import check_outputs, make_folder
 from fairseq_syntax.runtime.ray_workers import chosen_workers
 
 OF_SENTENCEPIECE = ("model_type", "character_coverage")
@@ -62,13 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    import sys
-    from itertools import chain
     from pathlib import Path
 
-    from fairseq_syntax.corpus.conllu import is_conllu
     from fairseq_syntax.corpus.segmentation_files import output_paths, prepare_model, segment_file
-    from fairseq_syntax.runtime.files import check_outputs, make_folder
 
     if args.model or args.train == "words":
         refuse(args, add_arguments, OF_TRAINING, "no model is trained with --model or --train words")

@@ -6,7 +6,10 @@ import argparse
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.options import add_data, add_device, add_models, add_source_parser, positive, refuse, seconds
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.bounds import whole
+from fairseq_syntax.runtime.files import read_lines
+from fairseq_syntax.runtime.named_files import model_name, systems_by_name
 
 COMMAND = Command(
     group="use",
@@ -75,9 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     """Serve until told to stop."""
 
-    from fairseq_syntax.errors import SyntaxDataError
-    from fairseq_syntax.runtime.named_files import model_name, systems_by_name
-
     try:
         from fairseq_syntax.use.serving.app import create_app
         from fairseq_syntax.use.serving.guard import allowed_hosts
@@ -86,7 +86,6 @@ def main(args: argparse.Namespace) -> None:
         raise SyntaxDataError(
             f"a package is missing: {error.name}", hint="pip install 'fairseq-syntax[serve]'"
         ) from error
-    from fairseq_syntax.runtime.files import read_lines
     from fairseq_syntax.use.serving.models import examples_of, load_models, load_source
     from fairseq_syntax.use.serving.service import Service
 

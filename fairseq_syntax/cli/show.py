@@ -15,6 +15,11 @@ from fairseq_syntax.cli.options import (
     refuse,
     sentence_numbers,
 )
+from fairseq_syntax.corpus.conllu import read_conllu
+from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime.console import finished
+from fairseq_syntax.runtime.files import atomic_open, check_output
+from fairseq_syntax.runtime.named_files import file_by_name, model_name
 
 COMMAND = Command(
     group="evaluate",
@@ -48,13 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from fairseq_syntax.corpus.conllu import read_conllu
-    from fairseq_syntax.errors import SyntaxDataError
     from fairseq_syntax.lab.figures.plot import FORMATS, save
     from fairseq_syntax.lab.figures.sentences import collect
-    from fairseq_syntax.runtime.console import finished
-    from fairseq_syntax.runtime.files import atomic_open, check_output
-    from fairseq_syntax.runtime.named_files import file_by_name, model_name
 
     page_wanted = args.output.lower().endswith((".html", ".htm"))
     if not page_wanted and not args.output.lower().endswith(FORMATS):

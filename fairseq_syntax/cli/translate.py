@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.command import Command
@@ -17,6 +19,10 @@ from fairseq_syntax.cli.options import (
     read_sentences,
     translator_options,
 )
+from fairseq_syntax.corpus.text_parts import count_lines
+from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
+from fairseq_syntax.runtime.files import check_output
+from fairseq_syntax.runtime.named_files import files_of
 
 if TYPE_CHECKING:
     from fairseq_syntax.inference.sentences import Sentence
@@ -65,14 +71,8 @@ def prompted(lines: Iterator[Sentence], prompt: str) -> Iterator[Sentence]:
 
 def main(args: argparse.Namespace) -> int:
     """Translate; 1 if there are lines that could not be."""
-    from contextlib import nullcontext
-    from itertools import islice
 
-    from fairseq_syntax.corpus.text_parts import count_lines
     from fairseq_syntax.inference.alignment import written
-    from fairseq_syntax.runtime.console import CountedWarnings, finished, progress
-    from fairseq_syntax.runtime.files import check_output
-    from fairseq_syntax.runtime.named_files import files_of
     from fairseq_syntax.use.base import cut_short
     from fairseq_syntax.use.translator import Translator
 

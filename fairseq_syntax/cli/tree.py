@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from fairseq_syntax.cli.command import Command
@@ -20,6 +21,10 @@ from fairseq_syntax.cli.options import (
     refuse,
 )
 from fairseq_syntax.cli.parse import add_tokenizer, parser_options
+from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
+from fairseq_syntax.corpus.title import title
+from fairseq_syntax.runtime.console import finished, progress
+from fairseq_syntax.runtime.files import check_output
 
 COMMAND = Command(
     group="use",
@@ -62,12 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from itertools import islice
 
-    from fairseq_syntax.corpus.conllu import is_conllu, write_conllu
-    from fairseq_syntax.corpus.title import title
-    from fairseq_syntax.runtime.console import finished, progress
-    from fairseq_syntax.runtime.files import check_output
     from fairseq_syntax.use.loading import load_models
     from fairseq_syntax.use.parent_head import ParentHeadParser
 
