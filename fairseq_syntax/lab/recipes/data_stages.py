@@ -24,16 +24,16 @@ def corpus(layout: Layout) -> Stage:
     reads: list[Path] = []
     listed: list[Path] = []
     if corpus.reader is not None and corpus.data is not None:
-        listed = [] if corpus.download else [located(corpus.data, layout.base)]
-        words += options(
-            {
-                "reader": str(located(corpus.reader, layout.base)) if corpus.reader.endswith(".py") else corpus.reader,
-                "data": Out(located(corpus.data, layout.base)),
-                "option": {key: _yaml(value) for key, value in corpus.options.items()},
-                "test": {name: splits[0] for name, splits in corpus.tests.items()},
-            }
-        )
-        words += [Free("--download")] if corpus.download else []
+        reader, data = corpus.reader, located(corpus.data, layout.base)
+        if reader.endswith(".py"):
+            reader = str(located(reader, layout.base))
+        of_reader = {key: _yaml(value) for key, value in corpus.options.items()}
+        tests = {name: splits[0] for name, splits in corpus.tests.items()}
+        words += options({"reader": reader, "data": Out(data), "option": of_reader, "test": tests})
+        if corpus.download:  # into a folder that is still to be filled: what is in it cannot count
+            words.append(Free("--download"))
+        else:
+            listed.append(data)
     else:
         for name, texts in {"train": corpus.train, "valid": corpus.valid, **corpus.tests}.items():
             places = [layout.place(text) for text in texts]
@@ -52,7 +52,7 @@ def corpus(layout: Layout) -> Stage:
 
 
 def _yaml(value: Any) -> str:
-    """An option's value as the command line takes it."""
+    """A reader's option as ``corpus --option`` reads it: as YAML."""
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
 
 
@@ -119,7 +119,7 @@ def pieces(layout: Layout) -> list[Stage]:
             values["model"] = In(located(pieces.models[lang], layout.base))
         else:
             values["train"] = pieces.method
-            if pieces.method != "words":  # the size of these is one of the dictionary
+            if pieces.method != "words":  # whose number is limited by the dictionary, in `binarize`
                 values["vocab-size"] = _pieces_of(layout, lang)
             if pieces.method == "sentencepiece":
                 values |= pieces.model_dump(include={"model_type"}, exclude_defaults=True)
@@ -159,7 +159,7 @@ def control(layout: Layout, name: str) -> Stage:
 
 
 def binarize(layout: Layout, control: str = "parse") -> Stage:
-    """The pieces and their syntax for fairseq."""
+    """The pieces and their syntax in fairseq's format, with the parse or with a control parse of the source."""
     folder, langs, pieces = layout.data / "pieces", layout.langs, layout.recipe.pieces
     is_control = control != "parse"
     values: dict[str, Any] = {

@@ -88,9 +88,10 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
     recipe = plan.recipe
     for variant in [MAIN, *recipe.translate.variants]:
         for lines in ["", *recipe.score.lines]:
-            if some := [t for t in results.reports if t.variant == variant and t.lines == lines]:
-                said = ", ".join(filter(None, [variant, lines]))
-                yield Section(f"Scores: {said}" if said else "Scores", [main_table(plan, results, some)])
+            if scored := [table for table in results.reports if (table.variant, table.lines) == (variant, lines)]:
+                which = ", ".join(filter(None, [variant, lines]))
+                title = f"Scores: {which}" if which else "Scores"
+                yield Section(title, [main_table(plan, results, scored)])
     seeds = {
         name: [str(run.seed) for run in plan.runs if run.system == name and run not in results.facts]
         for name in recipe.systems
@@ -101,21 +102,22 @@ def report(plan: Plan, results: Results) -> Iterator[Section]:
         yield Section("Published", published(plan, results))
     if any(facts["values"] for facts in results.facts.values()):
         yield Section("Measured beside", [of_systems(plan, results, "values", "Values", 2)])
-    shares = {str(table): one["shares"] for table, one in results.reports.items() if "shares" in one}
-    for name, one in shares.items():
-        found = [share_table(metric, rows, f"{metric}, {name}") for metric, rows in one["metrics"].items() if rows]
-        by = [by_table(metric, each) for metric, of in one["by"].items() for each in of]
-        yield Section(f"How much of each gain is syntax: {name}", found[:1])
-        rest = [*found[1:], *(each for each in by if each is not None)]
-        how = _SHARES.format(baseline=one["baseline"], draws=one["draws"])
-        yield Section(f"{name}: gains with controls", [*rest, how], rest=True)
-    for table, one in results.reports.items():
-        yield Section(str(table), list(tables(dict(one))), rest=True)
+    for table, scores in results.reports.items():
+        if (shares := scores.get("shares")) is None:
+            continue
+        gains = [share_table(metric, rows, f"{metric}, {table}") for metric, rows in shares["metrics"].items() if rows]
+        by = [by_table(metric, part) for metric, parts in shares["by"].items() for part in parts]
+        yield Section(f"How much of each gain is syntax: {table}", gains[:1])
+        rest = [*gains[1:], *filter(None, by)]
+        how = _SHARES.format(baseline=shares["baseline"], draws=shares["draws"])
+        yield Section(f"{table}: gains with controls", [*rest, how], rest=True)
+    for table, scores in results.reports.items():
+        yield Section(str(table), list(tables(dict(scores))), rest=True)
     parses = {system.parse for system in recipe.systems.values()}
-    about: dict[str, Any] = {**recipe.systems}
-    about |= {name: its for name, its in recipe.parse.controls.items() if name in parses}
-    if said_of := [f"{name}: {its.about}" for name, its in about.items() if its.about]:
-        yield Section("Systems", said_of, rest=True)
+    controls = [(name, control) for name, control in recipe.parse.controls.items() if name in parses]
+    entries: list[tuple[str, Any]] = [*recipe.systems.items(), *controls]
+    if descriptions := [f"{name}: {entry.about}" for name, entry in entries if entry.about]:
+        yield Section("Systems", descriptions, rest=True)
     seconds = of_systems(plan, results, "seconds", "Seconds, mean over the seeds", 0)
     yield Section("Wall time", [seconds], rest=True)
     yield Section("Commands", ["Of the first seed of each system.", "$" + commands(plan, results)], rest=True)
@@ -128,8 +130,8 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     variant = recipe.translate.variants.get(scored[0].variant)
     baseline = (variant and variant.baseline) or recipe.baseline
     # By the recipe: kept reports have their metrics in the order of their names.
-    there = results.reports[scored[0]]["signatures"]
-    metric = next(name for key in recipe.score.metrics if (name := METRICS.get(key, DISTINCT)) in there)
+    signatures = results.reports[scored[0]]["signatures"]
+    metric = next(name for key in recipe.score.metrics if (name := METRICS.get(key, DISTINCT)) in signatures)
     several = len(recipe.seeds) > 1
     header = ["system", *(["seeds"] if several else [])]
     for table in scored:
@@ -151,7 +153,7 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
     compared = sum(row[0] != baseline for row in rows)
     notes = [f"gain over {baseline}; significant: p < 0.05 in the bootstrap over sentences and seeds"]
     notes[0] += f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
-    if results.reports[scored[0]].get("format", 2) < 2:
+    if results.reports[scored[0]].get("format", 2) < 2:  # of results that were kept before 0.2
         notes[0] = notes[0].replace("sentences and seeds", "sentences, one-sided, by an earlier version")
     notes += ["± standard deviation over the seeds"] if several else []
     part = "".join(f", {each}" for each in (scored[0].variant, scored[0].lines) if each)
@@ -182,15 +184,15 @@ def pictures(plan: Plan, results: Results) -> Iterator[Section]:
     from fairseq_syntax.lab.figures.plot import bleu_by_length, box_plot, gain_by_length, save, training_curves
 
     drawn: dict[str, dict[str, Any]] = {}
-    for table, one in results.reports.items():
-        of = drawn.setdefault(str(table), {})
-        if "by_length" in one:
-            of["BLEU by length"] = bleu_by_length(one["by_length"])
-            if one.get("baseline") and len(one["systems"]) > 1:
-                of["Gains by length"] = gain_by_length(one["by_length"], one["baseline"])
-        if plan.recipe.score.box and not table.lines and (scores := sentence_scores(plan, table, one)):
+    for table, scores in results.reports.items():
+        figures = drawn.setdefault(str(table), {})
+        if "by_length" in scores:
+            figures["BLEU by length"] = bleu_by_length(scores["by_length"])
+            if scores.get("baseline") and len(scores["systems"]) > 1:
+                figures["Gains by length"] = gain_by_length(scores["by_length"], scores["baseline"])
+        if plan.recipe.score.box and not table.lines and (of_sentences := sentence_scores(plan, table, scores)):
             metric = next(METRICS[key] for key in plan.recipe.score.metrics if key in METRICS)
-            of["Scores of sentences"] = box_plot(scores, metric)
+            figures["Scores of sentences"] = box_plot(of_sentences, metric)
     first: dict[str, Curves] = {}
     for run, curves in results.curves.items():
         if curves.get("valid", {}).get("ppl"):
@@ -250,7 +252,7 @@ def of_systems(plan: Plan, results: Results, what: str, title: str, digits: int)
 
 def published(plan: Plan, results: Results) -> list[Table]:
     """Figures of papers, a table for each of theirs, with ours of the same metric and test beside them."""
-    found: list[Table] = []
+    compared: list[Table] = []
     for source in dict.fromkeys(one.source for one in plan.recipe.published):
         some = [one for one in plan.recipe.published if one.source == source]
         titles = [", ".join(filter(None, [one.metric, one.test])) for one in some]
@@ -265,8 +267,8 @@ def published(plan: Plan, results: Results) -> list[Table]:
                 row += [number(one.figures.get(name)), *([number(scores.get(name))] if scores else [])]
             rows.append(row)
         notes = [f"{title}: {one.note}" for title, one in zip(titles, some) if one.note]
-        found.append(Table(source, header, rows, notes))
-    return found
+        compared.append(Table(source, header, rows, notes))
+    return compared
 
 
 def measured(plan: Plan, results: Results, one: Published) -> dict[str, float]:

@@ -23,7 +23,7 @@ from fairseq_syntax.runtime.jobs import read_record
 
 
 class Work:
-    """The work of one recipe.
+    """Runs a recipe: makes its stages, scores the finished runs, reports and keeps their results.
 
     Args:
         plan: its stages
@@ -63,7 +63,9 @@ class Work:
         """The stages up to the translations that are asked for, but for runs that are kept."""
         runs = [run for run in self.chosen if run not in self.kept_runs]
         stages = self.plan.stages(runs)
-        if not runs:  # what scores are made from beside translations, and no more
+        # All translations are kept: of the data, only what scores are made from beside these is needed, such as the
+        # references, and not a parse or pieces that only models read.
+        if not runs:
             wanted: set[Path | str] = set()
             for score in self.scores(self.plan.runs):
                 wanted |= set(score.inputs).difference(score.reads)
@@ -124,11 +126,10 @@ class Work:
             stage, entry = self.plan.score(table, finished), self.kept.scores.get(str(table))
             if stage is not None and stage.is_done():
                 results.reports[table] = json.loads(self.plan.score_file(table).read_text(encoding="utf-8"))
-            elif (
-                entry is not None
-                and entry["key"] == self.plan.score_key(table)
-                and entry["runs"].items() <= keys.items()
-            ):
+                continue
+            if entry is None or entry["key"] != self.plan.score_key(table):
+                continue  # nothing is kept, or the recipe scores otherwise now
+            if entry["runs"].items() <= keys.items():  # none of its runs has changed since
                 results.reports[table] = entry["report"]
         for run in finished:
             if run in self.kept_runs:

@@ -33,7 +33,8 @@ def _error(message: str, *place: str) -> PydanticCustomError:
 def _check_names(names: Iterable[str], known: Collection[str], what: str, *place: str) -> None:
     for name in names:
         if name not in known:
-            raise _error(f"no {what} is called {name}: {meant(name, known)}", *place)
+            hint = meant(name, known)
+            raise _error(f"no {what} is called {name}" + (f": {hint}" if hint else ""), *place)
 
 
 def _one_as_list(value: Any) -> Any:
@@ -49,6 +50,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
+    # pydantic refuses unknown keys, too, but does not say which one was meant.
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
@@ -118,13 +120,10 @@ class Corpus(Section):
             raise ValueError("a reader needs data, the folder with its files")
         if self.tests.keys() & {"train", "valid"}:
             raise ValueError("no test set can be called train or valid")
-        for key, names, known in (
-            ("references", self.references, self.tests),
-            ("words", self.words, (self.source, self.target)),
-        ):
-            for name in names:
-                if name not in known:
-                    raise _error(f"{name} is not one of {', '.join(known)}", key, name)
+        for name in self.references:
+            _check_names([name], self.tests, "test set", "references", name)
+        for name in self.words:
+            _check_names([name], (self.source, self.target), "language", "words", name)
         return self
 
 
@@ -155,7 +154,6 @@ class ParseSide(Section):
 class Control(Section):
     """A control parse, with the same form but less or no syntax: `fairseq-syntax control`."""
 
-    model_config = ConfigDict(extra="forbid")
     make: Texts = Field(description="linear, right, flat, random, …; several are applied in order")
     seed: int = Field(1, description="random seed")
     wrong_arcs: float | None = Field(None, ge=0, le=1, description="for damaged: the share of arcs to replace")
@@ -343,6 +341,7 @@ class Recipe(Section):
     workers: int = Field(1, ge=1, description="processes for parsing, segmenting and binarizing")
     env: dict[str, str] = Field({}, description="environment variables of all commands; a change reruns everything")
 
+    # Before the models are made: afterwards a default could not be told from a value that is written.
     @model_validator(mode="before")
     @classmethod
     def _resolve_likes(cls, values: Any) -> Any:
@@ -354,7 +353,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _names(self) -> Recipe:
-        """What is named is there."""
+        """Whatever a key names elsewhere in the recipe is defined there."""
         parses = ["parse", *self.parse.controls]
         for name, system in self.systems.items():
             if system.arch is None:

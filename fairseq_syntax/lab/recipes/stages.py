@@ -21,6 +21,7 @@ from fairseq_syntax.runtime.files import file_sha256, fingerprint
 from fairseq_syntax.runtime.jobs import Step
 
 _NO_CORPUS = "--data DIR names its folder; --set corpus.download=true fetches it, if its reader can"
+# In the order of the work: --to stops after a kind, and a recipe's own command comes before the stages of one.
 Kind = Literal["corpus", "filter", "parse", "pieces", "control", "binarize", "train", "translate", "score", "report"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -45,7 +46,8 @@ class Free(str):
 
 Word = str | In | Out
 USER_DIR = os.path.dirname(os.path.abspath(fairseq_syntax.__file__))
-_USER_DIR = Free("$(fairseq-syntax user-dir)")  # as it is typed
+# As it is typed: where this package is installed has no part in a result, and differs between machines.
+_USER_DIR = Free("$(fairseq-syntax user-dir)")
 PLUGIN: tuple[Word, ...] = (Free("--user-dir"), _USER_DIR, "--task", "syntax_translation")
 
 
@@ -178,6 +180,7 @@ def content(path: Path) -> str:
     if path.is_dir():
         files = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
         return fingerprint(*([os.fspath(f.relative_to(path)), content(f)] for f in files if f.suffix != ".log"))
+    # All stages of a recipe ask for the same files again and again, within one process.
     status = path.stat()
     return _digest(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
@@ -194,14 +197,14 @@ def _listing(folder: Path) -> str:
 
 
 def dependencies(stages: Sequence[Stage]) -> dict[str, set[str]]:
-    """Of each stage, by name, the stages that make what it reads."""
+    """The names of the stages that each stage, by name, has to wait for."""
     makers: dict[Path, str] = {}
     for stage in stages:
         for path in stage.outputs:
             makers[path] = stage.name
             makers.setdefault(path.parent, stage.name)  # a folder that is read as a whole
-    found: dict[str, set[str]] = {}
+    needs: dict[str, set[str]] = {}
     for stage in stages:
         before = {makers[path] for path in stage.inputs if path in makers}
-        found[stage.name] = (before | set(stage.after)) - {stage.name}
-    return found
+        needs[stage.name] = (before | set(stage.after)) - {stage.name}
+    return needs
