@@ -54,7 +54,7 @@ def install() -> None:
             save(obj, f)
             return
         start = f.tell()
-        for seconds in (2.5, 2.5, None):
+        for seconds in (2.5, 2.5, None):  # fairseq's three attempts, and its pauses between them
             try:
                 torch.save(obj, f)
                 return
@@ -125,11 +125,7 @@ def _allow_types() -> None:
 
 
 def without_numbers(path: str) -> dict[str, Any]:
-    """Load a checkpoint with memory-mapped tensors.
-
-    Raises:
-        SyntaxDataError: it is no checkpoint, or a part of one
-    """
+    """Load a checkpoint, memory-mapped. Raises SyntaxDataError if it is none, or a part of one."""
     try:
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -14,6 +14,7 @@ class GeneratorHubInterface(hub_utils.GeneratorHubInterface):
     def __init__(self, cfg: Any, task: Any, models: Any) -> None:
         super().__init__(cfg, task, models)
         self.bpe: Any
+        # With --bpe the user has chosen a segmentation of fairseq's, which the base class applies.
         self._cuts = self.bpe is None and hasattr(task, "encode_raw")
         if self._cuts:
             self.bpe = task.build_bpe(cfg.bpe)

@@ -14,6 +14,8 @@ from torch import nn
 
 from fairseq_syntax.errors import SyntaxDataError
 
+OPEN_FILES = 128  # that a training needs
+
 
 def install() -> None:
     """Allow several processes without a GPU, and make each training in a process independent of the last."""
@@ -102,14 +104,15 @@ def _begin_trainings_anew() -> None:
     checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
 
 
-def check_open_files(wanted: int = 128) -> None:
+def check_open_files() -> None:
     """Raise the limit of open files as far as the system allows.
 
     Raises:
         SyntaxDataError: it is so low that a worker that loads data would fail at it, for which training waits for ever
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise SyntaxDataError(f"only {hard} files may be open at a time: {wanted} are wanted", hint="ulimit -n 1024")
-    if 0 <= soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
+        message = f"only {hard} files may be open at a time: {OPEN_FILES} are wanted"
+        raise SyntaxDataError(message, hint="ulimit -n 1024")
+    if 0 <= soft < OPEN_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, hard))

@@ -81,7 +81,6 @@ def read_conllu(
     source: str | os.PathLike[str] | IO[Any] | Iterable[str],
     *,
     n_lines: int | None = None,
-    first_line: int = 0,
     empty: bool = True,
 ) -> Iterator[ParsedLine]:
     """Yields the parse of each text line, empty ones included, in order.
@@ -90,18 +89,18 @@ def read_conllu(
         source: a path (``.gz`` is unpacked), an open file (text or bytes) or an iterable of lines
         n_lines: how many lines the text has; another number is an error. Without it (and without ``# lines``) empty
             lines at the end of the text are unknown, and are not yielded.
-        first_line: the line to begin with, counted from 0, where the source holds the end of a text only
         empty: whether lines without a sentence are yielded
 
     Raises:
         SyntaxDataError: anything wrong with the file, naming the line
     """
-    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
-    path = path if isinstance(path, str) else None
-    if not isinstance(source, (str, os.PathLike)):
-        yield from ConlluReader(path, n_lines, first_line, empty=empty).read(source)
-        return
-    yield from ConlluReader(path, n_lines, first_line, empty=empty).read(read_raw_lines(source))
+    lines: Iterable[Any]
+    if isinstance(source, (str, os.PathLike)):
+        name, lines = os.fspath(source), read_raw_lines(source)
+    else:
+        name, lines = getattr(source, "name", ""), source
+    path = name if name and isinstance(name, str) else "<CoNLL-U>"  # a number: of a descriptor
+    yield from ConlluReader(path, n_lines, empty=empty).read(lines)
 
 
 def parse_conllu_block(text: str) -> ParsedLine:
@@ -112,7 +111,7 @@ def parse_conllu_block(text: str) -> ParsedLine:
     """
     rows = (unflatten(text) if "\n" not in text else text).split("\n")
     merged = ParsedLine(file_line=1)
-    for line in ConlluReader(None, None).read("#" if row.startswith("#") else row for row in rows):
+    for line in ConlluReader().read("#" if row.startswith("#") else row for row in rows):
         append(merged, line)
     return merged
 

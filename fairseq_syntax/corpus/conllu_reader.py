@@ -19,6 +19,7 @@ ESCAPES = {" ": r"\s", "\t": r"\t", "\n": r"\n", "\r": r"\r", "|": r"\p", "\\": 
 _UNESCAPES = {escape: char for char, escape in ESCAPES.items()}
 _TO_UNESCAPE = re.compile(r"\\[stnrp\\c]")
 _RANGE = re.compile(r"([1-9][0-9]*)-([1-9][0-9]*)\Z", re.ASCII)
+# Most heads: a look-up is faster than a conversion.
 _NUMBERS = {str(number): number for number in range(1000)}
 _EMPTY_NODE = re.compile(r"[0-9]+\.[0-9]+\Z", re.ASCII)
 
@@ -27,23 +28,29 @@ class ConlluReader:
     """Reads a file or a part of it, and keeps the context for error messages.
 
     Args:
-        path: for messages
+        path: of the file, for errors
         n_lines: of the text, where they are known
         first_line: the line of the text to begin with, counted from 0
         before: lines of the file before those that are read
     """
 
     def __init__(
-        self, path: str | None, n_lines: int | None, first_line: int = 0, before: int = 0, *, empty: bool = True
+        self,
+        path: str = "<CoNLL-U>",
+        n_lines: int | None = None,
+        first_line: int = 0,
+        before: int = 0,
+        *,
+        empty: bool = True,
     ) -> None:
         self.path = path
         self.before = self.last_line = before
         self.first_line = first_line
         self.empty = empty
-        self.line_numbers = LineNumbers(self.fail, n_lines, first_line)
+        self.line_numbers = LineNumbers(self.path, n_lines, first_line)
 
     def fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
-        raise SyntaxDataError(message, path=self.path or "<CoNLL-U>", line=line, hint=hint)
+        raise SyntaxDataError(message, path=self.path, line=line, hint=hint)
 
     def read(self, lines: Iterable[Any]) -> Iterator[ParsedLine]:
         current: ParsedLine | None = None
@@ -91,7 +98,7 @@ class ConlluReader:
         for line in lines:
             self.last_line += 1
             if isinstance(line, bytes):
-                row = decode_line(line, self.path or "<CoNLL-U>", self.last_line)
+                row = decode_line(line, self.path, self.last_line)
             else:
                 row = line.rstrip("\r\n")
                 row = row.removeprefix("\ufeff") if self.last_line == 1 else row
@@ -129,7 +136,7 @@ class ConlluReader:
             self.check_values(columns, at)
             if columns[0] == str(len(words) + 1):
                 words.append((at, columns))
-            elif (match := _RANGE.match(columns[0])) and len(columns[0]) < 20:
+            elif (match := _RANGE.match(columns[0])) and len(columns[0]) < 20:  # or int() raises
                 first, last = (offset + int(number) - 1 for number in match.groups())
                 if first != offset + len(words) or last < first or last_covered >= first:
                     self.fail(f"the range {columns[0]} does not begin with the next word, {len(words) + 1}", at)

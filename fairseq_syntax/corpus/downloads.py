@@ -65,6 +65,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
     hint = "run it again to go on, or fetch the file yourself and put it into the corpus's folder"
     try:
         with urllib.request.urlopen(request, timeout=60) as response, as_data_error(partial):
+            # A server without ranges sends all of it, with status 200.
             resumed = begin > 0 and response.status == 206
             length = response.headers.get("Content-Length")
             with open(partial, "ab" if resumed else "wb") as file:
@@ -86,7 +87,9 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> None:
         # On a full disk the archive stays, and the next run goes on with it.
         with as_data_error(path.parent):
             if path.suffix in (".tgz", ".gz"):
-                check_gzip(partial)  # all of it, where tar stops before the checksum
+                with _archive(partial), gzip.open(partial) as file:
+                    while file.read(1 << 20):  # to the checksum at its end, before which tar stops
+                        pass
             if path.name.endswith((".tgz", ".tar.gz", ".zip")):
                 unpack(partial, path.parent)
     except DamagedArchive:
@@ -99,13 +102,6 @@ def _digest(path: Path, checksum: str) -> str:
     """The checksum of a file, by the algorithm of another."""
     algorithm = checksum.partition(":")[0]
     return f"{algorithm}:{file_digest(path, hashlib.new(algorithm, usedforsecurity=False))}"
-
-
-def check_gzip(path: Path) -> None:
-    """Raises DamagedArchive where a gzip file cannot be read to its end."""
-    with _archive(path), gzip.open(path) as file:
-        while file.read(1 << 20):
-            pass
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from fairseq_syntax.runtime.files import (
     atomic_open,
     check_outputs,
     check_rereadable,
+    count_raw_lines,
     decode_line,
     read_lines,
-    read_raw_lines,
 )
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, Span, map_parts
@@ -147,7 +147,7 @@ class Judge:
             before = text_of(parsed)
             take_spaces(parsed, *texts)
             spaced = with_spaces(parse, parsed) if text_of(parsed) != before else None
-        for text, wanted in zip(texts, limits.languages or ()):
+        for text, wanted in zip(texts, limits.languages or ()):  # last, as it takes longest
             language, probability = self.identify(text)
             if language != wanted:
                 return Verdict("language", f"{language} ({float(probability):.2f}) where {wanted} is due")
@@ -176,8 +176,8 @@ def filter_files(
         workers: processes
 
     Raises:
-        SyntaxDataError: the files have other numbers of lines, are not UTF-8, are pipes, change meanwhile, or an output
-            is also an input; or a line's parse is that of another text
+        SyntaxDataError: the files have other numbers of lines, are not UTF-8, are pipes, change
+            meanwhile, or an output is also an input; or a line's parse is that of another text
     """
     if len(inputs) != len(outputs) or (limits.languages and len(limits.languages) != len(inputs)):
         raise SyntaxDataError("as many outputs (and languages) as inputs are needed", hint="in the same order")
@@ -201,12 +201,10 @@ def filter_files(
             of_parse = stack.enter_context(atomic_open(conllu[1])) if conllu else None
             of_removed = stack.enter_context(atomic_open(removed)) if removed else None
             number = 0
-            missing: Any = object()
-            for row, verdict in zip_longest(lines, verdicts, fillvalue=missing):
-                if row is missing or verdict is missing:
+            for row, verdict in zip_longest(lines, verdicts):
+                if row is None or verdict is None:
                     raise _changed(inputs[0])
-                line, texts, block = row
-                reason, detail, spaced = verdict
+                (line, texts, block), (reason, detail, spaced) = row, verdict
                 if reason:
                     report.removed[reason] = report.removed.get(reason, 0) + 1
                     report.examples.setdefault(reason, (line, detail, texts))
@@ -232,7 +230,7 @@ def filter_files(
         partial(_judge_part, Judge(limits), parse),
         merge,
         part_lines=PART_LINES,
-        total=sum(1 for _ in read_raw_lines(inputs[0])),
+        total=count_raw_lines(inputs[0]),
         workers=workers,
         hint="run the command again with fewer --workers: it continues",
     )
@@ -243,19 +241,16 @@ def _changed(path: str) -> SyntaxDataError:
     return SyntaxDataError("changed while it was being filtered", path=path, hint="run the command again")
 
 
-def conllu_blocks(path: str, n_lines: int | None = None) -> Iterator[tuple[int, str]]:
+def conllu_blocks(path: str) -> Iterator[tuple[int, str]]:
     """The CoNLL-U of each text line as it stands, without its title and ``# line`` comments, and unchecked.
-
-    Args:
-        n_lines: of the text, where they are known
 
     Yields:
         the 0-based line and its sentences, separated by a blank line, without one at the end; empty lines included
 
     Raises:
-        SyntaxDataError: sentences out of order, or beyond ``n_lines``
+        SyntaxDataError: sentences out of order
     """
-    for part in conllu_parts(path, 1, n_lines=n_lines):
+    for part in conllu_parts(path, 1):
         sentences: list[list[str]] = [[]]
         for number, raw in enumerate(part.rows, part.before + 1):
             row = decode_line(raw, path, number)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
+
+from fairseq_syntax.errors import SyntaxDataError
 
 # Without the text, so many empty lines in a row are taken for a slip in a number.
 MOST_EMPTY_LINES = 1_000_000
 Row = TypeVar("Row", str, bytes)
 _COMMENT = re.compile(r"#\s*(lines?)\s*=\s*(.*?)\s*\Z", re.ASCII)
-
-
-class Fail(Protocol):
-    """Raises the error: what is wrong, the line of the file, and what to do."""
-
-    def __call__(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn: ...
 
 
 def blocks(rows: Iterable[Row], tab: Row, first: int = 1) -> Iterator[tuple[int, list[Row]]]:
@@ -45,7 +41,7 @@ class LineNumbers:
     """Assigns text lines to the sentences of a file or a part of it, and rejects inconsistent numbering.
 
     Args:
-        fail: raises the errors
+        path: of the file, for errors
         n_lines: of the text, where they are known
         first_line: the line of the text to begin with, counted from 0
 
@@ -55,8 +51,8 @@ class LineNumbers:
         next: the first line of which nothing was seen
     """
 
-    def __init__(self, fail: Fail, n_lines: int | None = None, first_line: int = 0) -> None:
-        self._fail, self.n_lines = fail, n_lines
+    def __init__(self, path: str, n_lines: int | None = None, first_line: int = 0) -> None:
+        self._path, self.n_lines = path, n_lines
         self.declared: int | None = None
         self.numbered: bool | None = None
         self.next = first_line
@@ -140,6 +136,9 @@ class LineNumbers:
     def _check_gap(self, lines: int, at: int | None) -> None:
         if self.n_lines is None and lines > MOST_EMPTY_LINES:
             self._fail(f"{lines} lines without a sentence", at, "is a number in '# line = N' or '# lines = N' wrong?")
+
+    def _fail(self, message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
+        raise SyntaxDataError(message, path=self._path, line=line, hint=hint)
 
 
 def declared_in(row: str) -> int | None:

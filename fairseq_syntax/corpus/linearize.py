@@ -16,6 +16,7 @@ Several sentences of a line follow one another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from fairseq_syntax.corpus.conllu import ParsedLine
 from fairseq_syntax.errors import SyntaxDataError
@@ -33,17 +34,12 @@ def linearize(line: ParsedLine, form: str = "brackets", symbols: Sequence[Sequen
         symbols: what stands for each word in ``brackets`` (default: its UPOS, ``*`` without one)
     """
     if form == "relations":
-        return relations(line)
+        distances = (head - word for word, head in enumerate(line.heads))
+        shown = (f"{distance:+d}" if distance else "0" for distance in distances)
+        return list(chain.from_iterable(zip(line.deprels, shown)))
     if symbols is None:
         symbols = [[tag if tag != "_" else NO_TAG] for tag in line.upos]
     return brackets(line, symbols)
-
-
-def relations(line: ParsedLine) -> list[str]:
-    """Label and signed distance of the head for each word; 0 for a root."""
-    return [
-        part for w, head in enumerate(line.heads) for part in (line.deprels[w], f"{head - w:+d}" if head - w else "0")
-    ]
 
 
 def brackets(line: ParsedLine, symbols: Sequence[Sequence[str]]) -> list[str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from fairseq_syntax.corpus.linearize import is_projective, linearize, piece_symbols
 from fairseq_syntax.corpus.parallel_text import aligned
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, text_parts
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error, atomic_open, errors_in, read_lines
 from fairseq_syntax.runtime.jobs import Step
-from fairseq_syntax.runtime.parts import Made, MadeParts, Span, map_parts
+from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 
 PART_LINES = 10_000
 
@@ -41,19 +41,28 @@ class Doubling:
     form: str = "brackets"
     words: bool = False
 
+    @property
+    def texts(self) -> list[str]:
+        """The files of the two sides."""
+        return [f"{self.prefix}.{lang}" for lang in (self.src, self.tgt)]
+
+    @property
+    def parse(self) -> str:
+        """The source's parse."""
+        return f"{self.texts[0]}.conllu"
+
     def read_pairs(self) -> Iterator[tuple[str, str]]:
         """The lines of both sides of the corpus.
 
         Raises:
             SyntaxDataError: they differ in number, or the source uses one of the tags
         """
-        paths = [f"{self.prefix}.{lang}" for lang in (self.src, self.tgt)]
-        for number, (source, target) in enumerate(aligned([*map(read_lines, paths)], paths), start=1):
+        pairs = aligned([*map(read_lines, self.texts)], self.texts)
+        for number, (source, target) in enumerate(pairs, start=1):
             for tag in self.tags:
                 if tag in source and tag in source.split():
-                    raise SyntaxDataError(
-                        f"the text contains {tag}", path=paths[0], line=number, hint="choose other --tags"
-                    )
+                    message, hint = f"the text contains {tag}", "choose other --tags"
+                    raise SyntaxDataError(message, path=self.texts[0], line=number, hint=hint)
             yield source, target
 
 
@@ -75,15 +84,11 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
     Raises:
         SyntaxDataError: bad input, or a file cannot be written
     """
-    step, parse = _step(doubling, out, "doubled", seed=seed), f"{doubling.prefix}.{doubling.src}.conllu"
+    step = _step(doubling, out, "doubled", seed=seed)
     total = 0 if step.record() else sum(1 for _ in doubling.read_pairs())
 
-    texts = [f"{doubling.prefix}.{lang}" for lang in (doubling.src, doubling.tgt)]
-
-    def source() -> Iterator[tuple[Span, tuple[TextPart, TextPart, TextPart]]]:
-        sides = (text_parts(path, PART_LINES) for path in texts)
-        for parts in zip(*sides, conllu_parts(parse, PART_LINES, n_lines=total), strict=True):
-            yield (parts[0].start, parts[0].end), parts
+    sides = [text_parts(path, PART_LINES) for path in doubling.texts]
+    sides.append(conllu_parts(doubling.parse, PART_LINES, n_lines=total))
 
     def merge(made: MadeParts) -> dict[str, int]:
         crossing, order, parses = 0, array("q"), array("q")
@@ -110,8 +115,15 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
             write_pairs(doubling, out, shuffled())
         return counts
 
-    make = partial(_double_part, doubling)
-    note, was_done = map_parts(step, source(), make, merge, part_lines=PART_LINES, total=total, workers=workers)
+    note, was_done = map_parts(
+        step,
+        side_by_side(*sides),
+        partial(_double_part, doubling),
+        merge,
+        part_lines=PART_LINES,
+        total=total,
+        workers=workers,
+    )
     if was_done:
         return f"{out}: up to date"
     lost = ""
@@ -120,7 +132,7 @@ def write_doubled(doubling: Doubling, out: str, *, seed: int = 1, workers: int =
     return f"{out}: {note['translations']} translations and {note['parses']} parses{lost}"
 
 
-def _double_part(doubling: Doubling, parts: tuple[TextPart, TextPart, TextPart]) -> Made:
+def _double_part(doubling: Doubling, parts: tuple[TextPart, ...]) -> Made:
     """Each pair of a part in two lines; the note says how many parses have crossing arcs."""
     texts, targets, parses = parts
     translate, parse = doubling.tags
@@ -151,11 +163,10 @@ def write_tagged(doubling: Doubling, out: str) -> str:
 
 
 def _step(doubling: Doubling, out: str, kind: str, **options: object) -> Step:
-    langs = (doubling.src, doubling.tgt)
-    inputs = [f"{doubling.prefix}.{lang}" for lang in langs]
-    inputs += [f"{doubling.prefix}.{doubling.src}.conllu"] if kind == "doubled" else []
+    outputs = [f"{out}.{lang}" for lang in (doubling.src, doubling.tgt)]
+    inputs = [*doubling.texts, *([doubling.parse] if kind == "doubled" else [])]
     options |= {"tags": doubling.tags, "form": doubling.form, "words": doubling.words}
-    return Step.of(f"multitask, {kind}", [f"{out}.{lang}" for lang in langs], inputs, **options)
+    return Step.of(f"multitask, {kind}", outputs, inputs, **options)
 
 
 def write_pairs(doubling: Doubling, out: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:

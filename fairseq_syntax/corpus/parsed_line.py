@@ -77,8 +77,6 @@ class ParsedLine:
             SyntaxDataError: lists of other lengths, no tree, or words that are not those of the text
         """
         n = len(words)
-        if len(heads) != n:
-            raise SyntaxDataError(f"{n} words, but {len(heads)} heads")
         line = cls(
             words=list(words),
             heads=[i if head == 0 else head - 1 for i, head in enumerate(heads)],
@@ -88,17 +86,8 @@ class ParsedLine:
             tokens=[Token(word, True, i, i, i) for i, word in enumerate(words)],
             sentences=[(0, n)] if n else [],
         )
-        rest = (text or "").strip()
-        for token in line.tokens if text is not None else ():
-            if not token.form or not rest.startswith(token.form):
-                raise SyntaxDataError(f"the text does not go on with the word {token.form!r}: {rest[:40]!r}")
-            after = rest[len(token.form) :]
-            rest = after.lstrip()
-            token.space_after = after != rest or not rest
-        if rest:
-            raise SyntaxDataError(f"the text goes on after its last word: {rest[:40]!r}")
-        if any(not 0 <= head <= n for head in heads):
-            raise SyntaxDataError(f"heads are counted from 1 to {n}, and 0 is the root")
+        if text is not None:
+            take_spaces(line, text)
         return check_parse(line)
 
     def _repr_html_(self) -> str:
@@ -117,14 +106,14 @@ def owner(first: int, last: int, heads: list[int]) -> int:
     raise ValueError(f"words {first} to {last} attach to each other only")
 
 
-def is_tree(heads: Sequence[int], *, one_root: bool = True) -> bool:
-    """Whether every word is below a root (its own head, 0-based) and, with ``one_root``, whether there is only one."""
+def is_tree(heads: Sequence[int]) -> bool:
+    """Whether every word is below one root, its own head (0-based)."""
     roots = sum(head == word for word, head in enumerate(heads))
-    return (roots == 1 if one_root else roots >= 1) and cycle_through(heads) is None
+    return roots == 1 and cycle_through(heads) is None
 
 
-def words_on_cycles(heads: Sequence[int]) -> set[int]:
-    """The words on cycles; none if all words are below a root.
+def cycle_through(heads: Sequence[int]) -> int | None:
+    """The first word on a cycle; None if all words are below a root.
 
     Args:
         heads: 0-based; a root is its own head
@@ -136,12 +125,7 @@ def words_on_cycles(heads: Sequence[int]) -> set[int]:
             break
         ancestors = further
     # So many steps lead to a root or onto a cycle, and the words of a cycle to one another.
-    return {ancestor for ancestor in ancestors if heads[ancestor] != ancestor}
-
-
-def cycle_through(heads: Sequence[int]) -> int | None:
-    """The first word on a cycle; None if there is none."""
-    return min(words_on_cycles(heads), default=None)
+    return min((ancestor for ancestor in ancestors if heads[ancestor] != ancestor), default=None)
 
 
 def check_parse(line: ParsedLine) -> ParsedLine:

@@ -95,12 +95,11 @@ class Segmenter(ABC):
         Raises:
             SyntaxDataError: a word is empty or white space only
         """
-        if len(words) != len(space_before):
-            raise ValueError(f"{len(words)} words but {len(space_before)} marks for the space before them")
         cache = self._cache
         spaces = [True, *space_before[1:]] if words else []
         # Copies, lest a caller's change of a list change every later sentence with that word.
-        return [list(cache.get(key) or self._pieces(*key)) for key in zip(words, spaces)]
+        keys = zip(words, spaces, strict=True)
+        return [list(cache.get(key) or self._pieces(*key)) for key in keys]
 
     def encode_text(self, text: str) -> list[str]:
         """The pieces of a raw line.

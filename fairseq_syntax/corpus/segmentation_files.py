@@ -58,7 +58,7 @@ def prepare_model(
     Args:
         prefix: path without ``.json``
         model: a model to load, or None
-        training: arguments of ``train_segmenter``, where ``model`` is None
+        training: arguments of ``train_segmenter``; one of ``model`` and ``training`` is None
         overwrite: train in any case
         of_parse: whether the words of its data are those of a parse; raw text is then cut as such, too
         remade: the pieces that it is wanted for
@@ -73,8 +73,6 @@ def prepare_model(
     if training is not None:
         options = {name: value for name, value in training.items() if name != "files"}
         record = {"options": options, "files": fingerprints(training["files"])}
-    elif loaded is None:
-        raise ValueError("neither a model nor how to train one")
     made_from = ["segmentation", loaded.fingerprint if loaded else None, record]
     step = Step(outputs, fingerprint(*made_from, PARSE) if of_parse else fingerprint(*made_from))
     with step.making() as done:

@@ -171,6 +171,7 @@ def _train_subword_nmt(lines: Iterable[Words], vocab_size: int) -> tuple[bytes, 
             counts[escape_subword_nmt(single_spaced(word), index == 0 or space)] += 1
     if not counts:
         raise _no_words()
+    # As subword-nmt counts its initial symbols: a character at the end of a word is another one.
     characters = len({(character, i == len(word)) for word in counts for i, character in enumerate(word, start=1)})
     if vocab_size <= characters or not any(len(word) > 1 for word in counts):
         message = f"a vocabulary of {vocab_size} leaves nothing to merge: the text has {characters} characters alone"

@@ -6,14 +6,13 @@ import codecs
 import os
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from fairseq_syntax.corpus.conllu import is_conllu
 from fairseq_syntax.corpus.conllu_reader import ConlluReader
 from fairseq_syntax.corpus.line_numbers import LineNumbers, blocks, declared_in, is_blank
 from fairseq_syntax.corpus.parsed_line import ParsedLine
-from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import decode_line, read_raw_lines
+from fairseq_syntax.runtime.files import count_raw_lines, decode_line, read_raw_lines
 from fairseq_syntax.runtime.parts import Span
 
 
@@ -48,6 +47,12 @@ def with_spans(*texts: Iterable[TextPart]) -> Iterator[tuple[Span, TextPart]]:
             yield (before + part.start, end), part
 
 
+def side_by_side(*sides: Iterable[TextPart]) -> Iterator[tuple[Span, tuple[TextPart, ...]]]:
+    """The parts of parallel texts and their parses, with their span of lines [start, end)."""
+    for parts in zip(*sides, strict=True):
+        yield (parts[0].start, parts[0].end), parts
+
+
 def text_parts(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPart]:
     """Splits a text file, plain or compressed; the last part may have fewer lines.
 
@@ -60,21 +65,17 @@ def text_parts(path: str | os.PathLike[str], part_lines: int) -> Iterator[TextPa
         start += len(rows)
 
 
-def declared_lines(path: str | os.PathLike[str]) -> int | None:
-    """The N of ``# lines = N`` in the first row of a file; None if it is missing."""
-    first = next(_rows(path), b"").decode("ascii", "replace")
-    return declared_in(first.rstrip("\r\n"))
+def count_lines(path: str | os.PathLike[str]) -> int | None:
+    """Number of text lines of a file; of a parse, as its first row declares it, or else None."""
+    if not is_conllu(path):
+        return count_raw_lines(path)
+    return declared_in(next(_rows(path), b"").decode("ascii", "replace").rstrip("\r\n"))
 
 
 def _rows(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """The lines of a file, without a byte order mark."""
     rows = read_raw_lines(path)
     return chain((row.removeprefix(codecs.BOM_UTF8) for row in islice(rows, 1)), rows)
-
-
-def count_lines(path: str | os.PathLike[str]) -> int | None:
-    """Number of text lines of a file; of a parse as declared in its header, else None."""
-    return declared_lines(path) if is_conllu(path) else sum(1 for _ in read_raw_lines(path))
 
 
 def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int | None = None) -> Iterator[TextPart]:
@@ -87,11 +88,7 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
     Raises:
         SyntaxDataError: the file cannot be read, or its numbering of the lines is not that of a text
     """
-
-    def fail(message: str, line: int | None = None, hint: str | None = None) -> NoReturn:
-        raise SyntaxDataError(message, path=path, line=line, hint=hint)
-
-    numbers = LineNumbers(fail, n_lines)
+    numbers = LineNumbers(os.fspath(path), n_lines)
     start = before = at = 0
     rows: list[bytes] = []  # of the part
     for first, block in blocks(_rows(path), b"\t"):
@@ -104,7 +101,7 @@ def conllu_parts(path: str | os.PathLike[str], part_lines: int, *, n_lines: int 
                 block[place] = b"#\n"  # a part has other lines than the file
         if len(block) > len(comments) + is_blank(block[-1]):  # a sentence
             index = numbers.place(number, first)
-            while index >= start + part_lines:
+            while index >= start + part_lines:  # also of parts that hold empty lines alone
                 yield TextPart(os.fspath(path), start, start + part_lines, before, rows)
                 start, before, rows = start + part_lines, first - 1, []
         rows += block

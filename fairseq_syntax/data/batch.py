@@ -34,7 +34,7 @@ class PieceArcs(NamedTuple):
 
 
 class SyntaxBatch:
-    """Views of a batch's syntax.
+    """Views of a batch's syntax, each computed at its first use: a model pays for those it takes.
 
     Args:
         syntax: what the batch brings, packed or not, on the device of ``tokens``
@@ -112,6 +112,7 @@ class SyntaxBatch:
     @cached_property
     def start(self) -> Tensor:
         """[B] int64: column of the first piece (0 with padding on the right)."""
+        # argmax: the first of several maxima; PyTorch has none of bool
         return (~self.padding).int().argmax(dim=1)
 
     @cached_property
@@ -192,6 +193,7 @@ class SyntaxBatch:
     def word_of_piece(self) -> Tensor:
         """[B, T] int64: flat index of the word that each piece belongs to, -1 on ``</s>`` and padding."""
         flat_piece = self.pieces_before[:, None] + self.offset_in_sentence
+        # The first word up to which there are more pieces than before this one.
         word = torch.searchsorted(self.pieces_so_far, flat_piece.contiguous(), right=True)
         return word.masked_fill(~self.real, -1)
 
@@ -261,7 +263,7 @@ class SyntaxBatch:
         fan_out = self.pieces[head]
         copies = self.pieces[dependent] * fan_out
         if total is None:
-            total = int(copies.sum())
+            total = int(copies.sum())  # waits for the device
         arc = torch.arange(copies.numel(), device=self.device).repeat_interleave(copies, output_size=total)
         within = torch.arange(total, device=self.device) - exclusive_cumsum(copies)[arc]
         width = fan_out[arc]
@@ -326,6 +328,7 @@ def places_of(mask: Tensor, count: int) -> Tensor:
         count: how many are True
     """
     mask = mask.flatten()
+    # All that is False goes to one place more, which is cut off.
     place = torch.where(mask, mask.cumsum(0) - 1, count)
     element = torch.arange(mask.numel(), device=mask.device)
     return element.new_zeros(count + 1).scatter_(0, place, element)[:count]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,14 @@ from fairseq_syntax.corpus.store.chunk import Buffers, list_numbers, pack, relab
 from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK, STORE_SUFFIX, StoredSentence
 from fairseq_syntax.corpus.store.writer import write_store
-from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, text_parts
+from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, side_by_side, text_parts
 from fairseq_syntax.data.directory import file_fingerprint, segmentation_of, segmentation_path, tokens_fingerprint
 from fairseq_syntax.data.labels import ROOT_LABEL, LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
-from fairseq_syntax.runtime.files import errors_in, file_sha256, fingerprint, read_raw_lines
+from fairseq_syntax.runtime.files import count_raw_lines, errors_in, file_sha256, fingerprint
 from fairseq_syntax.runtime.jobs import Step, read_record
-from fairseq_syntax.runtime.parts import Made, MadeParts, Span, map_parts
+from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
 from fairseq_syntax.runtime.workers import Workers
 
 PARSE_SUFFIX = ".conllu"
@@ -63,44 +63,18 @@ class Summary:
         return text
 
 
-def count_lines(path: str) -> int:
-    """The number of lines in a text file. Raises SyntaxDataError if the file does not exist."""
-    n_lines = sum(1 for _ in read_raw_lines(path))
-    if not n_lines:
-        raise SyntaxDataError("the file is empty", path=path)
-    return n_lines
-
-
-def _parts(tokens: str, parse: str, n_lines: int) -> Iterator[tuple[Span, tuple[TextPart, TextPart]]]:
-    texts = text_parts(tokens, SENTENCES_PER_CHUNK)
-    for parts in zip(texts, conllu_parts(parse, SENTENCES_PER_CHUNK, n_lines=n_lines), strict=True):
-        yield (parts[0].start, parts[0].end), parts
-
-
 def _checked_parses(text: TextPart, part: TextPart, segmenter: Segmenter | None) -> Iterator[ParsedLine]:
     """The parses of a part, each checked against its line of pieces. Raises SyntaxDataError."""
     tokens, parse = text.path, part.path
     for number, (row, line) in enumerate(zip(text.texts(), part.parses(), strict=True), start=part.start + 1):
-
-        def wrong(message: str, hint: str, number: int = number) -> SyntaxDataError:
-            return SyntaxDataError(message, path=tokens, line=number, hint=hint)
-
         pieces = row.split()
         counts = [token.pieces or 1 for token in line.tokens]
         if len(pieces) != sum(counts):
             hint = f"is {parse} the parse of this text?"
             if all(token.pieces is None for token in line.tokens):
                 hint = f"write both files with fairseq-syntax segment; {parse} has no Pieces="
-            raise wrong(f"{len(pieces)} pieces, but the parse has {sum(counts)}", hint)
-        longest = max(line.tokens, key=lambda token: token.pieces or 1, default=None)
-        limit = layout.WORD_LIMITS["pieces"]
-        if longest is not None and (longest.pieces or 1) > limit:
-            raise SyntaxDataError(
-                f"the word {longest.form[:40]!r}… has {longest.pieces} pieces; a store holds {limit} of a word",
-                path=parse,
-                line=line.file_line,
-                hint="is it a word? fairseq-syntax filter leaves such lines out",
-            )
+            message = f"{len(pieces)} pieces, but the parse has {sum(counts)}"
+            raise SyntaxDataError(message, path=tokens, line=number, hint=hint)
         if segmenter is not None:
             words = segmenter.encode_words([token.form for token in line.tokens], spaces_before(line.tokens))
         elif not any(token.pieces for token in line.tokens):
@@ -108,16 +82,13 @@ def _checked_parses(text: TextPart, part: TextPart, segmenter: Segmenter | None)
         else:  # by a segmentation that is not here
             yield line
             continue
-        flat = list(chain.from_iterable(words))
-        if pieces != flat:
-            pairs = enumerate(zip_longest(pieces, flat, fillvalue=""), 1)
-            at, (piece, of_parse) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-            hint = f"is {parse} (line {line.file_line}) the parse of this text?"
-            raise wrong(f"piece {at} is {piece!r}, but the parse has {of_parse!r}", hint)
-        if counts != list(map(len, words)):
-            token, word = next(both for both in zip(line.tokens, words) if (both[0].pieces or 1) != len(both[1]))
-            message = f"the parse gives {token.form!r} {token.pieces or 1} pieces, its segmentation {len(word)}"
-            raise wrong(message, f"write {tokens} and {parse} with fairseq-syntax segment")
+        rest = iter(pieces)
+        for token, count, expected in zip(line.tokens, counts, words):
+            if (here := list(islice(rest, count))) != expected:
+                cut, due = " ".join(here), " ".join(expected)
+                message = f"{token.form!r} is {cut}, but its segmentation is {due}"
+                hint = f"is {parse} (line {line.file_line}) the parse of this text?"
+                raise SyntaxDataError(message, path=tokens, line=number, hint=hint)
         yield line
 
 
@@ -149,9 +120,6 @@ def binarize(
     Raises:
         SyntaxDataError: bad input; nothing is written then
     """
-    for path in (tokens, parse):
-        if not os.path.exists(path):
-            raise SyntaxDataError("no such file", path=path, hint="fairseq-syntax parse, then fairseq-syntax segment")
     segmenter = segmentation_of(os.path.dirname(tokens) or ".", lang)
     content = tokens_fingerprint(out.removesuffix(STORE_SUFFIX))
     inputs = [file_sha256(path)[:32] for path in (tokens, parse)]
@@ -166,11 +134,13 @@ def binarize(
         "inputs": made_from,
         "labels_given": labels.frozen,
     }
-    n_lines = count_lines(tokens)
+    n_lines = count_raw_lines(tokens)
     make = partial(_store_part, segmenter, labels.labels if labels.frozen else None, with_arcs)
+    texts = text_parts(tokens, SENTENCES_PER_CHUNK)
+    parses = conllu_parts(parse, SENTENCES_PER_CHUNK, n_lines=n_lines)
     note, _ = map_parts(
         step,
-        _parts(tokens, parse, n_lines),
+        side_by_side(texts, parses),
         make,
         lambda made: _merge(made, out, labels, with_arcs, metadata),
         part_lines=SENTENCES_PER_CHUNK,
@@ -184,7 +154,7 @@ def binarize(
 
 
 def _store_part(
-    segmenter: Segmenter | None, names: dict[str, list[str]] | None, with_arcs: bool, parts: tuple[TextPart, TextPart]
+    segmenter: Segmenter | None, names: dict[str, list[str]] | None, with_arcs: bool, parts: tuple[TextPart, ...]
 ) -> Made:
     """The record batch of a part. Label ids refer to the part's own inventory, which is stored in its note.
 
@@ -192,24 +162,24 @@ def _store_part(
         names: of a frozen inventory, whose ids are taken
         parts: of the pieces and of their parse
     """
-    tokens, parse = parts[0].path, parts[1].path
+    text, parses = parts
     labels = LabelInventory(names, frozen=names is not None)
     stored: list[StoredSentence] = []
     collecting = gc.isenabled()
     gc.disable()  # a part makes millions of objects and no cycles
     try:
-        for line in _checked_parses(*parts, segmenter):
-            with errors_in(parse, line.file_line):
+        for line in _checked_parses(text, parses, segmenter):
+            with errors_in(parses.path, line.file_line):
                 sentence = to_stored(line, labels)
             if not line.words:
                 sentence.arcs = [] if with_arcs else None
             elif with_arcs != (sentence.arcs is not None):
                 message = "some sentences have Arcs=, others have none"
                 hint = "parse the whole text with --distributions, or all of it without"
-                raise SyntaxDataError(message, path=parse, line=line.file_line, hint=hint)
+                raise SyntaxDataError(message, path=parses.path, line=line.file_line, hint=hint)
             stored.append(sentence)
-        with errors_in(tokens):
-            batch = pack(stored, with_arcs=with_arcs, first=parts[0].start)
+        with errors_in(text.path):
+            batch = pack(stored, with_arcs=with_arcs, first=text.start)
     finally:
         stored.clear()  # else the collector would look through all of them
         if collecting:

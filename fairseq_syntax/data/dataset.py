@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,13 @@ from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
 from fairseq_syntax.corpus.store.flat import concatenate
-from fairseq_syntax.corpus.store.schema import sizes_fingerprint
+from fairseq_syntax.corpus.store.schema import STORE_SUFFIX, sizes_fingerprint
+from fairseq_syntax.data.directory import (
+    file_fingerprint,
+    folder_and_language,
+    segmentation_of,
+    tokens_fingerprint,
+)
 from fairseq_syntax.data.packing import PackedSyntax, in_one_transfer, pack
 from fairseq_syntax.errors import SyntaxDataError
 
@@ -47,9 +54,9 @@ class SideSyntax:
     def collate(self, ids: Tensor) -> PackedSyntax:
         """The syntax of the sentences ``ids`` [B], in that order."""
         numbers = ids.numpy()
-        if len(self.stores) == 1:
+        if len(self.stores) == 1:  # % for a part that --upsample-primary repeats
             flat = self.stores[0].fetch(numbers % self._sizes[0], arcs=self.arcs)
-        else:
+        else:  # one fetch for each run of neighbours of one part
             part = np.searchsorted(self._ends, numbers, side="right")
             within = (numbers - (self._ends - np.diff(self._ends, prepend=0))[part]) % self._sizes[part]
             seams = np.flatnonzero(np.diff(part)) + 1
@@ -61,20 +68,16 @@ class SideSyntax:
 def check_against_tokens(
     store: SyntaxStore,
     sizes: np.ndarray,
-    dictionary_fingerprint: str | None,
     labels: dict[str, list[str]] | None = None,
     *,
     content: str | None = None,
-    segmentation: str | None = None,
 ) -> None:
-    """Check that a store belongs to a token dataset.
+    """Check that a store belongs to the tokens, dictionary and segmentation of its folder.
 
     Args:
-        sizes: lengths of the dataset's sentences, ``</s>`` included
-        dictionary_fingerprint: of the dictionary that the dataset is used with; None where there is no file
+        sizes: [N] int, lengths of the dataset's sentences, ``</s>`` included
         labels: the label inventory that the dataset is used with; None does not check it
-        content: fingerprint of the dataset's tokens themselves; None does not check it
-        segmentation: fingerprint of the segmentation model beside the dataset; None where there is none
+        content: fingerprint of the dataset's ``.bin``, where it is known already
 
     Raises:
         SyntaxDataError: the store has other sentences, other lengths, another dictionary or other label ids
@@ -82,11 +85,18 @@ def check_against_tokens(
     hint = "run fairseq-syntax binarize on this dataset"
     if len(store) != len(sizes):
         raise SyntaxDataError(f"holds {len(store)} sentences, the tokens {len(sizes)}", path=store.path, hint=hint)
+    prefix = store.path.removesuffix(STORE_SUFFIX)
+    folder, lang = folder_and_language(prefix)
+    dictionary, segmenter = os.path.join(folder, f"dict.{lang}.txt"), segmentation_of(folder, lang)
     for key, here, message in (
         ("tokens", sizes_fingerprint(sizes), "from another segmentation: its sentences have other lengths"),
-        ("tokens_content", content, "beside other tokens: they are as long, but not the same"),
-        ("segmentation_fingerprint", segmentation, "with another segmentation model than the one beside it"),
-        ("dictionary_fingerprint", dictionary_fingerprint, "with another dictionary"),
+        ("tokens_content", content or tokens_fingerprint(prefix), "beside other tokens of these lengths"),
+        ("segmentation_fingerprint", segmenter and segmenter.fingerprint, "with another segmentation model"),
+        (
+            "dictionary_fingerprint",
+            file_fingerprint(dictionary) if os.path.exists(dictionary) else None,
+            "with another dictionary",
+        ),
     ):
         recorded = store.metadata.get(key)
         if here and recorded and here != recorded:

@@ -135,6 +135,7 @@ class TrainingBatches(EpochBatchIterator):
         before = self._done is not None and self._done[0] == epoch
         done = self._done[1].copy() if before and self._done else np.zeros(len(self.dataset), bool)
         group, shard = self.group(epoch), int(self.shard_id)
+        # Of a group in the middle of its K visits nothing counts: the run that resumes visits it K times again.
         batches = position if self.repeats == 1 else position // (self.repeats * group) * group
         try:
             for number in range(self.num_shards):
@@ -169,6 +170,7 @@ class TrainingBatches(EpochBatchIterator):
             position = done // group * group * self.repeats
             if position >= self._length(epoch):  # what --skip-remainder-batch leaves out is another remainder now
                 epoch, position = epoch + 1, 0
+        # fairseq counts iterations_in_epoch in batches of this process.
         super().load_state_dict({**state_dict, "epoch": epoch, "iterations_in_epoch": position})
         if epoch != state_dict["epoch"]:
             self.dataset.set_epoch(epoch)  # fairseq does it where one epoch ends and the next begins
@@ -185,5 +187,5 @@ class TrainingBatches(EpochBatchIterator):
         self._done = self.epoch, done
         if self.frozen_batches:
             return {**state_dict, "iterations_in_epoch": 0}
-        self._done = None
+        self._done = None  # the epoch had come to its end
         return {**state_dict, "epoch": self.epoch + 1, "iterations_in_epoch": 0}

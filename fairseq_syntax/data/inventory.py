@@ -24,11 +24,8 @@ def parses_of(texts: Sequence[str]) -> list[str]:
     """The parses that belong to files of pieces; empty if no text has one.
 
     Raises:
-        SyntaxDataError: a text is missing, or some have a parse and others have none
+        SyntaxDataError: some texts have a parse and others have none
     """
-    for text in texts:
-        if not os.path.exists(text):
-            raise SyntaxDataError("no such file", path=text)
     parses = [text + PARSE_SUFFIX for text in texts]
     missing = [path for path in parses if not os.path.exists(path)]
     if missing and len(missing) < len(parses):

@@ -52,7 +52,7 @@ class LabelInventory:
         number = self._ids[column].get(label)
         if number is not None:
             return number
-        if label == "_":
+        if label == "_":  # no label is not an unknown one, of which the log would warn
             return 0
         if self.frozen:
             self.unknown[f"{column}={label}"] += 1
@@ -88,11 +88,7 @@ class LabelInventory:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelInventory:
-        """Read an inventory, frozen.
-
-        Raises:
-            SyntaxDataError: no such file, or not an inventory
-        """
+        """Read an inventory, frozen. Raises SyntaxDataError if it is missing or none."""
         try:
             with open(path, encoding="utf-8") as f:
                 labels = json.load(f)

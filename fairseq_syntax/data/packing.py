@@ -116,7 +116,7 @@ def unpack(syntax: BatchSyntax) -> FlatSyntax[Tensor]:
     parsed = rest.pop() if layout.has_parsed else None
     arcs = None
     if A is not None:
-        n_arcs, dependent, arc_head, label, _ = rest
+        n_arcs, dependent, arc_head, label, _ = rest  # a probability's bytes are no integer
         begin = sum(sizes[: len(sizes) - layout.has_parsed]) - A
         prob = packed[begin : begin + A].view(torch.float32)
         arcs = FlatArcs(n_arcs, dependent, arc_head, label, prob, layout.n_piece_arcs)

@@ -1,13 +1,12 @@
 """fairseq-preprocess with ``--task syntax_translation``: binarizes syntax together with tokens.
 
-fairseq gives a plugin no hook there, so two of its functions are replaced: the one that adds the command's options,
-and the command's ``main``, which is looked up when it is called. Both do what they did for any other task. For ours,
-dictionaries and token datasets are made in parts; their bytes are those that fairseq writes.
+Dictionaries and token datasets are made in parts; their bytes are those that fairseq writes.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 from argparse import ArgumentParser, Namespace
@@ -16,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_syntax.corpus.store.schema import store_path
+from fairseq_syntax.corpus.store.schema import store_path, tokens_prefix
 from fairseq_syntax.data.binarize import PARSE_SUFFIX, binarize, check_segmentation, copy_segmentation
 from fairseq_syntax.data.directory import language_files, split_files
 from fairseq_syntax.data.labels import LabelInventory, labels_path
@@ -134,16 +133,23 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
             inventories[side.lang] = labels
             copy_segmentation(os.path.dirname(side.tokens) or ".", args.destdir, side.lang)
         out = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
-        dictionary = os.path.join(args.destdir, f"dict.{side.lang}.txt")
         labels.note_parse(side.parse, may_differ=bool(_labels_file(args, side.lang)))
-        options: dict[str, Any] = {"lang": side.lang, "dictionary": dictionary, "workers": workers or args.workers}
-        summary = binarize(side.tokens, side.parse, out, labels, **options)
+        summary = binarize(
+            side.tokens,
+            side.parse,
+            out,
+            labels,
+            lang=side.lang,
+            dictionary=str(_dictionary_path(args, side.lang)),
+            workers=workers or args.workers,
+        )
         logger.info("[%s] syntax of %s: %s", side.lang, side.parse, summary)
         if labels.unknown:
             logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
             labels.unknown.clear()
         labels.save(path)
-        # The other splits must agree with the training data, for which ids are assigned.
+        # The other splits must agree with the training data, for which ids are assigned: a label that only they have
+        # becomes the unknown one, as a word does that is not in the dictionary.
         labels.frozen = True
     for lang in languages(args):
         if lang not in inventories:
@@ -173,8 +179,7 @@ def check_dataset(args: Namespace) -> None:
     if not parsed_sides:
         raise SyntaxDataError("nothing to binarize", hint="name files with --trainpref, --validpref or --testpref")
     for side in parsed_sides:
-        prefix = store_path(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
-        prefix = prefix.removesuffix(".syntax.arrow")
+        prefix = tokens_prefix(args.destdir, side.split, args.source_lang, args.target_lang, side.lang)
         dataset = load_tokens(prefix)
         lines = 0
         for lines, line in enumerate(read_lines(side.tokens), start=1):
@@ -216,23 +221,23 @@ def _check_given(args: Namespace) -> None:
     """
     from fairseq_syntax.data.tokens import load_dictionary
 
-    given = _given_dictionaries(args)
-    for path in filter(None, given.values()):
+    files = _dictionary_files(args)
+    for path in filter(None, files.values()):
         load_dictionary(path)
     if args.joined_dictionary and args.srcdict and args.tgtdict:
         raise SyntaxDataError("--joined-dictionary takes one dictionary", hint="drop --srcdict or --tgtdict")
-    if not args.trainpref and not all(given.values()):
+    if not args.trainpref and not all(files.values()):
         message = "there is no training text to make a dictionary from"
         raise SyntaxDataError(message, option="--trainpref", hint="or give --srcdict and --tgtdict")
     for path in filter(None, (args.source_labels, args.target_labels)):
         LabelInventory.load(path)
 
 
-def _given_dictionaries(args: Namespace) -> dict[str, str | None]:
+def _dictionary_files(args: Namespace) -> dict[str, str | None]:
     """The dictionary that is given for each language; None: it is made from the training text."""
-    given = {args.source_lang: args.srcdict, args.target_lang: args.tgtdict}
+    files = {args.source_lang: args.srcdict, args.target_lang: args.tgtdict}
     joined = args.srcdict or args.tgtdict
-    return {lang: joined if args.joined_dictionary else given[lang] for lang in languages(args)}
+    return {lang: joined if args.joined_dictionary else files[lang] for lang in languages(args)}
 
 
 def _dictionary_path(args: Namespace, lang: str) -> Path:
@@ -247,8 +252,8 @@ def _make_dictionaries(args: Namespace) -> dict[str, Any]:
     """
     from fairseq_syntax.data.tokens import load_dictionary, make_dictionary
 
-    given = _given_dictionaries(args)
-    missing = [lang for lang in given if given[lang] is None]
+    files = _dictionary_files(args)
+    missing = [lang for lang in files if files[lang] is None]
     hint = "give another --destdir, remove it, or take it with --srcdict and --tgtdict"
     made: list[tuple[Step, list[str], dict[str, int]]] = []
     for group in filter(None, [missing] if args.joined_dictionary else [[lang] for lang in missing]):
@@ -267,18 +272,18 @@ def _make_dictionaries(args: Namespace) -> dict[str, Any]:
                 message = "exists, and was made from another text or with other options"
                 raise SyntaxDataError(message, path=path, hint=hint)
         made.append((step, sorted(texts), limits))
-    for lang, source in given.items():
+    for lang, source in files.items():
         path = _dictionary_path(args, lang)
         if source is not None and path.exists() and load_dictionary(path).symbols != load_dictionary(source).symbols:
             raise SyntaxDataError(f"exists, and is another dictionary than {source}", path=path, hint=hint)
     for step, texts, limits in made:
         make_dictionary(step, texts, **limits, padding_factor=args.padding_factor, workers=args.workers)
-    for lang, source in given.items():
+    for lang, source in files.items():
         if source is not None:
             content = Path(source).read_bytes()
             with atomic_open_binary(_dictionary_path(args, lang)) as file:
                 file.write(content)
-    return {lang: load_dictionary(_dictionary_path(args, lang)) for lang in given}
+    return {lang: load_dictionary(_dictionary_path(args, lang)) for lang in files}
 
 
 def _make_tokens(
@@ -289,7 +294,7 @@ def _make_tokens(
     Args:
         make: fairseq's function for this, which makes the datasets of other kinds than ``mmap``
     """
-    base = os.path.join(args.destdir, f"{split}.{args.source_lang}-{args.target_lang}.{lang}")
+    base = tokens_prefix(args.destdir, split, args.source_lang, args.target_lang, lang)
     text, outputs = f"{prefix}.{lang}", [base + ".bin", base + ".idx"]
     logger.info("[%s] Dictionary: %d types", lang, len(dictionary))
     if args.dataset_impl == "raw":
@@ -315,19 +320,6 @@ def _make_tokens(
 
 
 @contextmanager
-def _writing_below(folder: str) -> Iterator[None]:
-    """Turn an OSError in the block into a SyntaxDataError that names the folder, unless another file is at fault."""
-    try:
-        yield
-    except OSError as error:
-        name = error.filename
-        if isinstance(name, str) and not Path(name).resolve().is_relative_to(Path(folder).resolve()):
-            raise
-        with as_data_error(folder):
-            raise
-
-
-@contextmanager
 def _log_file_closed(log: logging.Logger) -> Iterator[None]:
     """Close fairseq-preprocess's log file at the end of the block.
 
@@ -344,17 +336,17 @@ def _log_file_closed(log: logging.Logger) -> Iterator[None]:
 
 
 def wrap_main(module: Any) -> None:
-    """Replace ``main`` of fairseq-preprocess, once: for this package's task it binarizes the syntax too."""
-    original = module.main
-    if getattr(original, "with_syntax", False):
-        return
+    """Replace ``main`` of fairseq-preprocess: for this package's task it binarizes the syntax too."""
+    original = inspect.unwrap(module.main)  # a process may make the command's parser more than once
 
     @functools.wraps(original)
-    def main(args):
+    def main(args: Namespace) -> None:
         with _log_file_closed(module.logger):
-            return original(args) if args.task != TASK else _preprocess(module, args)
+            if args.task == TASK:
+                _preprocess(module, args)
+            else:
+                original(args)
 
-    main.with_syntax = True  # type: ignore[attr-defined]
     module.main = main
 
 
@@ -368,8 +360,9 @@ def _preprocess(module: Any, args: Namespace) -> None:
     check_text(args)
     _check_given(args)
     make_folder(args.destdir)
-    with locked(os.path.join(args.destdir, "preprocess")), _writing_below(args.destdir):
-        module.logger.addHandler(logging.FileHandler(os.path.join(args.destdir, "preprocess.log")))
+    with locked(os.path.join(args.destdir, "preprocess")):
+        with as_data_error(args.destdir):
+            module.logger.addHandler(logging.FileHandler(Path(args.destdir, "preprocess.log")))
         module.logger.info(args)
         dictionaries = _make_dictionaries(args)
         if args.dict_only:

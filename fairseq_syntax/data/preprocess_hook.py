@@ -1,4 +1,8 @@
-"""The hook into ``fairseq-preprocess``; the code behind it is imported only when that command runs."""
+"""The hook into ``fairseq-preprocess``; the code behind it is imported only when that command runs.
+
+fairseq gives a plugin no hook there, so two of its functions are replaced: the one that adds the command's options,
+and the command's ``main``, which is looked up when it is called. Both do what they did for any other task.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,10 @@ from types import ModuleType
 
 
 def install() -> None:
-    """Add the syntax options and the binarizing of syntax to fairseq-preprocess, once."""
+    """Add the syntax options and the binarizing of syntax to fairseq-preprocess."""
     from fairseq import options
 
     original = options.add_preprocess_args
-    if getattr(original, "with_syntax", False):
-        return
 
     @functools.wraps(original)
     def add_preprocess_args(parser):
@@ -26,7 +28,6 @@ def install() -> None:
             wrap_main(module)
         return group
 
-    add_preprocess_args.with_syntax = True  # type: ignore[attr-defined]
     options.add_preprocess_args = add_preprocess_args
 
 

@@ -16,7 +16,7 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import STORE_SUFFIX
 from fairseq_syntax.corpus.tree_drawing import draw_tree
 from fairseq_syntax.data.dataset import check_against_tokens
-from fairseq_syntax.data.directory import file_fingerprint, segmentation_of, tokens_fingerprint
+from fairseq_syntax.data.directory import folder_and_language
 from fairseq_syntax.data.labels import LabelInventory, labels_path
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest
@@ -25,11 +25,7 @@ _BLOCK = 4096  # sentences that are read at a time
 
 
 def find_stores(path: str | os.PathLike[str]) -> list[str]:
-    """The stores of a data directory, sorted; or the store itself.
-
-    Raises:
-        SyntaxDataError: there are none
-    """
+    """The stores of a data directory, sorted; or the store itself. Raises SyntaxDataError."""
     if not os.path.isdir(path):
         return [os.fspath(path)]
     stores = sorted(str(file) for file in Path(path).glob(f"*{STORE_SUFFIX}"))
@@ -60,8 +56,7 @@ class Tokens:
         store: the path of the store, ``SPLIT.SRC-TGT.LANG.syntax.arrow``
 
     Attributes:
-        dictionary_path: ``dict.LANG.txt``
-        segmentation: its fingerprint; None where the folder has none
+        prefix: the path of the dataset, ``SPLIT.SRC-TGT.LANG``
 
     Raises:
         SyntaxDataError: the dataset or its dictionary is not there, or damaged
@@ -71,27 +66,15 @@ class Tokens:
         from fairseq_syntax.data.tokens import load_dictionary, load_tokens
 
         self.prefix = store.removesuffix(STORE_SUFFIX)
-        folder, lang = os.path.dirname(self.prefix) or ".", self.prefix.rpartition(".")[2]
-        self.dictionary_path = os.path.join(folder, f"dict.{lang}.txt")
-        if not os.path.exists(self.dictionary_path):
-            raise SyntaxDataError("there is no dictionary", path=self.dictionary_path, hint="run fairseq-preprocess")
-        self.dictionary = load_dictionary(self.dictionary_path)
+        folder, lang = folder_and_language(self.prefix)
+        self.dictionary = load_dictionary(os.path.join(folder, f"dict.{lang}.txt"))
         self.dataset = load_tokens(self.prefix)
-        segmenter = segmentation_of(folder, lang)
-        self.segmentation = segmenter.fingerprint if segmenter else None
 
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.asarray(self.dataset.sizes)
-
-    def pieces(self, sentence: int) -> list[str]:
-        """The pieces of a 0-based sentence, without ``</s>``."""
-        return [self.dictionary[i] for i in self.dataset[sentence].tolist()[:-1]]
-
-    def words(self, sentence: int, counts: list[int]) -> list[str]:
-        """The words of a sentence, given the number of pieces of each."""
-        pieces = iter(self.pieces(sentence))
-        return [word_of([next(pieces, "?") for _ in range(n)]) for n in counts]
+    def by_word(self, sentence: int, counts: list[int]) -> list[list[str]]:
+        """The pieces of each word of a 0-based sentence, by their numbers; ``?`` for missing ones."""
+        ids = self.dataset[sentence].tolist()[:-1]  # without </s>
+        pieces = iter([self.dictionary[i] for i in ids])
+        return [[next(pieces, "?") for _ in range(n)] for n in counts]
 
 
 def word_of(pieces: list[str]) -> str:
@@ -189,8 +172,8 @@ def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> 
         raise SyntaxDataError(f"no sentence {sentence}: there are {len(store)}", path=store.path)
     flat = store.fetch(np.array([sentence - 1]), arcs=store.has_arcs)
     counts = flat.pieces.tolist()
-    words = tokens.words(sentence - 1, counts) if tokens else [f"word{i + 1}" for i in range(len(counts))]
-    pieces = iter(tokens.pieces(sentence - 1)) if tokens else iter([])
+    pieces = tokens.by_word(sentence - 1, counts) if tokens else [["?"] * n for n in counts]
+    words = list(map(word_of, pieces)) if tokens else [f"word{i + 1}" for i in range(len(counts))]
     names = store.labels
     heads, deprels, upos = flat.head.tolist(), flat.deprel.tolist(), flat.upos.tolist()
     arcs: list[list[tuple[float, str]]] = [[] for _ in counts]
@@ -202,9 +185,7 @@ def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> 
     for i, word in enumerate(words):
         text = f"{word} {names['upos'][upos[i]]} {names['deprel'][deprels[i]]}"
         if counts[i] > 1:
-            text += f" [{' '.join(next(pieces, '?') for _ in range(counts[i]))}]"
-        else:
-            next(pieces, None)
+            text += f" [{' '.join(pieces[i])}]"
         if arcs[i]:
             text += "   " + ", ".join(arc for _, arc in sorted(arcs[i], reverse=True)[:3])
         rows.append(text)
@@ -213,17 +194,11 @@ def example(store: SyntaxStore, sentence: int, tokens: Tokens | None = None) -> 
 
 def check(store: SyntaxStore, tokens: Tokens) -> str | None:
     """The fault of a store, in itself or compared with its token dataset; None if there is none."""
-    labels = labels_path(os.path.dirname(tokens.prefix) or ".", tokens.prefix.rpartition(".")[2])
+    path = labels_path(*folder_and_language(tokens.prefix))
     try:
         store.check_numbers()
-        check_against_tokens(
-            store,
-            tokens.sizes,
-            file_fingerprint(tokens.dictionary_path),
-            LabelInventory.load(labels).labels if os.path.exists(labels) else None,
-            content=tokens_fingerprint(tokens.prefix),
-            segmentation=tokens.segmentation,
-        )
+        labels = LabelInventory.load(path).labels if os.path.exists(path) else None
+        check_against_tokens(store, np.asarray(tokens.dataset.sizes), labels)
     except SyntaxDataError as error:
         return error.message
     return None
@@ -242,14 +217,15 @@ def _cyclic(flat: FlatSyntax[np.ndarray]) -> int:
     return len(np.unique(sentence[parent[above] != above]))
 
 
-def _histogram(counter: Counter, most: int = 12, width: int = 30) -> list[str]:
+def _histogram(counter: Counter) -> list[str]:
+    """The twelve most frequent labels with bars of up to 30 characters, and all others together."""
     total, top = sum(counter.values()), max(counter.values(), default=1)
+    ordered = counter.most_common()
     rows = [
-        f"    {label:<16} {n:>12,} {100 * n / total:5.1f}% {'█' * max(1, round(width * n / top))}"
-        for label, n in counter.most_common(most)
+        f"    {label:<16} {n:>12,} {100 * n / total:5.1f}% {'█' * max(1, round(30 * n / top))}"
+        for label, n in ordered[:12]
     ]
-    left = counter.most_common()[most:]
-    if left:
-        n = sum(count for _, count in left)
-        rows.append(f"    {f'{len(left)} more':<16} {n:>12,} {100 * n / total:5.1f}%")
+    if rest := ordered[12:]:
+        n = sum(count for _, count in rest)
+        rows.append(f"    {f'{len(rest)} more':<16} {n:>12,} {100 * n / total:5.1f}%")
     return rows

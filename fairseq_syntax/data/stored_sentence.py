@@ -13,46 +13,34 @@ def to_stored(line: ParsedLine, labels: LabelInventory) -> StoredSentence:
     A token of several syntactic words (a CoNLL-U range) takes head, labels and tags of the word whose head lies
     outside the range; arcs to the other words of the range lead to the token, their own arcs are left out.
     """
-    if len(line.tokens) == len(line.words):
-        stored = _of_words(line, labels)
-        if stored is not None:
-            return stored
-    unit = [0] * len(line.words)
-    for number, token in enumerate(line.tokens):
-        unit[token.first : token.last + 1] = [number] * (token.last + 1 - token.first)
-    stored = StoredSentence(
-        pieces=[t.pieces or 1 for t in line.tokens],
-        head=[unit[line.heads[t.word]] for t in line.tokens],
-        deprel=[labels.id("deprel", line.deprels[t.word]) for t in line.tokens],
-        upos=[labels.id("upos", line.upos[t.word]) for t in line.tokens],
-        xpos=[labels.id("xpos", line.xpos[t.word]) for t in line.tokens],
+    owners = [token.word for token in line.tokens]
+    unit = list(range(len(line.words)))  # the token of each word
+    arcs = line.arcs
+    if len(owners) < len(unit):
+        for number, token in enumerate(line.tokens):
+            unit[token.first : token.last + 1] = [number] * (token.last + 1 - token.first)
+        syntactic = set(owners)
+        outside = (arc for arc in arcs or () if unit[arc[0]] != unit[arc[1]] or arc[0] == arc[1])
+        arcs = arcs and [arc for arc in outside if arc[0] in syntactic]
+    return StoredSentence(
+        pieces=[token.pieces or 1 for token in line.tokens],
+        head=[unit[line.heads[word]] for word in owners],
+        deprel=labels.ids("deprel", [line.deprels[word] for word in owners]),
+        upos=labels.ids("upos", [line.upos[word] for word in owners]),
+        xpos=labels.ids("xpos", [line.xpos[word] for word in owners]),
+        arcs=None if arcs is None else _between_tokens(arcs, unit, labels),
+        sentences=[unit[start] for start, _ in line.sentences] if len(line.sentences) > 1 else [],
         parsed=line.parsed,
     )
-    if len(line.sentences) > 1:
-        stored.sentences = [unit[start] for start, _ in line.sentences]
-    if line.arcs is not None:
-        owners = {t.word for t in line.tokens}
-        mass: dict[tuple[int, int, int], float] = {}
-        for dependent, head, label, prob in line.arcs:
-            if dependent not in owners or (unit[dependent] == unit[head] and dependent != head):
-                continue
-            key = (unit[dependent], unit[head], labels.id("deprel", label))
-            mass[key] = mass.get(key, 0.0) + prob
-        stored.arcs = [(*key, prob) for key, prob in mass.items()]
-    return stored
 
 
-def _of_words(line: ParsedLine, labels: LabelInventory) -> StoredSentence | None:
-    """The result of :func:`to_stored` for a line whose tokens are words and whose arcs are all different."""
-    deprels = labels.ids("deprel", line.deprels)
-    upos, xpos = labels.ids("upos", line.upos), labels.ids("xpos", line.xpos)
-    starts = [start for start, _ in line.sentences] if len(line.sentences) > 1 else []
-    arcs = None
-    if line.arcs is not None:
-        dependents, heads, names, probs = zip(*line.arcs) if line.arcs else ((), (), (), ())
-        arc_labels = labels.ids("deprel", names)
-        if len(set(zip(dependents, heads, arc_labels))) < len(arc_labels):
-            return None
-        arcs = list(zip(dependents, heads, arc_labels, probs))
-    pieces = [t.pieces or 1 for t in line.tokens]
-    return StoredSentence(pieces, list(line.heads), deprels, upos, xpos, arcs, starts, line.parsed)
+def _between_tokens(
+    arcs: list[tuple[int, int, str, float]], unit: list[int], labels: LabelInventory
+) -> list[tuple[int, int, int, float]]:
+    """Arcs between words as arcs between tokens; those that are one arc now are added up."""
+    mass: dict[tuple[int, int, int], float] = {}
+    ids = labels.ids("deprel", [label for _, _, label, _ in arcs])
+    for (dependent, head, _, prob), label in zip(arcs, ids):
+        key = unit[dependent], unit[head], label
+        mass[key] = mass.get(key, 0.0) + prob
+    return [(*key, prob) for key, prob in mass.items()]

@@ -36,7 +36,7 @@ from fairseq_syntax.runtime.files import (
     atomic_open,
     atomic_open_binary,
     atomic_path,
-    read_raw_lines,
+    count_raw_lines,
 )
 from fairseq_syntax.runtime.jobs import Step
 from fairseq_syntax.runtime.parts import Made, MadeParts, map_parts
@@ -62,15 +62,12 @@ def load_tokens(prefix: str) -> Any:
         SyntaxDataError: one of the files is not there, or they are damaged
     """
     check_tokens(prefix)
-    index_path = index_file_path(prefix)
     try:
-        dataset = data_utils.load_indexed_dataset(prefix, None)
-    except SyntaxDataError:  # which is a ValueError, and says it all
-        raise
+        return data_utils.load_indexed_dataset(prefix, None)
     except (OSError, AssertionError, ValueError, RuntimeError, struct.error) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise SyntaxDataError(f"cannot be read as a token dataset: {reason}", path=index_path) from error
-    return dataset
+        message = f"cannot be read as a token dataset: {reason}"
+        raise SyntaxDataError(message, path=index_file_path(prefix)) from error
 
 
 def check_tokens(prefix: str) -> None:
@@ -84,11 +81,8 @@ def check_tokens(prefix: str) -> None:
         if not os.path.exists(path):
             raise SyntaxDataError("there is no such token dataset", path=path, hint="run fairseq-preprocess first")
     hint = "run fairseq-preprocess again"
-    try:
-        with open(index_path, "rb") as file:
-            head = file.read(_HEAD.size)
-    except OSError as error:
-        raise SyntaxDataError(f"cannot be read: {error.strerror}", path=index_path) from error
+    with open(index_path, "rb") as file:
+        head = file.read(_HEAD.size)
     if head.startswith(IndexedDataset._HDR_MAGIC):
         return  # of --dataset-impl cached and lazy
     size = os.path.getsize(index_path)
@@ -103,8 +97,8 @@ def check_tokens(prefix: str) -> None:
     ends = np.cumsum(sizes, dtype=np.int64)
     if int(sizes.min()) < 0 or not np.array_equal(begins, (ends - sizes) * width):
         raise SyntaxDataError("is damaged", path=index_path, hint=hint)
-    if (found := os.path.getsize(data_path)) != (due := int(ends[-1]) * width):
-        raise SyntaxDataError(f"has {found} bytes, but the index says {due}", path=data_path, hint=hint)
+    if (size := os.path.getsize(data_path)) != (due := int(ends[-1]) * width):
+        raise SyntaxDataError(f"has {size} bytes, but the index says {due}", path=data_path, hint=hint)
 
 
 def make_dictionary(
@@ -146,7 +140,8 @@ def make_dictionary(
                 dictionary.save(file)
         return {"symbols": len(dictionary)}
 
-    source, total = with_spans(*(text_parts(path, PART_LINES) for path in paths)), _count_lines(paths)
+    source = with_spans(*(text_parts(path, PART_LINES) for path in paths))
+    total = count_raw_lines(*paths)
     note, _ = map_parts(step, source, _count_words, merge, part_lines=PART_LINES, total=total, workers=workers)
     return int(note["symbols"])
 
@@ -187,7 +182,7 @@ def binarize_tokens(
         n_tokens = sum(int(sizes.sum(dtype=np.int64)) for sizes in lengths)
         return {"sentences": made.lines, "tokens": n_tokens, "replaced": replaced}
 
-    make, total = partial(_tokens_part, dictionary, dtype), _count_lines([path])
+    make, total = partial(_tokens_part, dictionary, dtype), count_raw_lines(path)
     source = with_spans(text_parts(path, PART_LINES))
     note, was_done = map_parts(step, source, make, merge, part_lines=PART_LINES, total=total, workers=workers)
     replaced = Counter({dictionary.unk_word: note["replaced"]})
@@ -211,10 +206,6 @@ def _write_index(path: str, dtype: type, lengths: list[np.ndarray]) -> None:
             ends = total + np.cumsum(sizes, dtype=np.int64)
             index._file.write(((ends - sizes) * np.dtype(dtype).itemsize).tobytes())
             total = int(ends[-1])
-
-
-def _count_lines(paths: Sequence[str | os.PathLike[str]]) -> int:
-    return sum(1 for path in paths for _ in read_raw_lines(path))
 
 
 def _count_words(part: TextPart) -> Made:

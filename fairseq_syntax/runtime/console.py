@@ -81,18 +81,20 @@ def moved_by_parts(move: Callable[[float], None]) -> Iterator[None]:
 class CountedWarnings:
     """Warnings of one kind: the first three are given, and the others counted."""
 
-    def __init__(self, warn: Callable[[str], None], shown: int = 3) -> None:
-        self._warn, self._shown, self.count = warn, shown, 0
+    shown = 3
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn, self.count = warn, 0
 
     def add(self, text: str) -> None:
         """Log a warning, or count it."""
         self.count += 1
-        if self.count <= self._shown:
+        if self.count <= self.shown:
             self._warn(text)
 
     def end(self, what: str) -> None:
         """Log how many warnings there were in all, if some were not shown; ``what`` names their kind."""
-        if self.count > self._shown:
+        if self.count > self.shown:
             self._warn(f"{what}: {self.count} in all")
 
 

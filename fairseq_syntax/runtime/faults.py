@@ -49,6 +49,7 @@ def fault(error: BaseException) -> str | None:
     before = error.__cause__ or error.__context__
     if isinstance(before, OSError) and before.errno in _HINTS:  # PyTorch's own error of a write that failed
         return fault(before)
+    # fairseq checks its options by these; a subclass, such as UnicodeError, is a defect.
     if type(error) in (AssertionError, Exception, ValueError) and str(error) and _raised_by_fairseq(error):
         return str(error).strip().partition("\n")[0]
     return None

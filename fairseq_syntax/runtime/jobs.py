@@ -83,9 +83,8 @@ class Step:
         digests = record["outputs"]
         if set(digests) != set(files) or not all(path.is_file() for path in files.values()):
             return None
-        if any(file_sha256(path) != digests[name] for name, path in files.items()):
-            return None
-        return record
+        same = all(file_sha256(path) == digests[name] for name, path in files.items())
+        return record if same else None
 
     def _name(self, output: Path) -> str:
         return os.path.relpath(output, self.outputs[0].parent)

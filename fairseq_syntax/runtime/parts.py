@@ -15,14 +15,15 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.console import moved_by_parts, progress
 from fairseq_syntax.runtime.files import atomic_open_binary, fingerprint, is_replaced, make_folder, remove_leftovers
 from fairseq_syntax.runtime.jobs import Step
-from fairseq_syntax.runtime.workers import Workers, in_workers
+from fairseq_syntax.runtime.workers import FEWER_WORKERS, Workers, in_workers
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def map_parts(
     method: str = "fork",
     replace: bool = True,
     again: bool = False,
-    hint: str = "run the command again with fewer workers: it continues",
+    hint: str = FEWER_WORKERS,
 ) -> Outcome:
     """Makes a step in parts, unless it is done.
 
@@ -78,14 +79,14 @@ def map_parts(
             if total is not None and isinstance(workers, int):
                 workers = min(workers, -(-total // part_lines))
             made = make_parts(parts, source, make, total=total, workers=workers, method=method, hint=hint)
-            step.begin()
+            step.begin()  # only now: until here the outputs of an earlier run stay valid
             note: Note = json.loads(json.dumps(merge(made) or {}))  # as the record will give it
             step.finish(note)
             parts.remove(of_all_jobs=replace)
             return Outcome(note, False)
         except BaseException:
-            with suppress(OSError):
-                parts.folder.rmdir()  # where there is nothing in it for the next run
+            with suppress(OSError):  # it has parts for the next run
+                parts.folder.rmdir()
             raise
 
 
@@ -97,7 +98,7 @@ def make_parts(
     total: int | None = None,
     workers: int | Workers = 1,
     method: str = "fork",
-    hint: str = "run the command again with fewer workers: it continues",
+    hint: str = FEWER_WORKERS,
 ) -> MadeParts:
     """Makes the parts of a source that are missing; see :func:`map_parts`."""
     spans: list[Span] = []
@@ -119,26 +120,20 @@ def make_parts(
         bar.update(max(0, done + within - bar.n))
 
     with progress(total=total, of=parts.output.name) as bar, moved_by_parts(show):
-        work = _Part(parts, make)
+        work = partial(_make_part, parts, make)
         for start, end in in_workers(work, missing(), workers=workers, method=method, hint=hint):
             done += end - start
             show()
     return MadeParts(parts, spans)
 
 
-@dataclass(frozen=True)
-class _Part(Generic[Task]):
-    """Makes and commits a part; a module-level class, so that worker processes can load it."""
-
-    parts: Parts
-    make: Callable[[Task], Made]
-
-    def __call__(self, job: tuple[Span, Task]) -> Span:
-        span, task = job
-        self.parts.check_folder()
-        note, body = self.make(task)
-        self.parts.commit(span, json.dumps(note).encode() + b"\n" + body)
-        return span
+def _make_part(parts: Parts, make: Callable[[Task], Made], job: tuple[Span, Task]) -> Span:
+    """Makes and commits a part; of the module, so that worker processes can load it."""
+    span, task = job
+    parts.check_folder()
+    note, body = make(task)
+    parts.commit(span, json.dumps(note).encode() + b"\n" + body)
+    return span
 
 
 @dataclass(frozen=True)
@@ -169,6 +164,7 @@ class Parts:
 
     def path(self, span: Span) -> Path:
         """The file of a part, which is named by its lines [start, end) and what it is made from."""
+        # Twelve digits tell jobs apart; the part's first line has the whole fingerprint.
         return self.folder / f"{span[0]:012d}-{span[1]:012d}.{self.fingerprint[:12]}.part"
 
     def is_whole(self, span: Span) -> bool:

@@ -247,6 +247,7 @@ class _RayPool:
         options: dict[str, Any] = {"num_cpus": workers.cpus, "num_gpus": workers.gpus, "max_retries": ATTEMPTS - 1}
         if workers.gpus:  # see do_task
             options["runtime_env"] = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
+        # max_calls: else Ray ends a process after each task on a GPU, and the model is loaded anew.
         self._task = ray.remote(max_calls=0)(do_task).options(**options)
 
     def submit(self, task: Any) -> Any:

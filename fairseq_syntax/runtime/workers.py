@@ -19,6 +19,10 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+# When a worker is killed: an interrupted step resumes, and fewer workers need less memory.
+FEWER_WORKERS = "run the command again with fewer workers: it continues"
+
+
 def cores() -> int:
     """The cores that this process may use: fewer than the machine has under ``taskset`` or in a Slurm job."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -56,7 +60,7 @@ def in_workers(
     *,
     workers: int | Workers,
     method: str = "fork",
-    hint: str = "run the command again with fewer workers: it continues",
+    hint: str = FEWER_WORKERS,
 ) -> Iterator[Result]:
     """Applies a function to tasks and yields its results as they come, in any order.
 
@@ -118,8 +122,10 @@ def interruptible(work: Callable[[], Result]) -> Result:
 
 
 class _Processes:
+    """A pool of processes of this machine, as a :class:`Pool`."""
+
     def __init__(self, executor: ProcessPoolExecutor, count: int) -> None:
-        self.window = 2 * count + 1
+        self.window = 2 * count + 1  # for each worker one task under way and one that waits
         self._executor = executor
 
     def submit(self, task: Any) -> Future[Any]:
@@ -135,6 +141,7 @@ class _Processes:
 def _processes(work: Callable[[Any], Any], count: int, method: str, hint: str) -> Iterator[Pool]:
     context = get_context(method)
     ends, end = context.Pipe(duplex=False)
+    # Not multiprocessing.Pool, which waits for ever for the result of a worker that was killed.
     executor = ProcessPoolExecutor(count, context, _start_worker, (work, ends))
     try:
         yield _Processes(executor, count)

@@ -38,7 +38,7 @@ def decode_line(scores: np.ndarray, sentences: Sequence[tuple[int, int]]) -> tup
 
 def _best_tree(logprobs: np.ndarray) -> list[int]:
     heads: list[int] = logprobs.argmax(axis=1).tolist()
-    if is_tree(heads, one_root=True):
+    if is_tree(heads):
         return heads
     try:
         from stanza.models.common.chuliu_edmonds import chuliu_edmonds_one_root

@@ -171,7 +171,7 @@ def test_blocks_are_those_of_the_reader(tmp_path_factory, plan):
         _sentence("w " * n, line=i + 1) for i, line in enumerate(plan) for n in line
     )
     path.write_bytes(gzip.compress(text.encode()))
-    blocks = list(conllu_blocks(str(path), len(plan)))
+    blocks = list(conllu_blocks(str(path)))
     assert [i for i, _ in blocks] == list(range(len(plan)))
     for (_, block), line in zip(blocks, read_conllu(path, n_lines=len(plan)), strict=True):
         assert [len(s) for s in ([r for r in b.splitlines() if r[0] != "#"] for b in block.split("\n\n") if b)] == [

@@ -29,6 +29,7 @@ from fairseq_syntax.corpus.store.reader import SyntaxStore
 from fairseq_syntax.corpus.store.schema import StoredSentence
 from fairseq_syntax.corpus.store.writer import write_sentences, write_store
 from fairseq_syntax.data.dataset import SideSyntax, check_against_tokens
+from fairseq_syntax.data.directory import file_fingerprint
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.packing import unpack
 from fairseq_syntax.errors import SyntaxDataError
@@ -298,14 +299,21 @@ def test_another_version(tmp_path, monkeypatch):
 def test_other_tokens(tmp_path):
     """A store belongs to one text, segmentation, dictionary and label inventory."""
     sentences = [StoredSentence([2, 1], [1, 1], [1, 1], [0, 0], [0, 0]), StoredSentence([1], [0], [1], [0], [0])]
-    store = write(tmp_path / "a.arrow", sentences, dictionary_fingerprint="d")
-    check_against_tokens(store, np.array([4, 2]), "d")
-    check_against_tokens(store, np.array([4, 2]), None)
-    for sizes, fingerprint in (([4], "d"), ([4, 2, 1], "d"), ([2, 4], "d"), ([4, 3], "d"), ([4, 2], "e")):
-        with data_error("binarize", path="a.arrow"):
-            check_against_tokens(store, np.array(sizes), fingerprint)
-    with data_error(path="a.arrow"):
-        check_against_tokens(store, np.array([4, 2]), "d", {**LABELS, "deprel": ["<unk>", "b"]})
+    dictionary = tmp_path / "dict.en.txt"
+    dictionary.write_text("a 1\n")
+    fingerprint = file_fingerprint(dictionary)
+    store = write(tmp_path / "a.en.syntax.arrow", sentences, dictionary_fingerprint=fingerprint)
+    check_against_tokens(store, np.array([4, 2]))
+    for sizes in ([4], [4, 2, 1], [2, 4], [4, 3]):
+        with data_error("binarize", path="a.en.syntax.arrow"):
+            check_against_tokens(store, np.array(sizes))
+    with data_error(path="a.en.syntax.arrow"):
+        check_against_tokens(store, np.array([4, 2]), {**LABELS, "deprel": ["<unk>", "b"]})
+    dictionary.write_text("b 1\n")
+    with data_error("binarize", path="a.en.syntax.arrow"):
+        check_against_tokens(store, np.array([4, 2]))
+    dictionary.unlink()
+    check_against_tokens(store, np.array([4, 2]))
     other = write(tmp_path / "b.arrow", sentences)
     other.metadata["labels"] = {**LABELS, "upos": ["<unk>", "N"]}
     with data_error(path="b.arrow"):

@@ -14,10 +14,9 @@ from full_disk import files_no_larger_than
 from random_parses import numbers
 
 import fairseq_syntax.data.binarize as binarizing
-import fairseq_syntax.data.preprocess as preprocessing
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.corpus.store.reader import SyntaxStore
-from fairseq_syntax.corpus.text_parts import conllu_parts, declared_lines
+from fairseq_syntax.corpus.text_parts import conllu_parts, count_lines
 from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.runtime import jobs, parts
 
@@ -163,20 +162,6 @@ def test_what_is_given_is_looked_at_before_the_work(segmented, tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-def test_an_error_of_another_file_is_not_of_the_folder(segmented, tmp_path, monkeypatch):
-    def failing(*arguments, **options):
-        raise FileNotFoundError(2, "No such file or directory", str(tmp_path / "elsewhere"))
-
-    monkeypatch.setattr(preprocessing, "_make_dictionaries", failing)
-    with pytest.raises(FileNotFoundError) as error:
-        run(segmented, tmp_path / "data")
-    assert error.value.filename == str(tmp_path / "elsewhere")
-    monkeypatch.undo()
-    monkeypatch.setattr(preprocessing, "binarize_syntax", lambda args: (tmp_path / "data" / "none" / "x").open("w"))
-    with data_error(path="data"):
-        run(segmented, tmp_path / "data")
-
-
 def store_of(segmented, out, **more) -> bytes:
     given = {"lang": "en", "dictionary": str(segmented / "train.en"), **more}
     labels = LabelInventory()
@@ -236,7 +221,7 @@ def test_a_parse_cut_into_parts_is_the_parse(tmp_path, numbered, mark):
         rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
         path.write_text("".join(row for row in rows if not row.startswith("# line")), encoding="utf-8")
     path.write_text(f"{mark}# lines = {number + 1}\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
-    assert declared_lines(path) == number + 1
+    assert count_lines(path) == number + 1
     expected = list(read_conllu(path))
     for size in (1, 3, 7, 100):
         parts = list(conllu_parts(path, size))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_syntax.corpus.conllu import read_conllu
-from fairseq_syntax.corpus.parsed_line import is_tree
+from fairseq_syntax.corpus.parsed_line import cycle_through, is_tree
 from fairseq_syntax.lab.scoring.trees import collect_words, evaluate
 from fairseq_syntax.use.spanning_tree import decode_line
 
@@ -41,8 +41,8 @@ def trees(n_words, one_root):
 def test_is_tree_by_walking(n_words):
     for heads in itertools.product(range(n_words), repeat=n_words):
         roots = sum(head == word for word, head in enumerate(heads))
-        assert is_tree(heads, one_root=True) == (reaches_root(heads) and roots == 1)
-        assert is_tree(heads, one_root=False) == reaches_root(heads)
+        assert is_tree(heads) == (reaches_root(heads) and roots == 1)
+        assert (cycle_through(heads) is None) == reaches_root(heads)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -61,7 +61,7 @@ def test_certain_but_impossible_parents():
     logprobs = np.full((4, 4), -np.inf, dtype=np.float32)
     logprobs[[0, 1, 2, 3], [1, 2, 0, 3]] = 0.0
     heads, _ = decode_line(logprobs, [(0, 4)])
-    assert is_tree(heads, one_root=True)
+    assert is_tree(heads)
 
 
 def test_known_sentences_keep_parents_inside():

@@ -202,6 +202,7 @@ class Parser(ABC):
         short: TokenizedLine = []
         for sentence in sentences:
             while len(sentence) > limit:
+                # The last mark of the second half, so that no part but the last is short.
                 marks = [i for i in range(limit // 2, limit) if not any(map(str.isalnum, sentence[i].form))]
                 cut = marks[-1] + 1 if marks else limit
                 short.append(sentence[:cut])

@@ -6,7 +6,7 @@ import logging
 from itertools import zip_longest
 from pathlib import Path
 
-from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
+from fairseq_syntax.corpus.conllu import format_conllu, read_conllu
 from fairseq_syntax.corpus.parsed_line import take_spaces
 from fairseq_syntax.corpus.title import Spacing, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
@@ -52,38 +52,24 @@ def pass_on(parse: Path, output: Path, *, text: Path | None = None, overwrite: b
         if record is not None:
             logger.info("%s is up to date", output)
             return int(record["note"]["lines"])
-        n_lines = _count(parse, text)
-        _write(parse, output, text, n_lines, step)
+        n_lines = sum(1 for _ in (read_conllu(parse) if text is None else read_lines(text)))
+        if n_lines == 0:
+            raise SyntaxDataError("is empty", path=parse if text is None else text)
+        texts = read_lines(text) if text is not None else ()
+        lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
+        spacing = Spacing()
+        with atomic_open(output) as file:
+            file.write(title(n_lines, parsed_with=parsed_with(parse)))
+            for line, expected in zip_longest(lines, texts):
+                if expected is not None:
+                    with errors_in(parse):
+                        take_spaces(line, expected)
+                if not line.words and line.line_number == 0:
+                    file.write("\n")  # keeps the title apart from nothing at all
+                file.write(format_conllu(line))
+                spacing.add(line)
+            step.begin()  # here, so that a parse that is refused leaves the record of what is there
+        if text is None:
+            spacing.warn(parse)
         step.finish({"lines": n_lines})
     return n_lines
-
-
-def _count(parse: Path, text: Path | None) -> int:
-    """The lines of the text. Without it the parse is read whole, so that a fault near its end is found before a write.
-
-    Raises:
-        SyntaxDataError: there are none, or the parse is not valid
-    """
-    n_lines = sum(1 for _ in (read_conllu(parse) if text is None else read_lines(text)))
-    if n_lines == 0:
-        raise SyntaxDataError("is empty", path=parse if text is None else text)
-    return n_lines
-
-
-def _write(parse: Path, output: Path, text: Path | None, n_lines: int, step: Step) -> None:
-    texts = read_lines(text) if text is not None else ()
-    lines = progress(read_conllu(parse, n_lines=n_lines), total=n_lines)
-    spacing = Spacing()
-    with atomic_open(output) as file:
-        file.write(title(n_lines, parsed_with=parsed_with(parse)))
-        for line, expected in zip_longest(lines, texts):
-            if expected is not None:
-                with errors_in(parse):
-                    take_spaces(line, expected)
-            if not line.words and line.line_number == 0:
-                file.write("\n")  # keeps the title apart from nothing at all
-            write_conllu(file, line)
-            spacing.add(line)
-        step.begin()  # here, so that a parse that is refused leaves the record of what is there
-    if text is None:
-        spacing.warn(parse)

@@ -15,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fairseq_syntax.corpus.conllu import check_text, format_conllu, read_conllu
+from fairseq_syntax.corpus.conllu import check_text, format_conllu
+from fairseq_syntax.corpus.parsed_line import check_parse
 from fairseq_syntax.corpus.parsing.base import Parser, ParserOptions, fingerprint_of_models, load_parser
 from fairseq_syntax.corpus.parsing.tokenizers import BasicTokenizer, cannot_cut
 from fairseq_syntax.corpus.text_parts import TextPart, text_parts
@@ -161,8 +162,7 @@ def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None
 def merge(plan: Plan) -> Path:
     """Merges the parts of all shards, and removes them.
 
-    Raises:
-        SyntaxDataError: a part is missing or damaged
+    Raises SyntaxDataError if one is missing or damaged.
     """
 
     def is_missing(span: Span) -> NoReturn:
@@ -222,10 +222,12 @@ class _ParsePart:
             if isinstance(parser.tokenizer, BasicTokenizer) and has_no_spaces(lines):
                 raise cannot_cut(f"the text of lines {part.start + 1} to {end}")
             parsed = parser.parse(lines, first_line=part.start)
-            body = "".join(format_conllu(line) for line in parsed)
-        # A parser may give what is no tree; better here than after the merge.
-        rows = [f"# lines = {end}", "", *body.split("\n")]
-        count = sum(1 for _ in read_conllu(rows, n_lines=end, first_line=part.start))
-        if not len(parsed) == count == len(lines):
-            raise SyntaxDataError(f"{len(lines)} lines went into the parser, {count} came out", path=part.path)
-        return {}, body.encode()
+            if len(parsed) != len(lines):  # the parts after this one would stand in other lines
+                message = f"{len(lines)} lines went into the parser, {len(parsed)} came out"
+                raise SyntaxDataError(message)
+        rows = []
+        for line in parsed:
+            with errors_in(part.path, line.line_number + 1):
+                # A parser may give what is no tree; better here than after the merge.
+                rows.append(format_conllu(check_parse(line)))
+        return {}, "".join(rows).encode()

@@ -177,6 +177,7 @@ class StanzaParser(Parser):
     def _parse(self, document: Any) -> list[SentenceParse]:
         """Trees as the pipeline's own processor makes them, and arcs from the same scores if they are wanted."""
         config, trainer = self.depparse.config, self.depparse.trainer
+        # With the options and defaults of Stanza's own DepparseProcessor.
         loader = DataLoader(
             document,
             self.options.batch_size,

@@ -48,11 +48,7 @@ def names() -> list[str]:
 
 
 def reader(name: str) -> ModuleType:
-    """A reader by its name, or by the path of a Python file.
-
-    Raises:
-        SyntaxDataError: there is none
-    """
+    """A reader by its name or the path of its file. Raises SyntaxDataError if there is none."""
     if name.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(name).stem, name)
         if spec is None or spec.loader is None or not Path(name).is_file():

@@ -79,11 +79,7 @@ def read(
 
 
 def download(data: Path, source: str, target: str, *, year: int = 2014) -> None:
-    """Fetches the archive of a campaign.
-
-    Raises:
-        SyntaxDataError: it is none of those that can be fetched
-    """
+    """Fetches the archive of a campaign. Raises SyntaxDataError if it cannot be fetched."""
     if year not in SITES or (year == 2014 and {source, target} != {"de", "en"}):
         message = f"{source}-{target} of {year} cannot be downloaded"
         raise SyntaxDataError(message, path=data, hint="fetch it by hand from WIT3's site")

@@ -26,6 +26,7 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
         SyntaxDataError: a number larger than the format holds, a head outside its line, or missing arcs
     """
     n_words = np.fromiter(map(len, (s.pieces for s in sentences)), np.int64, len(sentences))
+    # Each check looks for the first entry at fault, if any: NumPy would store a larger number modulo 2^16.
     for b in np.flatnonzero(n_words > layout.LIMIT)[:1]:
         raise SyntaxDataError(f"sentence {first + b + 1} has {n_words[b]} words; the store holds {layout.LIMIT}")
     starts = np.cumsum(n_words) - n_words
@@ -143,6 +144,7 @@ def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.Re
     if "arcs" in columns:
         arcs, n_arcs = list_numbers(batch, "arcs").copy(), _lengths(batch, "arcs")
         arcs[:, layout.ARC_LABEL] = tables["deprel"][arcs[:, layout.ARC_LABEL]]
+        # In the order in which pack sorts the arcs of a sentence, which other ids change.
         keys = [arcs[:, i] for i in (layout.ARC_LABEL, layout.ARC_HEAD, layout.ARC_DEPENDENT)]
         columns["arcs"] = _lists(n_arcs, arcs[np.lexsort([*keys, np.arange(len(n_arcs)).repeat(n_arcs)])])
     return pa.record_batch(list(columns.values()), schema=batch.schema)
@@ -150,6 +152,14 @@ def relabelled(batch: pa.RecordBatch, tables: Mapping[str, np.ndarray]) -> pa.Re
 
 def _lengths(batch: pa.RecordBatch, column: str) -> np.ndarray:
     return np.diff(np.frombuffer(Buffers.of(batch).offsets[column], dtype="<i4")).astype(np.int64)
+
+
+def _beginning(buffer: pa.Buffer | None, size: int, column: str) -> pa.Buffer:
+    """The first bytes of a buffer, which Arrow pads. Raises ValueError if it is shorter."""
+    buffer = pa.py_buffer(b"") if buffer is None else buffer
+    if not 0 <= size <= buffer.size:
+        raise ValueError(f"the column {column} is cut off")
+    return buffer.slice(0, size)
 
 
 class Buffers(NamedTuple):
@@ -167,25 +177,20 @@ class Buffers(NamedTuple):
         """
         offsets, values = {}, {}
         for name, column in zip(batch.schema.names, batch.columns):
+            # Arrow's layout: for each level a bitmap of what is null, which a store has none of, and
+            # numbers.
             parts = column.buffers()
-            if column.offset or column.null_count or any(b is not None for b in parts[:1]):
-                raise ValueError(f"the column {name} is not one that a store has")
             if pa.types.is_list(column.type):
-                wanted = 4 * (batch.num_rows + 1)
-                if parts[1] is None or parts[1].size < wanted:
-                    raise ValueError(f"the column {name} is cut off")
-                offsets[name] = parts[1].slice(0, wanted)
+                offsets[name] = _beginning(parts[1], 4 * (batch.num_rows + 1), name)
                 ends = np.frombuffer(offsets[name], dtype="<i4")
-                wanted = 8 * int(ends[-1])
-                buffer = parts[-1] if parts[-1] is not None else pa.py_buffer(b"")
-                if ends[0] != 0 or wanted < 0 or buffer.size < wanted or any(b is not None for b in parts[2:-1]):
-                    raise ValueError(f"the column {name} is cut off")
-                values[name] = buffer.slice(0, wanted)
+                values[name] = _beginning(parts[-1], 8 * int(ends[-1]), name)
+                bitmaps, first = [parts[0], *parts[2:-1]], int(ends[0])
             else:
-                wanted = 4 * batch.num_rows
-                if parts[1] is None or parts[1].size < wanted:
-                    raise ValueError(f"the column {name} is cut off")
-                values[name] = parts[1].slice(0, wanted)
+                values[name] = _beginning(parts[1], 4 * batch.num_rows, name)
+                bitmaps, first = parts[:1], 0
+            nullable = any(bitmap is not None for bitmap in bitmaps)
+            if nullable or column.offset or column.null_count or first:
+                raise ValueError(f"the column {name} is not one that a store has")
         return cls(offsets, values)
 
     def checksum(self) -> str:

@@ -118,11 +118,7 @@ class SyntaxStore:
         return list(zip(starts, [*starts[1:], len(numbers)]))
 
     def verify(self) -> None:
-        """Compares every chunk with its checksum.
-
-        Raises:
-            SyntaxDataError: one is damaged
-        """
+        """Compares every chunk with its checksum. Raises SyntaxDataError if one is damaged."""
         for number in np.flatnonzero(~self._verified):
             self._verify(int(number))
             self.release()
@@ -164,7 +160,7 @@ class SyntaxStore:
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise SyntaxDataError(f"sentence {wrong} requested from a store of {len(self)}", path=self.path)
-        chunk, row = np.divmod(ids, self._per_chunk)
+        chunk, row = np.divmod(ids, self._per_chunk)  # all chunks but the last have as many rows
         verified = self._verified.take(chunk)
         if not verified.all():
             for number in np.unique(chunk[~verified]):
@@ -180,6 +176,7 @@ class SyntaxStore:
         begin = self._words32.take(at)
         lengths = self._words32.take(at + 1) - begin
         until = lengths.cumsum(dtype=np.int64)
+        # The places of all items at once: those of each list are a range, which begins where its chunk says.
         places = np.arange(until[-1] if len(until) else 0)
         places += (self._begin[column].take(chunk) + begin - until + lengths).repeat(lengths)
         return lengths, self._words64.take(places).view("<u2").reshape(-1, 4)

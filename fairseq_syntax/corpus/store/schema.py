@@ -71,9 +71,14 @@ def schema(with_arcs: bool) -> pa.Schema:
     return pa.schema(columns)
 
 
+def tokens_prefix(data_dir: str | os.PathLike[str], split: str, src: str, tgt: str, lang: str) -> str:
+    """Path of fairseq's token dataset of one side of a split, without ``.bin`` and ``.idx``."""
+    return os.path.join(data_dir, f"{split}.{src}-{tgt}.{lang}")
+
+
 def store_path(data_dir: str | os.PathLike[str], split: str, src: str, tgt: str, lang: str) -> str:
-    """Name of the store of one side of a split, beside fairseq's ``SPLIT.SRC-TGT.LANG.bin``."""
-    return os.path.join(data_dir, f"{split}.{src}-{tgt}.{lang}{STORE_SUFFIX}")
+    """Path of the store of one side of a split, beside its token dataset."""
+    return tokens_prefix(data_dir, split, src, tgt, lang) + STORE_SUFFIX
 
 
 def sizes_fingerprint(sizes: np.ndarray) -> str:
