@@ -37,6 +37,7 @@ def _run_without_gpus() -> None:
 
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
         if _start_processes(cfg.distributed_training, cfg.common.tpu):
+            # As fairseq's own, with the processes that are asked for in place of one for each GPU.
             options = cfg.distributed_training
             kwargs["start_rank"], options.distributed_rank = 0, None
             torch.multiprocessing.spawn(

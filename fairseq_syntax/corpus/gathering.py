@@ -140,7 +140,7 @@ def gathered(
         if programs:
             rows = worded(rows, langs, programs)
         new_names = wanted.get(name, [name])
-        rows = list(rows) if len(new_names) > 1 else rows
+        rows = list(rows) if len(new_names) > 1 else rows  # a stream is read once
         for new in new_names:
             yield Split(new, rows)
     for name in wanted:

@@ -35,6 +35,8 @@ def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
         text.writelines(sentence.encode() + b"\n" for sentence in sentences)
         text.seek(0)
         try:
+            # Through files: with pipes, a program that writes before it has read all would wait for
+            # its reader, and that for the program.
             status = subprocess.run(words, stdin=text, stdout=output, stderr=errors).returncode
         except OSError as error:
             message = f"{words[0]} cannot be run: {error.strerror}"
@@ -43,7 +45,7 @@ def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
             file.seek(0)
         number = 0
         for number, (line, segmented) in enumerate(zip_longest(text, output), start=1):
-            if line is None or segmented is None:
+            if line is None or segmented is None:  # lines too many or too few
                 number -= 1
                 break
             sentence, spaced = line.decode(), " ".join(segmented.decode("utf-8", "replace").split())

@@ -262,6 +262,7 @@ def check_segmentation(tokens: Sequence[str], lang: str) -> None:
                 "was not finished when segment was interrupted", path=path, hint="give the command again"
             )
         note, digest = made.get("note") or {}, made["outputs"].get(os.path.basename(path))
+        # Of a file that has changed since, the record says nothing.
         if any(note.get(name, value) != value for name, value in here.items()) and file_sha256(path) == digest:
             raise SyntaxDataError(
                 f"was cut by another model than {about}, or into words otherwise",

@@ -98,7 +98,7 @@ def check_against_tokens(
             "with another dictionary",
         ),
     ):
-        recorded = store.metadata.get(key)
+        recorded = store.metadata.get(key)  # by another program perhaps not
         if here and recorded and here != recorded:
             raise SyntaxDataError(f"was made {message}", path=store.path, hint=hint)
     if labels is not None and store.labels != labels:

@@ -135,7 +135,7 @@ class TrainingBatches(EpochBatchIterator):
         before = self._done is not None and self._done[0] == epoch
         done = self._done[1].copy() if before and self._done else np.zeros(len(self.dataset), bool)
         group, shard = self.group(epoch), int(self.shard_id)
-        # Of a group in the middle of its K visits nothing counts: the run that resumes visits it K times again.
+        # A group in the middle of its K visits does not count: a resumed run visits it K times.
         batches = position if self.repeats == 1 else position // (self.repeats * group) * group
         try:
             for number in range(self.num_shards):

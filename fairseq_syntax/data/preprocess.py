@@ -148,8 +148,8 @@ def binarize_syntax(args: Namespace, workers: int | Workers | None = None) -> No
             logger.warning("[%s] labels not in the inventory: %s", side.lang, dict(labels.unknown.most_common(10)))
             labels.unknown.clear()
         labels.save(path)
-        # The other splits must agree with the training data, for which ids are assigned: a label that only they have
-        # becomes the unknown one, as a word does that is not in the dictionary.
+        # The other splits must agree with the training data, for which ids are assigned. A label that
+        # only they have is the unknown one, like a word that is not in the dictionary.
         labels.frozen = True
     for lang in languages(args):
         if lang not in inventories:
@@ -336,7 +336,7 @@ def _log_file_closed(log: logging.Logger) -> Iterator[None]:
 
 
 def wrap_main(module: Any) -> None:
-    """Replace ``main`` of fairseq-preprocess: for this package's task it binarizes the syntax too."""
+    """Replace ``main`` of fairseq-preprocess: for this package's task it binarizes syntax, too."""
     original = inspect.unwrap(module.main)  # a process may make the command's parser more than once
 
     @functools.wraps(original)

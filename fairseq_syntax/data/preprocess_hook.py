@@ -1,7 +1,8 @@
 """The hook into ``fairseq-preprocess``; the code behind it is imported only when that command runs.
 
-fairseq gives a plugin no hook there, so two of its functions are replaced: the one that adds the command's options,
-and the command's ``main``, which is looked up when it is called. Both do what they did for any other task.
+fairseq gives a plugin no hook there, so two of its functions are replaced: the one that adds the
+command's options, and the command's ``main``, which is looked up when it is called. Both do what
+they did for any other task.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ def run_command(
     Raises:
         SyntaxDataError: the folder is not there
     """
+    # First the commands of this environment, which may not be activated where a worker runs.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     part = f"{output}.part" if output else ""
     if not os.path.isdir(cwd):
@@ -81,4 +82,4 @@ def run_command(
         status = process.stdout.read().strip()
     if output and status == b"0":
         os.replace(part, output)
-    return int(status) if status else -signal.SIGKILL
+    return int(status) if status else -signal.SIGKILL  # nothing comes of a watcher that was killed

@@ -233,12 +233,14 @@ def best_trees(
     log_heads = F.log_softmax(heads, 2)
     size = torch.tensor(lengths, device=heads.device)
     places = torch.arange(heads.size(1), device=heads.device)
+    # Neither padding nor the word itself.
     no_head = (places >= size[:, None])[:, None, :] | (places == places[:, None])
     likeliest = log_heads.masked_fill(no_head, -torch.inf).argmax(dim=2)
     trees = likeliest.tolist()
     log_probabilities = log_heads.cpu().numpy()
     for i, length in enumerate(lengths):
         tree = [0, *trees[i][1:length]]
+        # Two zeros are a tree's: of the artificial root itself, and of the one word below it.
         if tree.count(0) != 2 or cycle_through(tree) is not None:
             tree = chuliu_edmonds_one_root(log_probabilities[i, :length, :length]).tolist()
         trees[i] = tree + [0] * (len(places) - length)

@@ -142,6 +142,7 @@ def write_corpus(
         with ExitStack() as stack:
             files = [stack.enter_context(atomic_open(path)) for path in paths]
             for count, row in enumerate(rows, start=1):
+                # The first row tells how many references there are.
                 while len(files) < len(row) and count == 1:
                     paths.append(Path(folder, f"{name}.{target}.{len(files) - 1}"))
                     files.append(stack.enter_context(atomic_open(paths[-1])))

@@ -26,7 +26,7 @@ def pack(sentences: Sequence[StoredSentence], *, with_arcs: bool, first: int = 0
         SyntaxDataError: a number larger than the format holds, a head outside its line, or missing arcs
     """
     n_words = np.fromiter(map(len, (s.pieces for s in sentences)), np.int64, len(sentences))
-    # Each check looks for the first entry at fault, if any: NumPy would store a larger number modulo 2^16.
+    # NumPy would store a larger number modulo 2^16. Of each check, the first entry at fault.
     for b in np.flatnonzero(n_words > layout.LIMIT)[:1]:
         raise SyntaxDataError(f"sentence {first + b + 1} has {n_words[b]} words; the store holds {layout.LIMIT}")
     starts = np.cumsum(n_words) - n_words
@@ -177,8 +177,8 @@ class Buffers(NamedTuple):
         """
         offsets, values = {}, {}
         for name, column in zip(batch.schema.names, batch.columns):
-            # Arrow's layout: for each level a bitmap of what is null, which a store has none of, and
-            # numbers.
+            # Arrow's layout: for each level a bitmap of what is null, of which a store has none,
+            # and numbers.
             parts = column.buffers()
             if pa.types.is_list(column.type):
                 offsets[name] = _beginning(parts[1], 4 * (batch.num_rows + 1), name)

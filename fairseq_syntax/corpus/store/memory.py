@@ -43,7 +43,7 @@ class MemoryStore:
         chosen = [self._sentences[i] for i in ids]
         if arcs and any(s.arcs is None and s.parsed for s in chosen):
             raise SyntaxDataError("the parse has no arcs", hint="parse with --distributions")
-        runs = [sorted(s.arcs or ()) for s in chosen]
+        runs = [sorted(s.arcs or ()) for s in chosen]  # the order of a store's arcs
         flat = FlatSyntax(
             n_pieces=_int32([sum(s.pieces) for s in chosen]),
             n_words=_int32([len(s.pieces) for s in chosen]),

@@ -176,7 +176,7 @@ class SyntaxStore:
         begin = self._words32.take(at)
         lengths = self._words32.take(at + 1) - begin
         until = lengths.cumsum(dtype=np.int64)
-        # The places of all items at once: those of each list are a range, which begins where its chunk says.
+        # The places of all items at once: each list is a range, which begins where its chunk says.
         places = np.arange(until[-1] if len(until) else 0)
         places += (self._begin[column].take(chunk) + begin - until + lengths).repeat(lengths)
         return lengths, self._words64.take(places).view("<u2").reshape(-1, 4)
