@@ -172,7 +172,7 @@ def write_pages() -> None:
     written, shown = set(), pages()
     for source, page in shown.items():
         text = relink(source.read_text("utf-8"), source, page)
-        if page.parent.name == "systems":
+        if page.parent.name == "systems" and FIGURE in text:
             text = text.replace(FIGURE, picture_of(page.stem).strip())
         if page.parent.name == "results":
             text = without_section(text, "Commands")

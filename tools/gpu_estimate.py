@@ -68,10 +68,10 @@ def updates(names: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
 
     fairseq_syntax.register()
     directory = corpus.corpus(words=20, vocabulary=32000)
-    given, found = rows(), {}
-    for row in names or given:
+    options_of, found = rows(), {}
+    for row in names or options_of:
         words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", "--no-save", *UPDATE.split()]
-        words += given[row].split()
+        words += options_of[row].split()
         args = options.parse_args_and_arch(options.get_training_parser(), words)
         task = tasks.setup_task(args)
         model, criterion = task.build_model(args), task.build_criterion(args)

@@ -94,10 +94,10 @@ def test_a_first_recipe_has_the_example_with_no_further_edit(tmp_path, monkeypat
 @pytest.fixture
 def rows(siblings, monkeypatch):
     """The rows of the tests, as they are where the example is a file of the package."""
-    found = ways.transformers()
-    monkeypatch.setattr(ways, "TRANSFORMERS", found)
-    monkeypatch.setattr(ways, "ROWS", {**found, **ways.LSTMS})
-    return found
+    transformers = ways.transformers()
+    monkeypatch.setattr(ways, "TRANSFORMERS", transformers)
+    monkeypatch.setattr(ways, "ROWS", {**transformers, **ways.LSTMS})
+    return transformers
 
 
 def test_the_tables_of_the_tests_have_the_example_with_no_further_edit(rows):

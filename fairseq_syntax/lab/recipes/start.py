@@ -34,7 +34,7 @@ def systems() -> dict[str, str]:
     for text in texts:
         _, *parts = _SYSTEM.split(text)
         bodies.update(zip(parts[::2], parts[1::2]))
-    found = {}
+    entries = {}
     for system in bodies:
         arch, names, more = presets.get(system, ("syntax_transformer", system, ""))
         if "decoder_syntax" in more:
@@ -42,8 +42,8 @@ def systems() -> dict[str, str]:
         options = "" if system in presets else f", options: {{encoder-syntax: {system}}}"
         criteria = [criterion for name in names.split(",") for criterion in _CRITERION.findall(bodies[name])]
         train = f", train: {{criterion: {criteria[-1]}}}" if criteria else ""
-        found[system] = f"{{arch: {arch}{options}{train}}}"
-    return found
+        entries[system] = f"{{arch: {arch}{options}{train}}}"
+    return entries
 
 
 @dataclass(frozen=True)
