@@ -63,7 +63,7 @@ def interval(figures: Figures | None) -> str:
     """``+1.26 (+0.60 to +1.92)``, in bold where it is significant."""
     if figures is None:
         return NOT_RUN
-    text = f"{figures[0]:+.2f} ({figures[1]:+.2f} to {figures[2]:+.2f})"
+    text = f"{figures[0]:+.2f} ({figures[1]:+.2f}\u00a0to\u00a0{figures[2]:+.2f})"  # in a narrow column, two lines
     return f"**{text}**" if is_significant(figures) else text
 
 

@@ -148,7 +148,7 @@ def test_a_page_of_other_numbers_of_runs(results):
     full["languages"]["tr"] = {"order": order, "seeds": seeds, "metrics": measured}
     text = page.languages_sentence(full["languages"])
     assert "30 %" in text and "5 %" in text and "2.5" in text and text.count("Turkish") == 3
-    assert "**+2.50 (+1.00 to +4.00)**" in page.page(full)
+    assert "**+2.50 (+1.00\u00a0to\u00a0+4.00)**" in page.page(full)
     page.draw_languages(full["languages"])
 
 
@@ -165,7 +165,7 @@ def test_less_data(results):
     row["gain"] = [2.5, -1.0, 6.0]
     assert "not" in page.amounts_sentence(amounts)
     table = page.amounts_table(amounts, results["multi30k"]).render("text")
-    assert "+1.50 (-1.00 to +4.00)" in table and page.NOT_RUN in table
+    assert "+1.50 (-1.00\u00a0to\u00a0+4.00)" in table and page.NOT_RUN in table
 
 
 def test_languages_differ_in_the_language_alone():
