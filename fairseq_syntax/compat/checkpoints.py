@@ -33,10 +33,10 @@ def install() -> None:
     )
 
     class WholeCopies(PathManager):
-        """A kill leaves every checkpoint whole: ``checkpoint_last.pt`` and ``checkpoint_best.pt``, too.
+        """fairseq's file operations, with atomic copies.
 
-        fairseq writes one file beside its place and renames it, and copies it over the others, which a kill leaves in
-        part. The copies, too, are made beside their places.
+        fairseq writes one checkpoint atomically, and copies it over ``checkpoint_last.pt`` and
+        ``checkpoint_best.pt``, of which a kill would leave a part.
         """
 
         @staticmethod

@@ -53,6 +53,7 @@ class ConlluReader:
         raise SyntaxDataError(message, path=self.path, line=line, hint=hint)
 
     def read(self, lines: Iterable[Any]) -> Iterator[ParsedLine]:
+        """Yields the parse of each text line, from the rows of the file as text or bytes."""
         current: ParsedLine | None = None
         position = self.first_line  # the next text line to be yielded
         for number, start, rows, places in self.sentences(lines):
@@ -127,6 +128,7 @@ class ConlluReader:
                 self.fail(f"white space around the {name} {shown(value)}", at)
 
     def add_sentence(self, line: ParsedLine, rows: list[str], places: list[int]) -> None:
+        """Add a sentence to its line: the rows, and the line of the file of each."""
         offset = len(line.words)
         ranges: dict[int, tuple[int, int, list[str]]] = {}  # first → last word of the line, file line, columns
         words: list[tuple[int, list[str]]] = []
@@ -224,6 +226,7 @@ class ConlluReader:
             self.fail(f"the arcs of word {index - offset + 1} have a mass of {mass:.4f}, above 1", at)
 
     def token(self, form: str, misc: str, at: int, first: int, last: int, word: int) -> Token:
+        """The surface token of words ``first`` to ``last``, with what MISC says of it."""
         space_after, pieces = True, None
         for entry in misc.split("|") if misc != "_" else ():
             if entry == "SpaceAfter=No":

@@ -112,7 +112,7 @@ class Judge:
 
     @cached_property
     def identify(self) -> Callable[[str], tuple[str, float]]:
-        """Loaded by the process that judges."""
+        """The language identifier, loaded by the process that judges."""
         return language_identifier(self.limits.languages or ())
 
     def __call__(self, texts: Sequence[str], parse: str | None = None) -> Verdict:

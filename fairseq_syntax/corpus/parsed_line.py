@@ -32,10 +32,10 @@ class ParsedLine:
     """The parse of one line of text; no words where the line is empty.
 
     ``heads`` counts from 0 through the whole line, and a root is its own head. ``arcs`` holds
-    ``(dependent, head, label, p)``, head = dependent for the artificial root, in the order of the dependents;
-    None where the line has no distributions. ``sentences`` are word spans ``[start, end)``. ``line_number`` counts
-    lines of text from 0, ``file_line`` lines of the CoNLL-U file from 1. ``parsed`` is
-    False where there is no parse, and only the tokens mean anything.
+    ``(dependent, head, label, p)``, head = dependent for the artificial root, in the order of the
+    dependents; it is None without distributions. ``sentences`` are word spans ``[start, end)``.
+    ``line_number`` counts lines of text from 0, ``file_line`` lines of the CoNLL-U file from 1.
+    ``parsed`` is False where there is no parse, and only the tokens mean anything.
     """
 
     words: list[str] = field(default_factory=list)

@@ -41,7 +41,7 @@ def title(n_lines: int, *, parsed_with: Mapping[str, Any] | None = None) -> str:
 
 
 def parsed_with(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The parser's options by the title of a CoNLL-U file; None where it has none, or is read by others, and once."""
+    """The parser's options in the header of a CoNLL-U file; None without any, or of a pipe."""
     if is_read_once(path):
         return None
     for number, raw in enumerate(read_raw_lines(path)):

@@ -139,6 +139,7 @@ class _Processes:
 
 @contextmanager
 def _processes(work: Callable[[Any], Any], count: int, method: str, hint: str) -> Iterator[Pool]:
+    """A pool of processes that apply ``work``; they end with the block, or with this process."""
     context = get_context(method)
     ends, end = context.Pipe(duplex=False)
     # Not multiprocessing.Pool, which waits for ever for the result of a worker that was killed.
@@ -159,6 +160,7 @@ _work: Callable[[Any], Any] | None = None  # of this process, where it is a work
 
 
 def _start_worker(work: Callable[[Any], Any], ends: connection.Connection) -> None:
+    """Prepare a worker process: keep its function, and end it when its parent ends or says so."""
     global _work
     _work = work
     parent = parent_process()

@@ -125,7 +125,7 @@ class Plan:
 
 
 def parse_corpus(job: Job | Plan, workers: Workers | None = None) -> Path | None:
-    """Parses what is not yet parsed, and merges unless the job is a shard.
+    """Parses the parts of a text that are missing, and merges them unless the job is a shard.
 
     Args:
         job: what to do; a plan, where its text was read
@@ -209,7 +209,7 @@ class _ParsePart:
 
     @cached_property
     def parser(self) -> Parser:
-        """Loaded by the process that parses."""
+        """The parser, loaded by the process that parses."""
         if self.threads is not None:
             import torch
 

@@ -197,10 +197,10 @@ class SpacyTokenizer(Tokenizer):
         result: list[TokenizedLine] = []
         normal = [single_spaced(line) for line in lines]
         for number, (line, document) in enumerate(zip(normal, self.pipeline.pipe(normal), strict=True), start=1):
-            tokens = spell_out(line, [token.text for token in document if not token.is_space], number)
+            visible = [token for token in document if not token.is_space]
+            tokens = spell_out(line, [token.text for token in visible], number)
             starts = {0}
             if document.has_annotation("SENT_START"):
-                visible = (token for token in document if not token.is_space)
                 starts |= {index for index, token in enumerate(visible) if token.is_sent_start}
             bounds = [*sorted(starts), len(tokens)] if tokens else []
             result.append([tokens[start:end] for start, end in pairwise(bounds)])

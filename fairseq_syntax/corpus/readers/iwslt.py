@@ -48,10 +48,10 @@ def read(
     """The splits.
 
     Args:
-        valid: development sets, such as ``dev2010``, put together. None: fairseq's own split for IWSLT 2014, every
-            23rd training pair of those that Moses' clean-corpus-n keeps (1 to 175 tokens a side, ratio at most 1.5);
-            for that, ``pip install '.[iwslt]'``
-        tests: test sets, each a split; none: fairseq's, which are five in one, ``test``
+        valid: development sets, such as ``dev2010``, put together. Without any: fairseq's split for
+            IWSLT 2014, every 23rd training pair of those that Moses' clean-corpus-n keeps (1 to 175
+            tokens a side, ratio at most 1.5); for that, ``pip install '.[iwslt]'``
+        tests: test sets, each a split. Without any: the five of fairseq, as one split ``test``
     """
     langs = (source, target)
     pairs = (f"{source}-{target}", f"{target}-{source}")  # whichever way round in the names

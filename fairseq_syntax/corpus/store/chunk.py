@@ -170,7 +170,7 @@ class Buffers(NamedTuple):
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Buffers:
-        """Finds them.
+        """The buffers of a batch.
 
         Raises:
             ValueError: they are not those of a store, or shorter than the number of rows says
