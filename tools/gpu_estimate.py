@@ -49,12 +49,13 @@ def seconds(kernels: list[Any], device: str, launch: float = LAUNCH) -> float:
     return sum(max(k.bytes / bandwidth, k.operations / (half if k.half else single), launch) for k in kernels)
 
 
-def updates(names: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+def updates(names: Sequence[str] | None = None, only_peak: bool = False) -> dict[str, dict[str, float]]:
     """For each row the kernels and reads of an update, its estimated seconds on each device, and the peak bytes of its
     forward and backward pass.
 
     Args:
         names: of :func:`rows`; None is all of them
+        only_peak: count the two passes, and no update
     """
     import torch
     from fairseq import options, tasks
@@ -85,10 +86,13 @@ def updates(names: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
                 trainer.model.zero_grad()
                 with emulated_cuda.counted() as passes:  # whose memory Adam's step would hide
                     criterion(trainer.model.train(), sample)[0].backward()
-            for _ in range(2):
+            for _ in range(0 if only_peak else 2):
                 with emulated_cuda.counted(trace=True) as counts:
                     trainer.train_step([sample])
             del trainer, model
+        if only_peak:
+            found[row] = {"peak": passes.peak}
+            continue
         found[row] = {
             "tokens": sample["ntokens"],
             "length": sample["net_input"]["src_tokens"].size(1),

@@ -243,4 +243,4 @@ def test_a_device_parses_as_the_cpu(name, tmp_path):
         assert (a.words, a.heads, a.deprels, a.upos) == (b.words, b.heads, b.deprels, b.upos)
         assert {arc[:3] for arc in a.arcs or []} == {arc[:3] for arc in b.arcs or []}
         for one, other in zip(sorted(a.arcs or []), sorted(b.arcs or []), strict=True):
-            assert one[3] == pytest.approx(other[3], abs=1e-5)
+            assert one[3] == pytest.approx(other[3], abs=1.5e-5)  # the last digit that is written

@@ -86,9 +86,9 @@ def recorded():
         yield found
 
 
-def updated(bench: ways.Bench, row: str, out: Path) -> Updates:
+def updated(bench: ways.Bench, row: str, out: Path, updates: int = 6) -> Updates:
     """Updates of a row at the depth of the base models."""
-    return trained(bench, row, out, DEEP if row in ways.TRANSFORMERS else "")
+    return trained(bench, row, out, DEEP if row in ways.TRANSFORMERS else "", updates)
 
 
 def trained(bench: ways.Bench, row: str, out: Path, more: str = "", updates: int = 6) -> Updates:

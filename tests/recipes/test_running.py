@@ -11,6 +11,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -37,18 +38,6 @@ systems:
 seeds: [1, 2]
 score: {{metrics: [bleu], trials: 0, resamples: 50}}
 env: {{PYTHONPATH: "{QUICK}:{PACKAGE}"}}
-"""
-RUN = """
-import sys
-sys.executable = sys.argv.pop()  # by which the commands are started
-from pathlib import Path
-from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.runner import Runner
-from fairseq_syntax.lab.recipes.running import Work
-path = Path(sys.argv[1])
-work = Work(Plan(load(path), path))
-sys.exit(bool(work.run(Runner(work.plan.folder, 2, work.variables))) or not work.report())
 """
 
 
@@ -184,24 +173,42 @@ def test_the_commands_can_be_typed(recipe, tmp_path, monkeypatch):
     assert content(tmp_path / "typed") == content(work.plan.folder)
 
 
+def start(recipe: Path, python: Path) -> int:
+    """The process of a run of a recipe whose commands that Python starts: a fork, as imports take longer than a run."""
+    pid = os.fork()
+    if pid == 0:
+        status = 2
+        try:
+            sys.executable = str(python)
+            os.environ["PYTHONPATH"] = str(PACKAGE)
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+                work = Work(Plan(load(recipe), recipe))
+                status = int(bool(work.run(Runner(work.plan.folder, 2, work.variables))) or not work.report())
+        finally:
+            os._exit(status)
+    return pid
+
+
 def check_kills(recipe: Path, kills: int, models: int, python: Path) -> None:
     """Runs a recipe once undisturbed, and then in one folder through so many kills: bytes and table are the same."""
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-    command = [sys.executable, "-c", RUN, str(recipe), str(python)]
+
+    def whole() -> None:
+        assert os.waitstatus_to_exitcode(os.waitpid(start(recipe, python), 0)[1]) == 0
+
     begun = time.monotonic()
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    whole = time.monotonic() - begun
+    whole()
+    seconds = time.monotonic() - begun
     folder = recipe.parent / "runs" / "r"
     expected, table = content(folder), scores(folder)
     assert "| other |" in table and len([name for name in expected if name.endswith("_last.pt")]) == models
     folder.rename(recipe.parent / "whole")
     draw = random.Random(7)
     for _ in range(kills):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(draw.uniform(0.05, 0.25) * whole)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        pid = start(recipe, python)
+        time.sleep(draw.uniform(0.05, 0.25) * seconds)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    whole()
     assert content(folder) == expected
     assert scores(folder) == table
 
