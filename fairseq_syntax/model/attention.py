@@ -224,7 +224,6 @@ class SyntaxSelfAttention(MultiheadAttention):
             q_own, k_own, v_own = (of_heads(x, h) for x in (q_dense, k_dense, v_dense))
             inputs = HeadInputs(query, memory, q_own, k_own, v_own, term_tensors)
             inner.append((term, h, inputs))
-        for term, h, inputs in inner:
             scores = with_heads(scores, h, term.scores(of_heads(scores, h), inputs))
         # one by one: a list of indices would be copied to the device, and waited for
         observed = torch.stack([scores[:, i - dense.start] for i in observe], dim=1) if observe else None

@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import as_data_error
-from fairseq_syntax.runtime.locks import hold_folder
 
 if TYPE_CHECKING:
     from fairseq_syntax.tasks.config import SyntaxTranslationConfig
@@ -140,6 +139,8 @@ def hold_save_dir(cfg: SyntaxTranslationConfig) -> None:
     Raises:
         SyntaxDataError: another training holds it, or it cannot be written
     """
+    from fairseq_syntax.runtime.locks import hold_folder
+
     # Where fairseq has started a process for each GPU, the options of all of them name the first.
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else cfg.distributed_rank
     if cfg.no_save is not False or rank not in (0, None) or str(cfg.save_dir).startswith("${"):

@@ -21,7 +21,6 @@ from fairseq_syntax.data.directory import DataDirectory, language_pair
 from fairseq_syntax.model.options import check_options
 from fairseq_syntax.tasks.checkpoints import Vocabularies, check_trained
 from fairseq_syntax.tasks.config import SyntaxTranslationConfig
-from fairseq_syntax.tasks.generation import Generation, copies_for_unknown, generation_shard
 from fairseq_syntax.tasks.refusals import (
     ModelTraits,
     check_criterion,
@@ -37,6 +36,7 @@ from fairseq_syntax.tasks.refusals import (
 if TYPE_CHECKING:
     from fairseq_syntax.data.epochs import TrainingBatches
     from fairseq_syntax.data.parse_origins import ParseOrigins
+    from fairseq_syntax.inference.generation import Generation
     from fairseq_syntax.inference.spelling import SegmentationDecoder
 
 NOTHING: frozenset[str] = frozenset()
@@ -60,7 +60,6 @@ class SyntaxTranslationTask(TranslationTask):
 
     Batches bring what the model and the criterion need, and nothing else; a plain Transformer trains on the same
     data as fast as ever.
-
     """
 
     cfg: SyntaxTranslationConfig
@@ -74,7 +73,6 @@ class SyntaxTranslationTask(TranslationTask):
         self._traits = ModelTraits()
         self._last_parsed_with: Mapping[str, Any] | None = None  # of the checkpoint that was read last
         self._criterion_built = False  # as in training and fairseq-validate
-        self._generation = Generation(self, lambda number: self._input.text_of(number))
         self._reorder: Callable[[TrainingBatches], TrainingBatches] | None = None
 
     # -- data ------------------------------------------------------------------------------------------------------
@@ -275,23 +273,31 @@ class SyntaxTranslationTask(TranslationTask):
     # -- training --------------------------------------------------------------------------------------------------
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> Any:
-        """fairseq's; that of the training data is cut as in epoch 1, whatever the epoch in which it is made.
+        """fairseq's; in training :meth:`_training_batches`, in generation this process's part."""
+        if "num_shards" in kwargs and not self._criterion_built:
+            # fairseq-generate asks for all sentences, in each of the processes of torchrun.
+            from fairseq_syntax.inference.generation import generation_shard
 
-        And it is the criterion's, where that has one. Validation on the training data has an iterator of its own:
-        fairseq takes that of training, and so ends the epoch.
-        """
-        if "num_shards" in kwargs and not self._criterion_built:  # of fairseq-generate, which asks for all
             kwargs["num_shards"], kwargs["shard_id"] = generation_shard(self.cfg)
-            return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
-        if dataset is not self.datasets.get(self.cfg.train_subset):
-            return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
-        if "grouped_shuffling" not in kwargs:  # which is asked of training alone
+        elif dataset is self.datasets.get(self.cfg.train_subset):
+            if "grouped_shuffling" in kwargs:  # which is asked of training alone
+                return self._training_batches(dataset, *args, epoch=epoch, **kwargs)
+            # Validation on the training data has an iterator of its own: fairseq would take that of
+            # training, and so end the epoch.
             before = dataset.epoch
             kwargs["disable_iterator_cache"] = True
             batches = super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
             dataset.set_epoch(before)
             return batches
-        from fairseq_syntax.data.epochs import TrainingBatches  # for training alone
+        return super().get_batch_iterator(dataset, *args, epoch=epoch, **kwargs)
+
+    def _training_batches(self, dataset: Any, *args: Any, epoch: int, **kwargs: Any) -> Any:
+        """The batches of training, in the criterion's order where that has one.
+
+        They are cut as in epoch 1, whatever the epoch in which they are made: so a resumed run has
+        those of one that was not interrupted.
+        """
+        from fairseq_syntax.data.epochs import TrainingBatches
 
         once = not kwargs.get("disable_iterator_cache") and not kwargs.get("update_epoch_batch_itr")
         # With --update-ordered-indices-seed the epoch is in it. (A task by itself has no seed, but its name.)
@@ -336,6 +342,13 @@ class SyntaxTranslationTask(TranslationTask):
 
         return InteractiveInput(self)
 
+    @cached_property
+    def _generation(self) -> Generation:
+        """What comes before and after fairseq's search, imported when there is one."""
+        from fairseq_syntax.inference.generation import Generation
+
+        return Generation(self, lambda number: self._input.text_of(number))
+
     @classmethod
     def setup_task(cls, cfg: SyntaxTranslationConfig, **kwargs) -> SyntaxTranslationTask:
         """fairseq's; fairseq-interactive reads its input as this package does.
@@ -348,9 +361,15 @@ class SyntaxTranslationTask(TranslationTask):
             cfg.source_lang, cfg.target_lang = language_pair(path) or infer_language_pair(path)
         if cfg.source_lang is not None and cfg.target_lang is not None:
             DataDirectory(path, cfg.source_lang, cfg.target_lang).check_language_files()
-        copies = copies_for_unknown(cfg)
+        copies = None
+        if is_set(cfg.replace_unk):
+            from fairseq_syntax.inference.generation import copies_for_unknown
+
+            copies = copies_for_unknown(cfg)
         task = super().setup_task(cfg, **kwargs)
-        task._generation.copies = copies
+        if copies is not None:
+            task._generation.copies = copies
+        # fairseq-interactive is the one, and under python -m the other.
         for name in ("fairseq_cli.interactive", "__main__"):
             if hasattr(program := sys.modules.get(name), "buffered_read"):
                 from fairseq_syntax.inference.interactive import read_input_in

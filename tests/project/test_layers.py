@@ -125,7 +125,7 @@ def test_a_notebook_keeps_its_logging():
 def test_user_dir_loads_the_plugin_alone(plugin):
     """Parsers, alignment and everything above the plugin wait until they are used."""
     assert "tasks.syntax_translation" in plugin and "systems.pascal" in plugin
-    later = ("corpus.parsing", "corpus.filters", "inference.alignment", "inference.interactive", "use", "lab", "cli")
+    later = ("corpus.parsing", "corpus.filters", "inference.", "use", "lab", "cli")
     assert not [m for m in plugin if m.startswith(later)]
 
 
@@ -133,4 +133,4 @@ def test_user_dir_loads_the_plugin_alone(plugin):
 def test_what_registration_reaches_is_small(plugin):
     files = [ROOT / m.replace(".", "/") for m in plugin]
     files = [f / "__init__.py" if f.is_dir() else f.with_suffix(".py") for f in files]
-    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 11_000
+    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 10_700

@@ -13,15 +13,13 @@ from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.model.search import SEARCHES
-from fairseq_syntax.tasks.refusals import is_set
+from fairseq_syntax.model.task import SyntaxTask
 
 if TYPE_CHECKING:
     from fairseq_syntax.inference.alignment import PieceText
-    from fairseq_syntax.tasks.config import SyntaxTranslationConfig
-    from fairseq_syntax.tasks.syntax_translation import SyntaxTranslationTask
 
 
-def generation_shard(cfg: SyntaxTranslationConfig) -> tuple[int, int]:
+def generation_shard(cfg: Any) -> tuple[int, int]:
     """The number of parts in which fairseq-generate translates the data, and the part of this process, from 0.
 
     By ``--num-shards`` and ``--shard-id``, else as one of the processes of ``torchrun``.
@@ -45,7 +43,7 @@ class Generation:
         text_of_input: words and pieces of a line of raw input, by its number in a batch's ``id``; None: of no input
     """
 
-    def __init__(self, task: SyntaxTranslationTask, text_of_input: Callable[[int], PieceText | None]) -> None:
+    def __init__(self, task: SyntaxTask, text_of_input: Callable[[int], PieceText | None]) -> None:
         self._task, self._text_of_input = task, text_of_input
         self._searches = [search(task) for search in SEARCHES]
         self._aligned_output: Any = None
@@ -130,16 +128,14 @@ class Generation:
         sample["target"] = collate_tokens(tokens, dictionary.pad())
 
 
-def copies_for_unknown(cfg: SyntaxTranslationConfig) -> Mapping[str, str] | None:
-    """The replacements of ``--replace-unk``, removed from fairseq's options; None if it is not given.
+def copies_for_unknown(cfg: Any) -> Mapping[str, str]:
+    """The replacements of ``--replace-unk``, removed from fairseq's options.
 
     Raises:
         SyntaxDataError: its file cannot be read
     """
     from fairseq_syntax.inference.aligned_output import read_copies
 
-    if not is_set(cfg.replace_unk):
-        return None
     path = str(cfg.replace_unk).removesuffix("@@ ")  # fairseq's value of the option without a file
     cfg._get_parent().generation.replace_unk = None  # type: ignore[attr-defined]
     return read_copies(path) if path else {}
