@@ -36,14 +36,11 @@ from fairseq_syntax.model.task import SyntaxTask
 class SyntaxLSTMEncoder(LSTMEncoder):
     """fairseq's LSTM encoder, which keeps the batch's syntax for the decoder.
 
-    Args:
-        needs: what it needs of the batch's syntax: empty, or ``{"tree"}``
-        options: as in fairseq
+    Attributes:
+        needs: what the model needs of the batch's syntax: empty, or ``{"tree"}``
     """
 
-    def __init__(self, dictionary, needs: frozenset[str] = frozenset(), **options: Any) -> None:
-        super().__init__(dictionary, **options)
-        self.needs = needs
+    needs: frozenset[str] = frozenset()
 
     def forward(  # type: ignore[override]
         self, src_tokens: Tensor, src_lengths: Tensor, src_syntax: BatchSyntax | None = None
@@ -252,12 +249,10 @@ class SyntaxLSTMModel(LSTMModel):
     """An LSTM translation model; a system says what its encoder and its attention are.
 
     Attributes:
-        title: what it is called in ``--help``
         config: its options; a system reads them by :func:`.read_options`
         training_needs, inference_needs: what the batch must bring of the source's syntax
     """
 
-    title: ClassVar[str] = "lstm"
     config: ClassVar[type[SystemConfig]] = SystemConfig
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
@@ -276,7 +271,7 @@ class SyntaxLSTMModel(LSTMModel):
     def build_model(cls, args: Namespace, task: SyntaxTask) -> SyntaxLSTMModel:
         """Build the model from fairseq's options for ``lstm`` and those of the system."""
         base_architecture(args)
-        check_task(task, cls.title)
+        check_task(task)
         if not options.eval_bool(args.decoder_attention):
             raise SyntaxDataError("--decoder-attention 0: without attention no system has a part in the decoder")
         cls.remember(args, task)
@@ -317,6 +312,7 @@ class SyntaxLSTMModel(LSTMModel):
             pretrained_embed=src_embed,
             max_source_positions=getattr(args, "max_source_positions", DEFAULT_MAX_SOURCE_POSITIONS),
         )
+        encoder.needs = cls.inference_needs
         adaptive = getattr(args, "criterion", None) == "adaptive_loss"
         decoder = cls.build_decoder(
             args,
@@ -338,7 +334,7 @@ class SyntaxLSTMModel(LSTMModel):
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
         """The encoder, with fairseq's options for it."""
-        return SyntaxLSTMEncoder(dictionary, cls.inference_needs, **options)
+        return SyntaxLSTMEncoder(dictionary, **options)
 
     @classmethod
     def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -117,6 +117,9 @@ class SourceAttention(nn.Module):
         return {}
 
 
+Memory = TypeVar("Memory", bound="PaddedMemory")
+
+
 @dataclass
 class PaddedMemory:
     """Keys and values of all places of the source that can be read: S tokens or words, padded.
@@ -132,7 +135,7 @@ class PaddedMemory:
     of_hidden: DeferredLinear
     bias: Tensor
 
-    def select(self, rows: Tensor) -> PaddedMemory:
+    def select(self: Memory, rows: Tensor) -> Memory:
         """The memory of other rows."""
         keys, values = (DeferredStates(t.shared.index_select(0, rows)) for t in (self.keys, self.values))
         return replace(self, keys=keys, values=values, bias=self.bias.index_select(0, rows))
@@ -256,6 +259,9 @@ class Guide:
         return (weights * (self.place - positions[:, :, None]).square()).sum(dim=2) / (2 * sigma**2)
 
 
+Positions = TypeVar("Positions", bound="PositionMemory")
+
+
 class PositionPredictor(nn.Module):
     """``sigmoid(v' tanh(W_p h))``: where in the source the decoder stands, between 0 and 1 (Equation 8).
 
@@ -270,27 +276,24 @@ class PositionPredictor(nn.Module):
 
 
 @dataclass
-class PositionMemory:
+class PositionMemory(PaddedMemory):
     """The places of a batch's sentences, and what a position among them is predicted by.
 
     Attributes:
-        places: keys and values; W_p is beside W_h, where a position is predicted
+        of_hidden: has W_p beside W_h, where a position is predicted
         place: [S] int64, from 0
         span: [N] float32, what the predictor's share is multiplied by
         score: v, of [1, H]; None where no position is predicted
         guide: in a guided start
     """
 
-    places: PaddedMemory
     place: Tensor
     span: Tensor
     score: DeferredLinear | None
     guide: Guide | None
 
-    def select(self, rows: Tensor) -> PositionMemory:
-        """The memory of other rows, in search, where nothing is guided."""
-        places, span = self.places.select(rows), self.span.index_select(0, rows)
-        return PositionMemory(places, self.place, span, self.score, None)
+    def select(self: Positions, rows: Tensor) -> Positions:
+        return replace(super().select(rows), span=self.span.index_select(0, rows))
 
     def position(self, projected: Tensor) -> Tensor:
         """[N] float32, 0-based, of ``W_p h`` [N, H]."""
@@ -349,7 +352,8 @@ class GuidedAttention(GlobalAttention):
         score = None if predictor is None else DeferredLinear(predictor.score.weight)
         place = torch.arange(states.size(1), device=states.device)
         guide = Guide(place, share) if (share := self.guided_share()) else None
-        return PositionMemory(self.remember_places(states, padding, more), place, span, score, guide)
+        places = vars(self.remember_places(states, padding, more))
+        return PositionMemory(**places, place=place, span=span, score=score, guide=guide)
 
     def weights(self, hidden: Tensor, position: Tensor | None, memory: Any, step: int) -> Tensor:
         """Weights around a position.
@@ -366,20 +370,21 @@ class GuidedAttention(GlobalAttention):
         raise NotImplementedError
 
     def forward(self, hidden: Tensor, memory: Any, step: int) -> tuple[Tensor, Tensor]:
-        around: PositionMemory = memory.around
-        of_hidden, *projected = around.places.of_hidden(hidden).split(hidden.size(1), dim=1)
-        position = around.position(projected[0]) if projected else None
+        of_hidden, *projected = memory.of_hidden(hidden).split(hidden.size(1), dim=1)
+        position = memory.position(projected[0]) if projected else None
         weights = self.weights(hidden, position, memory, step)
-        if (guide := around.guide) is not None:
-            everywhere = self.everywhere(hidden, around.places)
+        if (guide := memory.guide) is not None:
+            everywhere = self.everywhere(hidden, memory)
             guide.weights.append(everywhere.detach())
-            guide.positions.append(around.position(around.places.of_hidden(hidden.detach())[:, hidden.size(1) :]))
+            # Of the detached state: this loss trains the predictor alone.
+            projected_alone = memory.of_hidden(hidden.detach())[:, hidden.size(1) :]
+            guide.positions.append(memory.position(projected_alone))
             weights = weights * (1 - guide.share) + everywhere * guide.share
-        return torch.tanh(around.places.values.sums(weights, plus=of_hidden)), weights
+        return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights
 
     def losses(self, memory: Any, real: Tensor) -> dict[str, HeadLoss]:
         """``position``, while there is a guide."""
-        guide: Guide | None = memory.around.guide
+        guide: Guide | None = memory.guide
         if guide is None:
             return {}
         nll = torch.where(real, guide.nll(self.sigma), 0.0).sum()

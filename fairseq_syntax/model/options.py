@@ -150,7 +150,7 @@ def _converted(value: Any, wanted: Any) -> Any:
     return converted
 
 
-def check_task(task: Any, model: str) -> None:
+def check_task(task: Any) -> None:
     """A model with systems is of this package's task, which brings the parses, and asks its criterion for all losses.
 
     Raises:
@@ -158,7 +158,7 @@ def check_task(task: Any, model: str) -> None:
     """
     if isinstance(task, FairseqTask) and not isinstance(task, TASK_REGISTRY["syntax_translation"]):
         raise SyntaxDataError(
-            f"{model} with {type(task).__name__}, another task: that knows of no parse and of no loss of its systems",
+            f"{type(task).__name__} knows of no parse, and of no loss of the model's systems",
             option="--task",
             hint="use --task syntax_translation",
         )

@@ -52,7 +52,7 @@ class SyntaxTransformerModel(TransformerModel):
         """Build the model; the systems see the task's label inventories."""
         syntax_architecture(args)
         if args.encoder_syntax or args.decoder_syntax:
-            check_task(task, "a model with syntax systems")
+            check_task(task)
         encoder = _chosen("--encoder-syntax", args.encoder_syntax, ENCODER_SYSTEMS, args, task)
         decoder = _chosen("--decoder-syntax", args.decoder_syntax, DECODER_SYSTEMS, args, task)
         for side, systems in (("encoder", encoder), ("decoder", decoder)):

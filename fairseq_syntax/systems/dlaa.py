@@ -34,25 +34,23 @@ ALIGNMENTS = ("interpolate", "hard", "gaussian")
 
 
 @dataclass
-class BlockMemory:
-    """The dependency blocks of a batch of B sentences, of which the longest has W words.
+class BlockMemory(PositionMemory):
+    """The words of a batch of B sentences, of which the longest has W, and their dependency blocks.
 
     Attributes:
-        around: keys and values of the words, [N, W], and what a position among them is predicted by
         first: [N] int64, for each row of the decoder the place of its sentence's first word in :attr:`blocks`
         blocks: [B · W, R · W], for each word the −inf outside and 0 inside the R blocks that are read where the decoder
             stands there
         syntax: of the batch
     """
 
-    around: PositionMemory
     first: Tensor
     blocks: Tensor
     syntax: SyntaxBatch
 
     def select(self, rows: Tensor) -> BlockMemory:
         """The memory of other rows; the blocks are shared."""
-        return replace(self, around=self.around.select(rows), first=self.first.index_select(0, rows))
+        return replace(super().select(rows), first=self.first.index_select(0, rows))
 
 
 @dataclass
@@ -99,7 +97,7 @@ class BlockAttention(GuidedAttention):
         last = (length - 1).clamp(min=0)  # [B]
         place = torch.arange(W, device=length.device)
         # A sentence without words has one place, whose state is zero.
-        around = self.remember_positions(states, place > last[:, None], last.float())
+        words = self.remember_positions(states, place > last[:, None], last.float())
         members, present = line_relatives(syntax, self.block_size, RELATIONS)  # [B, W, K] each
         present[:, :, 0] = True
         blocks = torch.full((B, W, W + 1), float("-inf"), device=length.device, dtype=states.dtype)
@@ -107,10 +105,11 @@ class BlockAttention(GuidedAttention):
         if self.alignment == "interpolate":
             after = (place + 1).minimum(last[:, None])  # [B, W], the last word after itself
             blocks = torch.cat((blocks, blocks.gather(1, after[:, :, None].expand(-1, -1, W))), dim=2)
-        return BlockMemory(around, syntax.rows * W, blocks.flatten(0, 1), syntax)
+        first, blocks = syntax.rows * W, blocks.flatten(0, 1)
+        return BlockMemory(**vars(words), first=first, blocks=blocks, syntax=syntax)
 
     def weights(self, hidden: Tensor, position: Tensor, memory: BlockMemory, step: int) -> Tensor:  # type: ignore[override]
-        keys, where = memory.around.places.keys, position.detach()
+        keys, where = memory.keys, position.detach()
         word = where.long() if self.alignment == "interpolate" else where.round().long()  # [N]
         bias = F.embedding(memory.first + word, memory.blocks)  # [N, R W]
         if self.alignment == "interpolate":
@@ -121,7 +120,7 @@ class BlockAttention(GuidedAttention):
         scores = keys.dots(hidden, plus=bias)  # [N, W]
         if self.alignment == "hard":
             return F.softmax(scores, dim=1, dtype=torch.float32)
-        factor, _ = LogGaussian.apply(memory.around.place, position, self.sigma)
+        factor, _ = LogGaussian.apply(memory.place, position, self.sigma)
         return (F.log_softmax(scores, dim=1, dtype=torch.float32) + factor).exp()
 
     def over_source(self, reads: list[Tensor], memory: BlockMemory) -> Tensor:
@@ -133,7 +132,7 @@ class BlockAttention(GuidedAttention):
 class DLAAModel(SyntaxLSTMModel):
     """LSTM encoder and decoder with attention over dependency blocks."""
 
-    title, config = "dlaa", DLAAConfig
+    config = DLAAConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod

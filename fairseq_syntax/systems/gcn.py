@@ -184,13 +184,13 @@ class GCNEncoder(SyntaxLSTMEncoder):
     """The LSTM encoder with graph convolutions on its states, or on its embeddings.
 
     Args:
-        dictionary, needs, options: as in :class:`SyntaxLSTMEncoder`
+        dictionary, options: as in fairseq
         gcn: the convolutions
         after: ``encoder`` or ``embeddings``
     """
 
-    def __init__(self, dictionary: Any, needs: frozenset[str], gcn: SyntacticGCN, after: str, **options: Any) -> None:
-        super().__init__(dictionary, needs, **options)
+    def __init__(self, dictionary: Any, gcn: SyntacticGCN, after: str, **options: Any) -> None:
+        super().__init__(dictionary, **options)
         self.gcn, self.after = gcn, after
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
@@ -220,7 +220,7 @@ class GCNEncoderConfig(GCNConfig):
 class GCNModel(SyntaxLSTMModel):
     """fairseq's LSTM with attention, and graph convolutions in its encoder."""
 
-    title, config = "gcn", GCNEncoderConfig
+    config = GCNEncoderConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
@@ -237,4 +237,4 @@ class GCNModel(SyntaxLSTMModel):
             "embeddings": options["embed_dim"],
         }
         gcn = SyntacticGCN(config, sizes[after], len(args.source_deprel_labels))
-        return GCNEncoder(dictionary, cls.inference_needs, gcn, after, **options)
+        return GCNEncoder(dictionary, gcn, after, **options)

@@ -7,7 +7,7 @@ baseline of the DLAA paper (its Equations 7 and 8). It needs no parse.
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -29,22 +29,19 @@ KINDS = ("monotonic", "predictive")
 
 
 @dataclass
-class WindowMemory:
-    """The source tokens of a batch.
+class WindowMemory(PositionMemory):
+    """The source tokens of a batch, [N, S].
 
     Attributes:
-        around: keys and values of the tokens, [N, S], and what a position among them is predicted by
         windows: [S, N, S], for each step up to the last column −inf outside of the window and 0 inside; None where the
             position is predicted
     """
 
-    around: PositionMemory
     windows: Tensor | None
 
     def select(self, rows: Tensor) -> WindowMemory:
-        """The memory of other rows."""
         windows = None if self.windows is None else self.windows.index_select(1, rows)
-        return WindowMemory(self.around.select(rows), windows)
+        return replace(super().select(rows), windows=windows)
 
 
 @dataclass
@@ -84,25 +81,24 @@ class WindowAttention(GuidedAttention):
     def remember(self, encoded: Encoded) -> WindowMemory:
         padding = encoded.padding.t()
         length = (~padding).sum(dim=1)
-        around = self.remember_positions(encoded.states.transpose(0, 1), padding, length.float())
+        tokens = self.remember_positions(encoded.states.transpose(0, 1), padding, length.float())
         windows = None
         if self.position is None:
             place = torch.arange(padding.size(1), device=length.device)
             centre = place[:, None].minimum(length - 1)  # [S, N], of each step
             outside = (place - centre[:, :, None]).abs() > self.window
             windows = negative_infinity_at(outside | padding, encoded.states)
-        return WindowMemory(around, windows)
+        return WindowMemory(**vars(tokens), windows=windows)
 
     def weights(self, hidden: Tensor, position: Tensor | None, memory: WindowMemory, step: int) -> Tensor:
-        places = memory.around.places
         if position is None:
             assert memory.windows is not None
-            scores = places.keys.dots(hidden, plus=memory.windows[min(step, len(memory.windows) - 1)])
-            return F.softmax(scores, dim=1, dtype=torch.float32)
-        factor, square = LogGaussian.apply(memory.around.place, position, self.sigma)
+            window = memory.windows[min(step, len(memory.windows) - 1)]
+            return F.softmax(memory.keys.dots(hidden, plus=window), dim=1, dtype=torch.float32)
+        factor, square = LogGaussian.apply(memory.place, position, self.sigma)
         # 0 within the window and at least 1 outside: so the scores there become −1e30 without a mask and its gradient
         outside = F.hardshrink(square, self.window**2)
-        scores = places.keys.dots(hidden, plus=places.bias).sub(outside, alpha=1e30)
+        scores = memory.keys.dots(hidden, plus=memory.bias).sub(outside, alpha=1e30)
         return (F.log_softmax(scores, dim=1, dtype=torch.float32) + factor).exp()  # Luong's Equation 10
 
 
@@ -110,7 +106,7 @@ class WindowAttention(GuidedAttention):
 class LocalAttentionModel(SyntaxLSTMModel):
     """LSTM encoder and decoder with Luong's local attention."""
 
-    title, config = "local attention", LocalAttentionConfig
+    config = LocalAttentionConfig
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> WindowAttention:

@@ -87,8 +87,9 @@ def unit_vectors(convolution: UnitConvolution, x: Tensor, syntax: SyntaxBatch) -
 class ConcatenatingEncoder(SyntaxLSTMEncoder):
     """SDRNMT-1: the encoder reads ``[V_x : V_U]`` (Equation 10); every piece has its word's V_U, ``</s>`` has zeros."""
 
-    def __init__(self, dictionary, needs: frozenset[str], convolution: UnitConvolution, embed_dim: int, **options: Any):
-        super().__init__(dictionary, needs, embed_dim=embed_dim + convolution.conv.out_channels, **options)
+    def __init__(self, dictionary: Any, convolution: UnitConvolution, embed_dim: int, **options: Any) -> None:
+        wide = embed_dim + convolution.conv.out_channels
+        super().__init__(dictionary, embed_dim=wide, **options)
         self.convolution = convolution
 
     def embed(self, x: Tensor, syntax: SyntaxBatch | None) -> Tensor:
@@ -100,8 +101,8 @@ class ConcatenatingEncoder(SyntaxLSTMEncoder):
 class TwoEncoders(SyntaxLSTMEncoder):
     """SDRNMT-2: a second encoder of the same size reads V_U (Equation 11), word by word."""
 
-    def __init__(self, dictionary, needs: frozenset[str], convolution: UnitConvolution, **options: Any):
-        super().__init__(dictionary, needs, **options)
+    def __init__(self, dictionary: Any, convolution: UnitConvolution, **options: Any) -> None:
+        super().__init__(dictionary, **options)
         self.convolution = convolution
         self.unit_lstm = LSTM(
             input_size=convolution.conv.out_channels,
@@ -128,7 +129,7 @@ class PairedMemory(PaddedMemory):
 
     mixture: Tensor
 
-    def select(self, rows: Tensor) -> PaddedMemory:
+    def select(self, rows: Tensor) -> PairedMemory:
         return super().select(torch.cat((rows, rows + len(self.bias) // 2)))
 
 
@@ -219,7 +220,7 @@ class SDRNMTConfig(SystemConfig):
 class SDRNMTModel(SyntaxLSTMModel):
     """Code shared by the two models: the options and the convolution built from them."""
 
-    title, config = "sdrnmt", SDRNMTConfig
+    config = SDRNMTConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
@@ -243,7 +244,7 @@ class SDRNMT1(SDRNMTModel):
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
-        return ConcatenatingEncoder(dictionary, cls.inference_needs, cls.build_convolution(args), **options)
+        return ConcatenatingEncoder(dictionary, cls.build_convolution(args), **options)
 
 
 @register_lstm("sdrnmt2_lstm")
@@ -252,7 +253,7 @@ class SDRNMT2(SDRNMTModel):
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMEncoder:
-        return TwoEncoders(dictionary, cls.inference_needs, cls.build_convolution(args), **options)
+        return TwoEncoders(dictionary, cls.build_convolution(args), **options)
 
     @classmethod
     def build_decoder(cls, args: Namespace, dictionary, **options: Any) -> SyntaxLSTMDecoder:

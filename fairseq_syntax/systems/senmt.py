@@ -29,13 +29,13 @@ class ThreeEncoders(SyntaxLSTMEncoder):
     """The sequential encoder over pieces, and the child-enriched and the head-enriched one over words.
 
     Args:
-        dictionary, needs, options: as in :class:`SyntaxLSTMEncoder`
+        dictionary, options: as in fairseq
         embed_dim: of the pieces, and so of the words
         word_size: states of each of the two encoders over words
     """
 
-    def __init__(self, dictionary: Any, needs: frozenset[str], word_size: int, embed_dim: int, **options: Any) -> None:
-        super().__init__(dictionary, needs, embed_dim=embed_dim, **options)
+    def __init__(self, dictionary: Any, word_size: int, embed_dim: int, **options: Any) -> None:
+        super().__init__(dictionary, embed_dim=embed_dim, **options)
         self.child_enriched, self.head_enriched = (
             LSTM(embed_dim, word_size, num_layers=self.num_layers, dropout=self.lstm.dropout) for _ in range(2)
         )
@@ -87,12 +87,12 @@ class SENMTConfig(SystemConfig):
 class SENMTModel(SyntaxLSTMModel):
     """fairseq's LSTM decoder with attention, over the annotations of three encoders."""
 
-    title, config = "senmt", SENMTConfig
+    config = SENMTConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
-        return ThreeEncoders(dictionary, cls.inference_needs, cls.states(args), **options)
+        return ThreeEncoders(dictionary, cls.states(args), **options)
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> GlobalAttention:

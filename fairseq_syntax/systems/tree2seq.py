@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -126,12 +126,12 @@ class TreeEncoder(SyntaxLSTMEncoder):
     A node's input is the mean of its word's sequential states. Nodes come after the tokens in the encoded states.
 
     Args:
-        dictionary, needs, options: as in :class:`SyntaxLSTMEncoder`
+        dictionary, options: as in fairseq
         bottom_up: leave the way down out
     """
 
-    def __init__(self, dictionary: Any, needs: frozenset[str], bottom_up: bool, **options: Any) -> None:
-        super().__init__(dictionary, needs, **options)
+    def __init__(self, dictionary: Any, bottom_up: bool, **options: Any) -> None:
+        super().__init__(dictionary, **options)
         self.up = ChildSumTreeLSTM(self.output_units)
         self.down = None if bottom_up else TopDownGRU(self.output_units)
         self.start = nn.ModuleList(BinaryTreeLSTM(self.output_units) for _ in range(self.num_layers))
@@ -174,7 +174,7 @@ class TreeMemory(PaddedMemory):
     sentence: Tensor
 
     def select(self, rows: Tensor) -> TreeMemory:
-        return replace(cast(TreeMemory, super().select(rows)), sentence=self.sentence.index_select(0, rows))
+        return replace(super().select(rows), sentence=self.sentence.index_select(0, rows))
 
 
 class TreeAttention(GlobalAttention):
@@ -203,13 +203,13 @@ class Tree2SeqConfig(SystemConfig):
 class Tree2SeqModel(SyntaxLSTMModel):
     """An encoder over the tree above the sequential one; the decoder attends to both and starts from both."""
 
-    title, config = "tree2seq", Tree2SeqConfig
+    config = Tree2SeqConfig
     training_needs = inference_needs = frozenset({"tree"})
 
     @classmethod
     def build_encoder(cls, args: Namespace, dictionary: Any, **options: Any) -> SyntaxLSTMEncoder:
         bottom_up = read_options(Tree2SeqConfig, args).tree2seq_bottom_up
-        return TreeEncoder(dictionary, cls.inference_needs, bottom_up, **options)
+        return TreeEncoder(dictionary, bottom_up, **options)
 
     @classmethod
     def build_attention(cls, args: Namespace, hidden_size: int, source_size: int) -> TreeAttention:
