@@ -51,7 +51,6 @@ class InteractiveInput:
         self.source_tag = source_tag
         self.chosen_parser = parser
         self._store: MemoryStore | None = None
-        self._no_parser = False
         # The lines encoded last; with each the parse whose tokens know how many pieces they have, if it has one.
         self._encoded: list[tuple[Sentence, ParsedLine | None]] = []
         # What was collated: tokens, the numbers of the sentences among all that were read, syntax (where needed).
@@ -74,6 +73,15 @@ class InteractiveInput:
             source_lang=cfg.source_lang,
         )
         return load_parser(options, before)
+
+    @cached_property
+    def _parser_if_any(self) -> Parser | None:
+        """The parser of raw text; None, with a warning, where it cannot be had."""
+        try:
+            return self.parser
+        except SyntaxDataError as error:
+            logger.warning("raw text is translated without a parse: %s", error)
+            return None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -155,16 +163,10 @@ class InteractiveInput:
                 whole[number - first] = line
             parsed = self.parser.parse(whole, first_line=first)
             return [parsed[number - first] for number in numbers]
-        if not self._no_parser:
-            try:
-                parser = self.parser
-            except SyntaxDataError as error:
-                logger.warning("raw text is translated without a parse: %s", error)
-                self._no_parser = True
-        if self._no_parser:
+        if self._parser_if_any is None:
             return [unparsed(line) for line in lines]
         try:
-            return parser.parse(lines)
+            return self._parser_if_any.parse(lines)
         except Exception as error:  # whatever a parser may fail by, the others are to be translated
             if len(lines) == 1:
                 logger.warning("%r is translated without a parse: %s", lines[0][:60], error)
@@ -243,6 +245,7 @@ class InteractiveInput:
         labels = LabelInventory(self.task.source_labels, frozen=True)
         stored = [to_stored(line, labels) for line in parsed]
         for sentence in stored:
+            # An empty line has no arcs, which is not to be taken for a parse without distributions.
             if sentence.arcs is None and not sentence.pieces:
                 sentence.arcs = []
         return MemoryStore(stored)
@@ -332,6 +335,8 @@ class InteractiveInput:
         """
         net_input = sample["net_input"]
         tokens = net_input["src_tokens"]
+        # They come back in the order in which they were collated. fairseq's hub uses them as they
+        # are: what it leaves here is passed over.
         while self._batches:
             collated, ids, syntax = self._batches.pop(0)
             if collated.shape == tokens.shape and torch.equal(collated, tokens.cpu()):

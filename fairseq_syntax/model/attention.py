@@ -200,7 +200,7 @@ class SyntaxSelfAttention(MultiheadAttention):
         if self.project_scores:
             q, k = self._split(self.q_proj(query) * self.scaling), self._split(self.k_proj(query))
         else:
-            q = k = torch.zeros_like(v)
+            q = k = torch.zeros_like(v)  # the shape of what a term replaces, and is not read
         memory = query
         if incremental_state is not None:
             wanted = any(term.needs_memory for term in terms)

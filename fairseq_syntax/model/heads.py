@@ -87,7 +87,7 @@ class HeadLoss(NamedTuple):
         return cls(weight * nll, nll, tokens, *(counts or (zero, zero)))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False)  # tensors are not equal or unequal as a whole
 class Step:
     """One forward pass of one side of the model, as its systems see it. Made once, and never kept on a module.
 

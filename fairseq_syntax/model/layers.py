@@ -96,6 +96,7 @@ class LayerStack:
             plan = LayerPlan(
                 num_heads=num_heads,
                 project_scores=all(s.project_scores(layer) for s in acting),
+                # stable: beyond that, the order of the option stays
                 acting=sorted(claims, key=lambda name: not claims[name].replaces),
                 supervised=sorted({head for at, head in places if at == layer}),
                 read=sorted(frozenset().union(*(c.reads for c in claims.values()))),
@@ -206,5 +207,6 @@ def feed_forward(layer: Any, x: Tensor) -> Tensor:
 def wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """The layer with ``--checkpoint-activations`` and in FSDP, as fairseq wraps its own."""
     if cfg.checkpoint_activations:
+        # Which FSDP wraps then, whatever its size.
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)

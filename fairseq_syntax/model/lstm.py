@@ -150,6 +150,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             encoder_out.loop = self.loop_weights()
         memory, (recurrent, biases) = encoder_out.memory, encoder_out.loop
         first = 0
+        # At the first step of a search the state is there, and empty: all tokens are read then.
         if incremental_state:
             first = prev_output_tokens.size(1) - 1
             prev_output_tokens = prev_output_tokens[:, -1:]
