@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
 from fairseq_syntax.errors import SyntaxDataError
@@ -159,12 +160,8 @@ def attention_weights(
         and columns are the columns of ``src_tokens`` or the steps from 0. Rows after a translation's end mean nothing.
     """
     tokens = net_input["src_tokens"]
-    pad = model.decoder.dictionary.pad()
-    width = max(len(t) for t in targets)
-    previous = tokens.new_full((len(targets), width), pad)
-    for row, target in zip(previous, targets):
-        row[0] = model.decoder.dictionary.eos()
-        row[1 : len(target)] = target[:-1]
+    pad, eos = model.decoder.dictionary.pad(), model.decoder.dictionary.eos()
+    previous = collate_tokens(targets, pad, eos, move_eos_to_beginning=True).to(tokens)
     accepted = inspect.signature(model.forward).parameters  # a plain model in an ensemble knows no src_syntax
     inputs = {name: value for name, value in net_input.items() if name in accepted}
     with recorded(model, kinds) as weights:
@@ -173,7 +170,7 @@ def attention_weights(
         # An LSTM, which has moved the padding to the right.
         left = tokens.ne(pad).int().argmax(dim=1)
         column = torch.arange(tokens.size(1), device=tokens.device)[None] - left[:, None]
-        index = column.clamp(min=0)[:, None].expand(-1, width, -1)
+        index = column.clamp(min=0)[:, None].expand(-1, previous.size(1), -1)
         weights["cross"] = [out[1].float().gather(2, index)[:, None]]
     return {kind: layers for kind, layers in weights.items() if layers}
 

@@ -178,6 +178,7 @@ class HeadSystem(nn.Module):
     training_needs: frozenset[str] = frozenset()
     inference_needs: frozenset[str] = frozenset()
     reads_queries: ClassVar[bool] = False
+    _layers: Sequence[int] = ()
     criterion: ClassVar[str] = "label_smoothed_cross_entropy"
 
     @classmethod
@@ -210,8 +211,12 @@ class HeadSystem(nn.Module):
         """
 
     def layers(self) -> Sequence[int]:
-        """Layers in whose self-attention it has a part, 0-based: all those for which it claims or supervises a head."""
-        return ()
+        """Layers in whose self-attention it has a part, 0-based.
+
+        All those for which it claims or supervises a head; by default those that it noted as
+        ``_layers`` when it was built.
+        """
+        return self._layers
 
     def blocks(self) -> Sequence[int | None]:
         """Layers after which it has a block, in an encoder; see :class:`.encoder.EncoderSystem`."""

@@ -105,8 +105,11 @@ class SourceAttention(nn.Module):
         raise NotImplementedError
 
     def over_source(self, reads: list[Any], memory: Any) -> Tensor:
-        """The weights of several steps as [N, steps, S], over right-padded columns of the source."""
-        raise NotImplementedError
+        """The weights of several steps as [N, steps, S], over right-padded columns of the source.
+
+        Here those of forward, where they are [N, S].
+        """
+        return torch.stack(reads, dim=1)
 
     def supervises(self) -> tuple[str, ...]:
         """The names of the losses that it may have in training; a criterion that leaves them out is refused."""
@@ -178,9 +181,6 @@ class GlobalAttention(SourceAttention):
     def forward(self, hidden: Tensor, memory: PaddedMemory, step: int) -> tuple[Tensor, Tensor]:
         weights = self.everywhere(hidden, memory)
         return torch.tanh(memory.of_hidden(hidden, plus=memory.values.sums(weights))), weights
-
-    def over_source(self, reads: list[Tensor], memory: Any) -> Tensor:
-        return torch.stack(reads, dim=1)
 
 
 def negative_infinity_at(mask: Tensor, like: Tensor) -> Tensor:

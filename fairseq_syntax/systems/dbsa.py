@@ -16,7 +16,7 @@ alone. No parse is needed at inference.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -124,7 +124,7 @@ class BiaffineHead(HeadSystem):
         prefix, side = self.loss_name, self.side
         layer, layers = getattr(options, f"{prefix}_layer"), getattr(args, f"{side}_layers")
         (layer,) = layer_numbers(option_name(f"{prefix}_layer"), str(layer), layers)
-        self.place: Place = (layer, getattr(options, f"{prefix}_head"))
+        self._layers, self.place = (layer,), (layer, getattr(options, f"{prefix}_head"))
         self.weight, self.chain = getattr(options, f"{prefix}_weight"), options.dbsa_chain
         embed_dim = getattr(args, f"{side}_embed_dim")
         dim = options.dbsa_dim or embed_dim // getattr(args, f"{side}_attention_heads")
@@ -133,9 +133,6 @@ class BiaffineHead(HeadSystem):
     @classmethod
     def from_config(cls, config: DbsaConfig, args: Namespace, task: SyntaxTask) -> BiaffineHead:
         return cls(config, args)
-
-    def layers(self) -> Sequence[int]:
-        return (self.place[0],)
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         return HeadClaims(replaces=frozenset({self.place[1]}))

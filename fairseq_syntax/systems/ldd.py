@@ -211,9 +211,6 @@ class Ldd(EncoderSystem):
             logger.info("labels of %s: %s", groups.source, coverage)
         return cls(config, labels, groups, layers)
 
-    def layers(self) -> Sequence[int]:
-        return self._layers
-
     def attention_heads(self, layer: int) -> int:
         return len(self.groups)
 

@@ -7,7 +7,7 @@ subwords and translation by Bugliarello and Okazaki (2020), appendix A.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -122,7 +122,7 @@ class Lisa(EncoderSystem):
 
     def __init__(self, options: LisaConfig, embed_dim: int, layer: int, dim: int) -> None:
         super().__init__()
-        self.place: Place = (layer, options.lisa_head)
+        self._layers, self.place = (layer,), (layer, options.lisa_head)
         self.weight, self.gold = options.lisa_weight, options.lisa_gold
         self.biaffine = Biaffine(embed_dim, dim)
         if self.gold:
@@ -133,9 +133,6 @@ class Lisa(EncoderSystem):
         (layer,) = layer_numbers("--lisa-layer", str(config.lisa_layer), args.encoder_layers)
         dim = args.encoder_embed_dim // args.encoder_attention_heads if config.lisa_dim is None else config.lisa_dim
         return cls(config, args.encoder_embed_dim, layer, dim)
-
-    def layers(self) -> Sequence[int]:
-        return (self.place[0],)
 
     @property
     def drops_parses(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -172,9 +172,6 @@ class Pascal(EncoderSystem):
     @classmethod
     def from_config(cls, config: PascalConfig, args: Namespace, task: SyntaxTask) -> Pascal:
         return cls(config, args.encoder_layers)
-
-    def layers(self) -> Sequence[int]:
-        return self._layers
 
     def claims(self, layer: int, num_heads: int) -> HeadClaims:
         return HeadClaims(scales=frozenset(range(self.options.pascal_heads or num_heads)))

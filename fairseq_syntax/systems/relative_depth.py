@@ -12,7 +12,6 @@ of the weights, and with it the values' term. Attention itself stays the plain, 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -160,9 +159,6 @@ class RelativeDepth(EncoderSystem):
             check_word_order(args, task)
         size = args.encoder_embed_dim, args.encoder_attention_heads
         return cls(config, *size, args.encoder_layers)
-
-    def layers(self) -> Sequence[int]:
-        return self._layers
 
     def fit(self, layer: int, num_heads: int) -> None:
         for embeddings in (self.depth, self.distance) if self.sequential else (self.depth,):

@@ -171,9 +171,6 @@ class PairedAttention(SourceAttention):
         of_hidden = memory.of_hidden(hidden.view(2, -1, hidden.size(1))).view_as(hidden)
         return torch.tanh(memory.values.sums(weights, plus=of_hidden)), weights[: len(separate) // 2]
 
-    def over_source(self, reads: list[Tensor], memory: PairedMemory) -> Tensor:
-        return torch.stack(reads, dim=1)
-
 
 class TwoStreamDecoder(SyntaxLSTMDecoder):
     """SDRNMT-2: the LSTM g runs over the source contexts and, with the same weights, over the unit contexts

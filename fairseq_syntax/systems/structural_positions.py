@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -146,9 +145,6 @@ class StructuralPositions(EncoderSystem):
         check_word_order(args, task)
         size = args.encoder_embed_dim, args.encoder_attention_heads
         return cls(config, *size, args.encoder_layers)
-
-    def layers(self) -> Sequence[int]:
-        return self._layers
 
     def fit(self, layer: int, num_heads: int) -> None:
         self.relative.fit(layer, self.embed_dim // num_heads)

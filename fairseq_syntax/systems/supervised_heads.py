@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -176,15 +176,13 @@ class SupervisedHeads(EncoderSystem):
             self.places["child"] = child, options.child_head
         if options.parent_weight:
             self.places["parent"] = parent, options.parent_head
+        self._layers = sorted({layer for layer, _ in self.places.values()})
         if self.places:
             self.training_needs = frozenset({"tree"})
 
     @classmethod
     def from_config(cls, config: SupervisedHeadsConfig, args: Namespace, task: SyntaxTask) -> SupervisedHeads:
         return cls(config, args.encoder_layers)
-
-    def layers(self) -> Sequence[int]:
-        return sorted({layer for layer, _ in self.places.values()})
 
     def supervises(self) -> Mapping[str, Place]:
         return self.places
