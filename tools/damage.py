@@ -34,6 +34,7 @@ from fairseq_syntax.corpus.store.flat import FlatSyntax  # noqa: E402
 from fairseq_syntax.corpus.store.reader import SyntaxStore  # noqa: E402
 from fairseq_syntax.corpus.store.writer import write_sentences  # noqa: E402
 from fairseq_syntax.errors import SyntaxDataError  # noqa: E402
+from fairseq_syntax.runtime.manifest import COMPARED  # noqa: E402
 
 TOLD, HARMLESS, SILENT, RAW = OUTCOMES = ("told", "harmless", "silent", "raw")
 REMEMBERED_AFTER = 2.5  # seconds after a file's last change, from which on its comparison is remembered
@@ -203,6 +204,7 @@ def damage_data(count: int, seed: int, folder: Path) -> dict[str, Counter[str]]:
 
     data = toy_data.make(folder).data
     names = sorted(p.name for p in data.iterdir() if not p.name.startswith((".", "test")) and p.suffix != ".log")
+    names.append(COMPARED)
     return damage_in_turn(data, names, count, seed, {"training": batches_of, "inspect --check": checked})
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,6 @@ class DataDirectory:
     def __init__(self, path: str, source_lang: str, target_lang: str) -> None:
         self.path = path
         self.langs = {"source": source_lang, "target": target_lang}
-        # Caches of this object: those of the class's methods would keep every directory alive.
         self.labels = lru_cache(maxsize=None)(self._labels)
         self.segmenter = lru_cache(maxsize=None)(self._segmenter)
         self.parsed_with = lru_cache(maxsize=None)(self._parsed_with)
@@ -145,15 +145,16 @@ class DataDirectory:
 
     def check_language_files(self) -> None:
         """Check dictionaries, labels and segmentations against their manifest. Raises SyntaxDataError."""
-        self._manifest.check(name for lang in self.langs.values() for name in language_files(lang))
+        self._manifest.check((name for lang in self.langs.values() for name in language_files(lang)), once=True)
 
-    def check_files(self, split: str, *, combine: bool) -> dict[str, str]:
+    def check_files(self, split: str, *, combine: bool, mmap: bool) -> dict[str, str]:
         """Check the tokens of a split, and all files that belong to them, against their manifest.
 
         Stores are left to their reader, which verifies each block that it reads.
 
         Args:
             combine: whether ``train1`` and so on are read with ``train``
+            mmap: whether they are of ``--dataset-impl mmap``; then an index that no checksum vouches for is looked at
 
         Returns:
             checksums of the token files by path, where the directory has a manifest
@@ -167,9 +168,31 @@ class DataDirectory:
         straight = split_files(split, source, target, combine=combine)
         reverse = split_files(split, target, source, combine=combine)
         names = [name for name in tokens if straight.match(name)] or [name for name in tokens if reverse.match(name)]
-        # Read whole at every start: a GiB takes 0.2 s of a core when it is in memory.
-        checksums = self._manifest.check(names)
+        checksums = self._manifest.check(names, once=True)
+        unknown = [n for n in self._token_datasets(split, combine) if not {f"{n}.idx", f"{n}.bin"} <= checksums.keys()]
+        if mmap and unknown:
+            from fairseq_syntax.data.tokens import check_tokens  # imports all that makes such datasets
+
+            for name in unknown:
+                check_tokens(os.path.join(self.path, name))
         return {os.path.join(self.path, name): checksum for name, checksum in checksums.items()}
+
+    def _token_datasets(self, split: str, combine: bool) -> Iterator[str]:
+        """The token datasets that fairseq reads of a split, without ``.bin`` and ``.idx``.
+
+        Of a target, one whose index is there: a source may be without one.
+        """
+        source, target = self.langs.values()
+        for number in count():
+            parts = [f"{split}{number or ''}.{pair}" for pair in (f"{source}-{target}", f"{target}-{source}")]
+            part = next((p for p in parts if os.path.exists(os.path.join(self.path, f"{p}.{source}.idx"))), None)
+            if part is None:
+                return
+            yield f"{part}.{source}"
+            if os.path.exists(os.path.join(self.path, f"{part}.{target}.idx")):
+                yield f"{part}.{target}"
+            if not combine:
+                return
 
     # -- syntax ------------------------------------------------------------------------------------------------------
 

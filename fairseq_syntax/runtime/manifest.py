@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,17 @@ from fairseq_syntax.runtime.locks import locked
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+COMPARED = ".compared.json"  # beside it: files that were compared, and their state in the file system at that time
+_SETTLED = 2_000_000_000  # nanoseconds; within those a file may change twice and show one time
 Entry = dict[str, Any]  # of a file: "bytes" and "xxh3"
 
 
 def file_checksum(path: str | os.PathLike[str]) -> str:
-    """XXH3 (64 bits) of a file's bytes, in hexadecimal. Raises SyntaxDataError."""
+    """XXH3 (64 bits) of a file's bytes, in hexadecimal.
+
+    Raises:
+        SyntaxDataError: it cannot be read
+    """
     return file_digest(path, xxhash.xxh3_64())
 
 
@@ -99,14 +107,28 @@ class Manifest:
             raise SyntaxDataError(message, path=path, hint=cls.hint)
         return cls(folder, values["files"])
 
-    def check(self, names: Iterable[str]) -> dict[str, str]:
+    def check(self, names: Iterable[str], *, once: bool = False) -> dict[str, str]:
         """The checksums of files by name; of those, that the manifest has.
+
+        Args:
+            once: do not read a file again that was compared before and has not been written to since: its size, its
+                place in the file system and the times of its last change are the same. A disk that loses a bit by
+                itself changes none of these.
 
         Raises:
             SyntaxDataError: a file is missing, or is not what was made
         """
-        named = [name for name in names if name in self.files]
-        return {name: check_entry(self.folder / name, self.files[name], self.hint) for name in named}
+        entries = {name: self.files[name] for name in names if name in self.files}
+        compared = _read_compared(self.folder) if once else {}
+        states = {name: [*_state(self.folder / name), entry["xxh3"]] for name, entry in entries.items()}
+        new = {name: state for name, state in states.items() if compared.get(name) != state}
+        for name in new:
+            check_entry(self.folder / name, entries[name], self.hint)
+        settled = {name: s for name, s in new.items() if len(s) > 1 and time.time_ns() - max(s[1:3]) > _SETTLED}
+        if once and settled:
+            with suppress(SyntaxDataError, OSError):  # a folder that cannot be written is compared each time
+                write_json(self.folder / COMPARED, {**compared, **settled})
+        return {name: str(entry["xxh3"]) for name, entry in entries.items()}
 
     def problems(self) -> Iterator[SyntaxDataError]:
         """An error for each file that is missing or has changed."""
@@ -115,6 +137,24 @@ class Manifest:
                 self.check([name])
             except SyntaxDataError as error:
                 yield error
+
+
+def _state(path: Path) -> list[int]:
+    """The state of a file: size, times of change, device and inode; empty if it is missing."""
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+
+
+def _read_compared(folder: Path) -> dict[str, list[Any]]:
+    """The content of :data:`COMPARED`; empty if it cannot be read."""
+    try:
+        compared = json.loads((folder / COMPARED).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return compared if isinstance(compared, dict) else {}
 
 
 def note_files(folder: str | os.PathLike[str], names: Iterable[str]) -> None:

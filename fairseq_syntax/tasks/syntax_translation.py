@@ -137,7 +137,7 @@ class SyntaxTranslationTask(TranslationTask):
         training = split == self.cfg.train_subset
         paths = self.cfg.data.split(os.pathsep) if training else [self.data_dir]
         directory = self._directory(paths[(epoch - 1) % len(paths)])
-        checksums = directory.check_files(split, combine=combine)
+        checksums = directory.check_files(split, combine=combine, mmap=self.cfg.dataset_impl in (None, "mmap"))
         try:
             super().load_dataset(split, epoch, combine, **kwargs)
         except FileNotFoundError as error:

@@ -12,6 +12,7 @@ from fairseq import tasks
 
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.runtime import manifest
 from fairseq_syntax.runtime.manifest import MANIFEST, Manifest, file_checksum
 
 
@@ -95,14 +96,31 @@ def test_binarizing_the_syntax_alone_notes_the_tokens_too(toy, tmp_path):
     assert "test.en-de.de.bin" not in noted and "segmentation.de.model" in noted
 
 
-def test_a_file_that_changed_after_a_start_is_told_though_its_times_are_set_back(toy, tmp_path):
+def test_files_that_were_compared_are_read_again_only_once_they_are_written_to(toy, tmp_path, monkeypatch):
     data = tmp_path / "data"
     shutil.copytree(toy.data, data)
+    read: list[str] = []
+    entry_of = manifest.entry_of
+    monkeypatch.setattr(manifest, "_SETTLED", 0)
+    monkeypatch.setattr(manifest, "entry_of", lambda path: read.append(Path(path).name) or entry_of(path))
     load(data)
+    assert "train.en-de.de.bin" in read and len(set(read)) == len(read)
+    read.clear()
+    load(data)
+    assert read == []
     tokens = data / "train.en-de.de.bin"
     times = tokens.stat()
     flip(tokens)
-    os.utime(tokens, ns=(times.st_atime_ns, times.st_mtime_ns))
+    os.utime(tokens, ns=(times.st_atime_ns, times.st_mtime_ns))  # who changes a file may set its time back
     with pytest.raises(SyntaxDataError) as error:
         load(data)
-    assert Path(error.value.path) == tokens
+    assert Path(error.value.path) == tokens and read == [tokens.name]
+
+
+def test_files_that_have_just_been_written_are_compared_again(toy, tmp_path, monkeypatch):
+    """Within the resolution of a file system's clock two contents may have one time."""
+    data = tmp_path / "data"
+    shutil.copytree(toy.data, data, ignore=shutil.ignore_patterns(manifest.COMPARED))
+    monkeypatch.setattr(manifest, "_SETTLED", 10**15)
+    load(data)
+    assert not (data / manifest.COMPARED).exists()
