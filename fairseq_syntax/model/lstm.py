@@ -63,7 +63,10 @@ class SyntaxLSTMEncoder(LSTMEncoder):
             syntax = SyntaxBatch(src_syntax, tokens, self.padding_idx).for_readers
         x = self.dropout_in_module(self.embed_tokens(tokens)).transpose(0, 1)
         # The loader leaves its counts on the host; without them it waits for the device here, as fairseq's does.
-        lengths = src_lengths.cpu() if syntax is None else torch.from_numpy(syntax.lengths.pieces.astype("int64")) + 1
+        if syntax is None:
+            lengths = src_lengths.cpu()
+        else:
+            lengths = torch.from_numpy(syntax.lengths.pieces.astype("int64")) + 1  # and </s>
         states, hiddens, cells = self.run(self.lstm, self.embed(x, syntax), lengths, src_lengths)
         return self.enrich(Encoded(states, hiddens, cells, tokens.eq(self.padding_idx).t(), syntax=syntax), x)
 
@@ -171,6 +174,7 @@ class SyntaxLSTMDecoder(LSTMDecoder):
             hiddens[0], cells[0] = step_cell(gates, of_embedding, cells[0])
             for i, bias in enumerate(biases[1:], start=1):
                 below = self.dropout_out_module(hiddens[i - 1])
+                # The bias as large as the gates: the fused cell adds two tensors of one size.
                 gates = recurrent[i](torch.cat((below, hiddens[i]), dim=1))
                 hiddens[i], cells[i] = step_cell(gates, bias.expand_as(gates), cells[i])
             out, read = self.attention(hiddens[-1], memory, first + j)

@@ -135,10 +135,9 @@ class SyntacticGCN(nn.Module):
 class GCNBlockConfig(GCNConfig):
     """The options of graph convolutions in a Transformer."""
 
-    gcn_after: str | None = option(
-        None,
-        "place of the convolutions: after an encoder layer, from 0, -1 is the top layer; or on the embeddings",
+    gcn_after: str = option(
         "-1",
+        "place of the convolutions: after an encoder layer, from 0, -1 is the top layer; or on the embeddings",
     )
 
 
@@ -160,8 +159,8 @@ class GCNBlock(EncoderSystem):
 
     @classmethod
     def from_config(cls, config: GCNBlockConfig, args: Namespace, task: SyntaxTask) -> GCNBlock:
-        place = config.gcn_after or "-1"
-        after = None
+        place: str = config.gcn_after
+        after: int | None = None
         if place != "embeddings":
             if not place.removeprefix("-").isdecimal():
                 message = f"must be the number of an encoder layer or embeddings, not {place}"

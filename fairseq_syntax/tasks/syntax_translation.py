@@ -331,6 +331,7 @@ class SyntaxTranslationTask(TranslationTask):
             return super().train_step(sample, *args, **kwargs)
         with torch.random.fork_rng():
             loss, size, log = super().train_step(sample, *args, ignore_grad=True, **kwargs)
+        # 0 times each: of the type that they have in other processes, with which fairseq adds them.
         return loss, 0 * size, {name: 0 * value for name, value in log.items()}
 
     # -- raw input -------------------------------------------------------------------------------------------------
