@@ -41,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Binarize."""
     from fairseq_syntax.data.preprocess import binarize_syntax, check_dataset, train_command
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

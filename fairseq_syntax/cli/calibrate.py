@@ -73,6 +73,7 @@ def main(args: argparse.Namespace) -> int:
     if args.parsed is not None:
         parsed = list(read_conllu(args.parsed, n_lines=len(gold)))
     else:
+        # the treebank's words, in its sentences of any length
         options = parser_options(args, distributions=True, tokenizer="whitespace", max_words=10**9)
         parsed = _parse(load_parser(options), gold)
     try:

@@ -42,7 +42,10 @@ class Command:
 
 
 class _Help(argparse.HelpFormatter):
-    """Help text that shows ranges and defaults of options, and leaves examples unwrapped."""
+    """Help text that shows ranges and defaults of options, and leaves examples unwrapped.
+
+    argparse calls no methods but private ones for these; they are the same in all Pythons that are tested.
+    """
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         is_number = isinstance(action.type, Range)

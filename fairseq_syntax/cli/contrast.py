@@ -94,7 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Score and compare."""
 
     from fairseq_syntax.lab.scoring.contrast import decisions, evaluate, tables, ties
     from fairseq_syntax.lab.scoring.contrast_sets import joined, read_set
@@ -124,8 +123,8 @@ def main(args: argparse.Namespace) -> int:
     check_output(args.json, *inputs)
     targets: dict[str, str] = {}
     if args.write_scores is not None:
-        safe = {name: re.sub(r"[^-.\w]", "_", name) for name in names}
-        targets = {name: os.path.join(args.write_scores, f"{safe[name]}.scores") for name in names}
+        for name in names:
+            targets[name] = os.path.join(args.write_scores, re.sub(r"[^-.\w]", "_", name) + ".scores")
         check_outputs(targets.values(), [*inputs, args.json])
     sets = [read_set(text) for text in args.set]
     contrast = joined(sets)

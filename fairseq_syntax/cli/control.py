@@ -47,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Make the control parse."""
 
     check_apart(args.output, args.input)
     check_rereadable("a control is made in two passes over it", args.input)

@@ -20,7 +20,6 @@ SYSTEMS = ("transformer", "PASCAL")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options and arguments."""
     parser.add_argument("--output", default="runs/toy/demo", metavar="DIR", help="result folder")
     parser.add_argument(
         "--workers", type=positive, help="number of models trained at the same time (default: one per core)"

@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Translate, score, draw."""
 
     from fairseq_syntax.lab.figures.plot import diversity_curves, save
     from fairseq_syntax.lab.lasyn.diversity import Diversifier, measure, table, training_bigrams
@@ -94,7 +93,7 @@ def main(args: argparse.Namespace) -> None:
             f"{v.sentence + 1}\t{v.distance}\t{tag_string(v.tags, diversifier.names)}\t{v.text}\n"
             for v in sorted(variations, key=lambda v: (v.sentence, v.distance))
         ]
-        file.writelines(dict.fromkeys(lines))
+        file.writelines(dict.fromkeys(lines))  # at distance 0 a translation is there as often as there are samples
     rows = measure(variations, {i: diversifier.reference(i) for i in sentences}, args.tokenize)
     write_json(os.path.join(args.output, "diversity.json"), rows)
     with atomic_open(os.path.join(args.output, "diversity.md")) as file:

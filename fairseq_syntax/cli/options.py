@@ -49,6 +49,7 @@ def refuse(
     Raises:
         SyntaxDataError: one of them has another value than its default
     """
+    # argparse does not say what was given: it is what differs from the defaults, which a second parser knows.
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     for name in names:

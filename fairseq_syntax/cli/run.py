@@ -72,12 +72,14 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.recipes.options import check_options
     from fairseq_syntax.lab.recipes.plan import Plan
     from fairseq_syntax.lab.recipes.reading import load
+    from fairseq_syntax.lab.recipes.report import report
     from fairseq_syntax.lab.recipes.runner import Runner, typed
     from fairseq_syntax.lab.recipes.running import Work
     from fairseq_syntax.lab.recipes.smoke import smoke
     from fairseq_syntax.runtime.workers import cores
 
     changes = dict(args.set)
+    # As seen from here: paths of a recipe are seen from its own folder. Quoted, as changes are read as YAML.
     for key, folder in (("corpus.data", args.data), ("parse.source.models", args.model_dir)):
         if folder is not None:
             changes[key] = f'"{Path(folder).absolute()}"'
@@ -97,13 +99,14 @@ def main(args: argparse.Namespace) -> int:
         return 0
     failed: list[str] = []
     if not args.report:
+        # fairseq takes seconds to import, and a mistake in an option would otherwise show after hours of parsing
         if any(not stage.is_done() for stage in work.stages() if stage.kind in ("train", "translate")):
             check_options(work.plan)
         here = recipe.device == "cpu" and args.ray is None
         jobs = args.workers or (max(1, cores() // recipe.threads) if here else 1)
         with chosen_workers(args, count=jobs, cpus=recipe.threads) as workers:
             cluster = workers if isinstance(workers, RayWorkers) else None
-            if cluster is not None:
+            if cluster is not None:  # before the first stage: an address that does not answer is an error at once
                 cluster.connect()
             failed = work.run(Runner(work.plan.folder, jobs, work.variables, cluster))
     if failed:
@@ -111,17 +114,12 @@ def main(args: argparse.Namespace) -> int:
         print("next: mend what the logs say, and give the same command again; what is done is not done again")
     if args.to == "report" and not (failed and not work.results().reports):
         markdown, page = work.report()
-        _print_table(work)
+        for section in report(work.plan, work.results()):
+            if section.title.startswith("Scores"):
+                tables = [block.render() for block in section.blocks if isinstance(block, Table)]
+                print("\n" + "\n\n".join(tables) + "\n")
         if args.keep:
             finished(work.keep(), "the results that are kept")
         finished(markdown, "the report")
         finished(page, "the same, for a browser")
     return 1 if failed else 0
-
-
-def _print_table(work) -> None:
-    from fairseq_syntax.lab.recipes.report import report
-
-    for section in report(work.plan, work.results()):
-        if section.title.startswith("Scores"):
-            print("\n" + "\n\n".join(block.render() for block in section.blocks if isinstance(block, Table)) + "\n")

@@ -76,8 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Serve until told to stop."""
-
     try:
         from fairseq_syntax.use.serving.app import create_app
         from fairseq_syntax.use.serving.guard import allowed_hosts

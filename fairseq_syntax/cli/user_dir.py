@@ -20,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Print the package's directory."""
     import fairseq_syntax
 
     print(os.path.dirname(os.path.abspath(fairseq_syntax.__file__)))

@@ -19,7 +19,8 @@ from fairseq_syntax.errors import SyntaxDataError
 
 Floats = NDArray[np.float64]
 THRESHOLDS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-_LEAST = 1e-9  # for the logarithm of an arc that was not kept
+# For the logarithm of an arc that was not kept: a word whose correct arc is missing costs 20.7 of log loss.
+_LEAST = 1e-9
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def calibration_error(confidence: Floats, correct: NDArray[np.bool_], bins: int 
 
 def fit_temperature(choices: Choices) -> float:
     """The temperature of least log loss; the parser's scores are divided by it."""
-    # The log loss is convex in 1/T.
+    # The log loss is convex in 1/T, so that a local minimum is the minimum.
     optimum = minimize_scalar(lambda beta: choices.at(1.0 / beta).log_loss(), bounds=(0.1, 10.0), method="bounded")
     return float(1.0 / optimum.x)
 

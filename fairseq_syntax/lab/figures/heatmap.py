@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["heat_maps"]
 
 RIGHT_TO_LEFT = frozenset({"ar", "fa", "he", "ur"})
-_BESIDE = 4
+_BESIDE = 4  # heads in a row
 _ARC, _TEXT = "#0b5cad", "#5b6570"
 
 
@@ -99,12 +99,13 @@ def _grid(exhibit, weights, layers, heads, columns, rows, parse: Tree | None, fl
     ]
     grid = [row for row in grid if row]
     count, across = sum(map(len, grid)), max(map(len, grid))
+    # Inches of a cell, and points of the texts: smaller where there are several rows of heads.
     cell = 0.2 if count <= _BESIDE else 0.13
     size = 8 if count <= _BESIDE else 6
     wide, high = max(1.6, cell * len(columns)), max(1.6, cell * len(rows))
     pairs = [] if parse is None else [(i, h) for i, h in enumerate(parse.heads) if i != h]
     above = 0.0 if parse is None else 0.35 + 0.24 * (max(arc_levels(pairs), default=0) + 1)
-    labels = 0.085 * max(map(len, [*columns, *rows])) + 0.2
+    labels = 0.085 * max(map(len, [*columns, *rows])) + 0.2  # inches of the longest piece, at most
     figure = Figure(
         figsize=(across * wide + labels + 0.6, len(grid) * (high + 0.35) + above + labels), layout="constrained"
     )

@@ -213,7 +213,7 @@ def reliability_diagram(curves: Mapping[str, Sequence[tuple[float, float, int]]]
         panel.set_xlim(0, 1)
         panel.grid(axis="x", alpha=0.3)
     axes.set_ylim(0, 1)
-    below.set_yscale("log")
+    below.set_yscale("log")  # a parser is sure of most words
     below.set_ylabel("share")
     below.set_xlabel("probability")
     axes.legend(frameon=False, loc="upper left")
@@ -248,6 +248,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     ending = check_ending(path)
     import matplotlib
 
+    # matplotlib's ids in an SVG are random without a salt, and its metadata have the time
     with any_script(), matplotlib.rc_context({"svg.hashsalt": "fairseq_syntax"}):
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
         with atomic_open_binary(path) as file:
@@ -272,7 +273,7 @@ def _axes(width: float, height: float, rows: int = 1, columns: int = 1, ratios: 
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)  # which knows the width of a text, for the legend
     axes = figure.subplots(rows, columns, height_ratios=ratios)
     for one in np.atleast_1d(axes).flat:
         one.spines[["top", "right"]].set_visible(False)

@@ -103,7 +103,7 @@ def _source(task, dataset, number: int, store: SyntaxStore | None) -> Exhibit:
             dataset.tgt[number - 1], task.target_dictionary, getattr(task, "target_segmenter", None)
         )
     if store is None:
-        words = [word_of([piece]) for piece in pieces[:-1]]
+        words = [word_of([piece]) for piece in pieces[:-1]]  # all but </s>, which no word has
         return Exhibit(number, source, reference, words, [], [1] * len(words), pieces)
     flat = store.fetch(np.array([number - 1]), arcs=store.has_arcs)
     counts = flat.pieces.tolist()

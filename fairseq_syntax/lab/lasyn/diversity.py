@@ -23,7 +23,7 @@ from fairseq_syntax.systems.lasyn.model import is_latent
 from fairseq_syntax.systems.lasyn.templates import Template
 from fairseq_syntax.use import BEAM
 
-SENTENCES_AT_A_TIME = 10_000
+SENTENCES_AT_A_TIME = 10_000  # of the training data, whose tags would otherwise all be in memory
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Diversifier:
         dictionary = self.task.target_dictionary
         generator = LatentGenerator(self.models, dictionary, beam_size=self.beam, **options)
         device = next(self.models[0].parameters()).device
-        ordered = sorted(sentences, key=self.dataset.size)
+        ordered = sorted(sentences, key=self.dataset.size)  # little padding
         for start in range(0, len(ordered), self.batch_size):
             batch = self.dataset.collater([self.dataset[i] for i in ordered[start : start + self.batch_size]])
             if device.type == "cuda":

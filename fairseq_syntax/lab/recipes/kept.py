@@ -55,5 +55,5 @@ class Kept:
         entries = [{"kind": "environment", "environment": one} for one in self.environments]
         entries += [{**one, "kind": "run"} for one in self.runs.values()]
         entries += [{**one, "kind": "scores"} for one in self.scores.values()]
-        with atomic_open(path) as file:
+        with atomic_open(path) as file:  # which compresses without a time
             file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)

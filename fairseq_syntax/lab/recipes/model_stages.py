@@ -28,7 +28,7 @@ def _read(layout: Layout, run: Run, *splits: str) -> tuple[Path, ...]:
 
 
 def train(layout: Layout, run: Run) -> Stage:
-    """A model."""
+    """The training of a run's model."""
     recipe, folder = layout.recipe, layout.model(run)
     system, (source, target) = recipe.systems[run.system], layout.langs
     values = {**recipe.size, **system.size, **recipe.train, **system.train, **system.options}
@@ -36,6 +36,7 @@ def train(layout: Layout, run: Run) -> Stage:
     words += options({"arch": system.arch}) + layout.options(values) + options({"seed": run.seed})
     words += [Free("--cpu")] if recipe.device == "cpu" else []
     words += [] if {"no-epoch-checkpoints", "keep-last-epochs"} & values.keys() else [Free("--no-epoch-checkpoints")]
+    # fairseq's own log, in the folder, grows over interruptions: the runner's is of the last start only
     log = Out(folder / "train.log")
     words += [Free("--no-progress-bar"), *options({"log-interval": Free(100), "log-file": log})]
     command = Command([*words, *options({"save-dir": Out(folder)})])
@@ -53,7 +54,7 @@ def translations(layout: Layout, run: Run) -> list[Stage]:
         variant = layout.variants(run.system)[table.variant]
         values = {**recipe.translate.options, **recipe.systems[run.system].translate, **variant.options}
         words: list[Word]
-        if variant.without_parse:
+        if variant.without_parse:  # fairseq-generate reads the binarized data, which have it
             words = ["fairseq-syntax", "translate", checkpoint]
             words += options({"data": data, "device": Free(recipe.device), "beam": values.get("beam", 5)})
             words += ["--parser", "none", "--missing-parse", "neutral"]

@@ -30,6 +30,7 @@ def _check(command: Command, run: Run, plan: Plan) -> None:
     from fairseq import options
 
     program, message = str(command.words[0]), io.StringIO()
+    # A parser of fairseq logs what it imports, and ends the process where an option is wrong.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -41,6 +42,7 @@ def _check(command: Command, run: Run, plan: Plan) -> None:
         pass
     finally:
         logging.disable(before)
+    # As argparse says it: usage, then "PROGRAM: error: argument --arch: invalid choice: 'x' (choose from …)".
     why, _, choices = message.getvalue().strip().rpartition("error: ")[2].partition(" (choose from ")
     known = [one.lstrip("-") for one in parser._option_string_actions]
     where, line, hint = plan.path, None, None

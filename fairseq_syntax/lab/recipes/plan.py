@@ -37,7 +37,10 @@ class Plan(Layout):
         return model_stages.score(self, table, finished)
 
     def key(self, run: Run) -> str:
-        """What the results of a run depend on, as far as the recipe says it: two recipes may share results."""
+        """What the results of a run depend on, as far as the recipe says it: two recipes may share results.
+
+        By what the recipe says and not, as a stage, by the content of files: results are kept without the corpus.
+        """
         recipe, system = self.recipe, self.recipe.systems[run.system]
         corpus = recipe.corpus.model_dump(
             exclude={"data", "download", "train", "valid", "tests"}, exclude_defaults=True
@@ -54,6 +57,7 @@ class Plan(Layout):
         pieces = recipe.pieces.model_dump(exclude_defaults=True)
         once = [one for one in recipe.commands.values() if one.each == "once" and one.before not in ("score", "report")]
         of_run = [one for one in recipe.commands.values() if one.is_of(run.system)]
+        # only what there is: results were kept when recipes had no commands and no environment
         more = [one for one in ([one.run for one in once + of_run], recipe.env) if one]
         return fingerprint(corpus, parse, pieces, system.parse, commands, *more)
 
@@ -82,6 +86,7 @@ class Plan(Layout):
                     about=(one.run, of or ""),
                     after=tuple(before),
                 )
+                # their inputs need not name its outputs: an option may have them in a text
                 later = {s.name for s in stages if s.kind == one.before and of in (None, s.run)}
                 stages = [replace(s, after=(*s.after, stage.name)) if s.name in later else s for s in stages]
                 place = next((at for at, s in enumerate(stages) if s.name in later), len(stages))

@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
 
 
 class _Texts(yaml.SafeLoader):
-    """Scalars as they are written, but for null and ``<<``."""
+    """Scalars as they are written, but for null and ``<<``: YAML 1.1 takes the language ``no`` for False."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (of the class, as in PyYAML)
         first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]

@@ -118,7 +118,7 @@ class Work:
         return write_report(self.plan, results)
 
     def results(self) -> Results:
-        """What is known of the recipe's runs."""
+        """What there is to report: of finished runs that were made here, and of those that are kept."""
         finished = self.finished()
         results = Results({}, {}, list(self.kept.environments))
         keys = {str(run): self.plan.key(run) for run in self.plan.runs}
@@ -132,17 +132,18 @@ class Work:
             if entry["runs"].items() <= keys.items():  # none of its runs has changed since
                 results.reports[table] = entry["report"]
         for run in finished:
-            if run in self.kept_runs:
-                results.facts[run] = self.kept.runs[str(run)]["facts"]
-            else:
-                results.facts[run] = self._facts(run, results)
             log = self.plan.model(run) / "train.log"
             if log.exists():
                 results.curves[run] = read_curves(log)
+            is_kept = run in self.kept_runs
+            results.facts[run] = self.kept.runs[str(run)]["facts"] if is_kept else self._facts(run, results)
         return results
 
     def _facts(self, run: Run, results: Results) -> dict[str, Any]:
-        """What is told of a run beside its scores: seconds and commands by kind of stage, and values."""
+        """What is told of a run beside its scores: seconds by kind of stage, commands, and values by name.
+
+        Its hardware goes into ``results``, which has its curves already.
+        """
         score = self.plan.recipe.score
         facts: dict[str, Any] = {"seconds": {}, "commands": [], "values": {}}
         for stage in self.plan.of_run(run):
@@ -154,8 +155,7 @@ class Work:
                 results.environments.append(machine)
         for test in self.plan.tests if run.system in score.trees else ():
             facts["values"][f"UAS, {test}"] = 100 * number_in(self.plan.tree_scores(run, test), "UAS.f1")
-        log = self.plan.model(run) / "train.log"
-        if score.perplexity and log.exists() and (points := read_curves(log).get("valid", {}).get("ppl")):
+        if score.perplexity and (points := results.curves.get(run, {}).get("valid", {}).get("ppl")):
             facts["values"]["perplexity, valid"] = points[-1][1]
         for name, value in score.values.items():
             if value.systems is None or run.system in value.systems:
@@ -174,6 +174,7 @@ class Work:
                 for table, path in self.plan.outputs(run).items()
                 if path.exists()
             }
+            # of a run that is kept, and was not restored here
             outputs = outputs or self.kept.runs.get(str(run), {}).get("outputs", {})
             kept.runs[str(run)] = {"run": str(run), "key": self.plan.key(run), "outputs": outputs, "facts": facts}
         for table, report in results.reports.items():

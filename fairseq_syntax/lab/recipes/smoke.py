@@ -33,6 +33,7 @@ def smoke(recipe: Recipe) -> Recipe:
         system.size, system.train, system.options = map(_cut, (system.size, system.train, system.options))
         system.translate.pop("fp16", None)
         system.seeds = None
+    # beam, lenpen and the like, which are no fields of the section
     small.translate.__pydantic_extra__ = {**recipe.translate.options, "fp16": None, **_TRANSLATE}
     # Files with a line for each sentence of a test are of the whole test.
     small.score.resamples, small.score.trials, small.score.lines, small.score.groups = 20, 20, {}, None

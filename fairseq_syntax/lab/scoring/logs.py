@@ -45,12 +45,14 @@ def read_curves(path: str | os.PathLike[str]) -> Curves:
 
 
 def _entries(line: str) -> Iterator[tuple[str, dict[str, float]]]:
+    """What a line measures, and its numbers by name; nothing of a line that has none."""
     start = line.find('{"epoch"')
     if start >= 0:
         try:
             raw = json.loads(line[start:])
         except ValueError:
             return
+        # Names have the subset before them, "valid_ppl", but within an epoch nothing.
         counter = next((key for key in raw if key.endswith("num_updates")), None)
         if counter is not None:
             prefix = counter.removesuffix("num_updates")

@@ -125,7 +125,7 @@ class Scorer:
     @property
     def signature(self) -> str:
         signature = self.metric.get_signature()
-        if self.name == "BLEU-1":
+        if self.name == "BLEU-1":  # sacrebleu's signature does not tell it from BLEU
             signature.update("order", 1)
         return str(signature)
 
@@ -209,6 +209,7 @@ def beer(program: str, hypotheses: Sequence[str], references: Sequence[Sequence[
         except (OSError, subprocess.CalledProcessError) as error:
             detail = getattr(error, "stderr", None) or error
             raise SyntaxDataError(f"BEER failed: {str(detail).strip()[:300]}", hint=shlex.join(command)) from error
+    # Of all numbers that it prints, the score is the last.
     for line in reversed(done.stdout.splitlines()):
         numbers = re.findall(r"-?\d+\.\d+(?:[eE]-?\d+)?", line)
         if numbers:

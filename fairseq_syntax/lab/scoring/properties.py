@@ -123,13 +123,13 @@ class Property:
         if edges is None and self.name.partition("=")[0] in _COUNTS:
             edges = (0.0, 1.0)
         elif edges is None:
+            # quartiles that are values of the text; of few different values some are equal, and intervals fewer
             quartiles = np.quantile(values, [0.25, 0.5, 0.75], method="inverted_cdf") if len(values) else []
             edges = tuple(float(edge) for edge in np.unique(quartiles))
         result = []
         for over, to in zip((None, *edges), (*edges, None)):
-            chosen = np.ones(len(values), dtype=bool)
-            chosen &= values > over if over is not None else True
-            chosen &= values <= to if to is not None else True
+            chosen = values > (-np.inf if over is None else over)
+            chosen &= values <= (np.inf if to is None else to)
             if chosen.any():
                 result.append(Interval(over, to, np.flatnonzero(chosen)))
         return result

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from sacrebleu.metrics import BLEU
 
 from fairseq_syntax.corpus.conllu import ParsedLine, read_conllu, text_of
 from fairseq_syntax.corpus.parsed_line import is_parse_of, why_other
@@ -84,7 +83,6 @@ class Options:
 
         chosen = not isinstance(self.metrics, str) and bool(self.metrics) and {*self.metrics} <= {*KEYS}
         check(chosen, f"a list of {', '.join(KEYS)}", "metrics")
-        check(self.tokenize in BLEU.TOKENIZERS, f"one of {', '.join(BLEU.TOKENIZERS)}", "tokenize")
         # one draw has no spread
         check(self.resamples == 0 or self.resamples >= 2, "0 or at least 2", "resamples")
         check(self.trials >= 0, "at least 0", "trials")
@@ -213,11 +211,11 @@ def evaluate(
     return report
 
 
-def check_names(names: Sequence[str], form: str = "--sys A=FILE B=FILE") -> None:
+def check_names(names: Sequence[str]) -> None:
     """Raises SyntaxDataError where two systems have one name: the first would be lost."""
     for name in names:
         if names.count(name) > 1:
-            raise SyntaxDataError(f"two systems are called {name}", hint=f"name them: {form}")
+            raise SyntaxDataError(f"two systems are called {name}", hint="name them: --sys A=FILE B=FILE")
 
 
 def _score(system: System, scorers: Sequence[Scorer], references, options: Options) -> dict:

@@ -14,7 +14,7 @@ from sacrebleu.significance import PairedTest
 from fairseq_syntax.lab.scoring.metrics import Scorer
 
 SEED = 12345  # of resampling, as sacrebleu's
-BLOCK = 500  # draws at a time, whose counts of sentences are in memory
+BLOCK = 500  # draws at a time, whose counts of sentences are in memory: 12 MB for 3,000 sentences
 # Of fewer sentences the bootstrap finds differences that are not there. Of systems that are alike, with normal scores:
 # in 100 % of trials with one sentence, 46 % with two, 17 % with five, 9 % with ten, at the level of 5 %.
 LEAST_SENTENCES = 10
