@@ -119,7 +119,7 @@ def read_models(data: Path, models: dict[str, Path]) -> list[Reading]:
 @any_script()
 def point(readings: Sequence[Reading]) -> Figure:
     """The readings below each other: the parse over the words, and each system's translation, right or wrong."""
-    figure = new_figure(9.2, 2.75 * len(readings))
+    figure = new_figure(6.2, 3.3 * len(readings))  # narrow, to be read on a phone
     panels = figure.subplots(len(readings), 1, squeeze=False)[:, 0]
     figure.subplots_adjust(0.02, 0.01, 0.98, 0.985, hspace=0.1)
     for panel, reading in zip(panels, readings):
@@ -130,8 +130,8 @@ def point(readings: Sequence[Reading]) -> Figure:
 def _draw_reading(axes: Axes, reading: Reading) -> None:
     axes.set_axis_off()
     axes.set_xlim(0, 100)
-    axes.set_ylim(-3.9, 4.6)
-    widths = [1.25 * len(word) + 3.6 for word in WORDS]
+    axes.set_ylim(-6.2, 4.6)
+    widths = [1.25 * len(word) + 3.0 for word in WORDS]
     scale = 96 / sum(widths)
     middles, at = [], 2.0
     for width in widths:
@@ -149,12 +149,12 @@ def _draw_reading(axes: Axes, reading: Reading) -> None:
         )  # fmt: skip
     axes.text(2, 3.9, f"“{reading.gloss}”", fontsize=12.5, color=INK, style="italic", va="center")
     for row, (name, text) in enumerate(reading.translations.items()):
-        y = -1.65 - 1.35 * row
+        y = -1.65 - 2.5 * row
         right = text == reading.right
         color = GREEN if right else RED
         axes.text(2, y, name, fontsize=13.5, color=INK, va="center", fontweight="bold")
-        axes.text(28, y, "✓" if right else "✗", fontsize=17, color=color, va="center", ha="center")
-        axes.text(31, y, text, fontsize=13.5, color=INK, va="center", style="normal" if right else "italic")
+        axes.text(4, y - 1.1, "✓" if right else "✗", fontsize=17, color=color, va="center", ha="center")
+        axes.text(7, y - 1.1, text, fontsize=13.5, color=INK, va="center", style="normal" if right else "italic")
 
 
 def _draw_arc(
