@@ -331,10 +331,21 @@ class Reason(BaseModel):
 
 
 def explained(errors: Sequence[Any]) -> str:
-    """Validation errors of pydantic in one line."""
+    """Validation errors of pydantic in one line.
+
+    Of a field that may be a text or a list, pydantic says what is wrong with the value as either of them. What it says
+    of the one that the value is not is left out.
+    """
+    places = [error["loc"][2:] for error in errors]  # after "body" and the form of the request
+    # with a field, the alternative that an error is about, where it has several: a name such as list[str]
+    forms = [place[: 1 + sum(isinstance(part, str) for part in place[1:2])] for place in places]
+    of_others = {f for f, e in zip(forms, errors) if len(f) == 2 and e["type"] in ("string_type", "list_type")}
+    told = {form[0] for form in forms if form and form not in of_others}
     reasons: dict[str, None] = {}  # in their order, each once
-    for error in errors:
-        place = ".".join(map(str, error["loc"][2:]))  # after "body" and the form of the request
+    for place, form, error in zip(places, forms, errors):
+        if form in of_others and form[0] in told:
+            continue
+        where = ".".join(str(part) for part in (*form[:1], *place[len(form) :]))
         message = error["msg"].removeprefix("Value error, ")  # of pydantic, before a message of ours
-        reasons[f"{place}: {message}" if place else message] = None
+        reasons[f"{where}: {message}" if where else message] = None
     return "; ".join(list(reasons)[:6])[:2000]
