@@ -69,7 +69,8 @@ def updates(names: Sequence[str] | None = None, only_peak: bool = False) -> dict
 
     fairseq_syntax.register()
     directory = corpus.corpus(words=20, vocabulary=32000)
-    options_of, found = rows(), {}
+    options_of = rows()
+    found: dict[str, dict[str, float]] = {}
     for row in names or options_of:
         words = [directory, "--task", "syntax_translation", "-s", "en", "-t", "de", "--no-save", *UPDATE.split()]
         words += options_of[row].split()
