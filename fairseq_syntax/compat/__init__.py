@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["install", "unchanged_logging"]
-
 
 def install() -> None:
     """Patch fairseq."""

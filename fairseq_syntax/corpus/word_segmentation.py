@@ -14,8 +14,6 @@ from itertools import zip_longest
 
 from fairseq_syntax.errors import SyntaxDataError
 
-__all__ = ["segment_words"]
-
 
 def segment_words(sentences: Iterable[str], command: str) -> Iterator[str]:
     """Each sentence with spaces between its words.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fairseq_syntax.corpus.store.schema import SENTENCES_PER_CHUNK
 from fairseq_syntax.corpus.text_parts import TextPart, conllu_parts, with_spans
 from fairseq_syntax.data.binarize import PARSE_SUFFIX
-from fairseq_syntax.data.labels import COLUMNS, LabelInventory
+from fairseq_syntax.data.labels import LabelInventory
 from fairseq_syntax.data.stored_sentence import to_stored
 from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.jobs import Step
@@ -73,4 +73,4 @@ def _labels_of(part: TextPart) -> Made:
     labels = LabelInventory()
     for line in part.parses():
         to_stored(line, labels)
-    return {column: labels.labels[column] for column in COLUMNS}, b""
+    return labels.labels, b""

@@ -6,8 +6,6 @@ import argparse
 import math
 from dataclasses import dataclass
 
-__all__ = ["Range", "real", "whole"]
-
 
 @dataclass(frozen=True)
 class Range:

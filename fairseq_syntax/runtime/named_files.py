@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fairseq_syntax.errors import SyntaxDataError
 
-__all__ = ["file_by_name", "files_of", "model_name", "named_files", "systems_by_name"]
-
 
 def files_of(text: str) -> list[str]:
     """The files of ``FILE[,FILE…]``; a path that exists is one file, whatever is in its name.
