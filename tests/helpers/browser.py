@@ -63,7 +63,7 @@ class Browser:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
-    def _receive(self, seconds: float = 60.0) -> dict:
+    def _receive(self, seconds: float = 120.0) -> dict:
         end = time.time() + seconds
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._out], [], [], max(0.0, end - time.time()))
@@ -84,7 +84,7 @@ class Browser:
         """Load a page, and wait until it is drawn."""
         self.send("Page.navigate", url="about:blank")
         self.send("Page.navigate", url=url)
-        end = time.time() + 30
+        end = time.time() + 120
         # the page itself may change what follows the #
         while self.run("document.readyState + location.href.split('#')[0]") != "complete" + url.split("#")[0]:
             if time.time() > end:
@@ -134,4 +134,4 @@ class Browser:
         os.close(self._in)
         os.close(self._out)
         self._process.terminate()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=60)

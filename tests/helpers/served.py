@@ -30,7 +30,7 @@ class Running:
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """Status and answer; a body that is not bytes goes as JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, {"content-type": "application/json", **(headers or {})})
@@ -51,14 +51,14 @@ def running(service: Service, **limits: Any) -> Iterator[Running]:
     server, listening = prepared(create_app(service, **limits), "127.0.0.1", 0)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
-    end = time.time() + 30
+    end = time.time() + 120
     while not server.started and time.time() < end:
         time.sleep(0.01)
     try:
         yield Running(service, server, listening.getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive(), "the server does not stop"
 
 

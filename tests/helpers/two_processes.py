@@ -44,7 +44,7 @@ class Pair:
         patience: seconds that one may go on after the other has ended, and both may take
     """
 
-    def __init__(self, patience: tuple[float, float] = (20, 120), backend: str = "gloo") -> None:
+    def __init__(self, patience: tuple[float, float] = (60, 240), backend: str = "gloo") -> None:
         self.patience, self.backend = patience, backend
         self._processes: list[Any] = []
         self._jobs: list[Connection] = []

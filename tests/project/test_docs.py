@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,7 +201,12 @@ def test_the_notebook_runs(steps: tuple[Path, str], tmp_path: Path, monkeypatch:
     # at once: on a busy machine a kernel that is asked to end takes longer than nbclient waits, which is an error there
     client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources)
     client.shutdown_kernel = "immediate"
-    client.execute()
+    # nbclient leaves Python's own handler of Ctrl-C behind; a shell turns Ctrl-C off for a job in the background
+    interrupted = signal.getsignal(signal.SIGINT)
+    try:
+        client.execute()
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
     shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     pages = [output["data"]["text/html"] for output in shown if "text/html" in output["data"]]
     assert len(pages) == 6 and "telescope  obl" in pages[0] and "telescope  nmod" in pages[3]

@@ -43,7 +43,7 @@ def test_a_command_and_its_children_end_with_their_input(tmp_path):
         time.sleep(0.05)
     assert started[0].stdin is not None
     started[0].stdin.close()
-    thread.join(20)
+    thread.join(60)
     assert statuses == [-15]
     size = Path(alive).stat().st_size
     time.sleep(0.3)

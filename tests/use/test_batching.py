@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -170,7 +171,7 @@ def test_one_of_a_batch_is_told_of_alone():
 def test_a_light_item_does_not_wait_for_a_heavy_batch():
     work = Stepping()
     stage = Stage("test", work, size=4, weight=2000, patience=0.0)
-    heavy = stage.submit(1000, weight=1000)
+    heavy = stage.submit(20_000, weight=1000)  # for long: a busy machine may take seconds for what follows
     assert work.began.wait(20)
     middling = stage.submit(7, weight=500)
     assert stage.submit(5, weight=10).result(20) == 5
@@ -184,9 +185,12 @@ def test_light_items_take_half_of_the_time_at_most():
     work = Stepping()
     stage = Stage("test", work, size=1, weight=2000, patience=0.0)
     heavy = stage.submit(100, weight=1000)
-    light = [stage.submit(10, weight=10) for _ in range(30)]
-    assert heavy.result(20) == 100
-    assert sum(future.done() for future in light) <= 15
+    light: list[Future[int]] = []
+    done: SimpleQueue[int] = SimpleQueue()  # how many light ones are, when the heavy one is
+    heavy.add_done_callback(lambda _: done.put(sum(future.done() for future in light)))
+    light += [stage.submit(10, weight=10) for _ in range(30)]
+    assert heavy.result(60) == 100
+    assert done.get(timeout=60) <= 15
     stage.close()
 
 

@@ -104,7 +104,7 @@ def server():
 def rest(browser) -> None:
     """Wait until all that was asked is answered and shown."""
     quiet = "!asking.text && !asking.inside && document.querySelector('#cards').getAttribute('aria-busy') === 'false'"
-    end = time.time() + 30
+    end = time.time() + 120
     while not browser.run(quiet):
         assert time.time() < end, browser.errors
         time.sleep(0.02)

@@ -74,8 +74,12 @@ def test_a_parse_that_takes_too_long_is_not_waited_for():
         status, answer = server.translate(text="slow one")
         assert status == 200 and said(answer) == ["text slow one"] and answer["without_parse"] == [0]
         parser.go.set()
-        status, answer = server.translate(text="slow two")
-        assert status == 200 and said(answer) == ["tree 2"] and answer["without_parse"] == []
+        for _ in range(50):  # a busy machine may take longer than that once
+            status, answer = server.translate(text="slow two")
+            assert status == 200
+            if not answer["without_parse"]:
+                break
+        assert said(answer) == ["tree 2"]
 
 
 def test_without_a_parser():
