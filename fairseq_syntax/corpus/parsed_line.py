@@ -87,7 +87,9 @@ class ParsedLine:
             sentences=[(0, n)] if n else [],
         )
         if text is not None:
-            take_spaces(line, text)
+            take_spaces(line, text)  # which does not look at spaces within words
+            if not all(words) or text_of(line).split() != text.split():
+                raise SyntaxDataError(f"the words have other spaces than the text {text[:60]!r}")
         return check_parse(line)
 
     def _repr_html_(self) -> str:

@@ -144,6 +144,7 @@ def write(plain: Any, options: Mapping[str, Any], task: Any, segmenters: Sequenc
     model.generation_config = GenerationConfig(
         num_beams=4,
         early_stopping=True,  # as fairseq's search, which ends with as many translations as its beam is wide
+        min_new_tokens=1,  # fairseq's search finds no empty translation, which would take the place of another
         max_new_tokens=200,
         length_penalty=1.0,
         suppress_tokens=[target.pad()],

@@ -467,6 +467,8 @@ def test_a_parse_is_made_from_words_heads_and_labels():
         {"text": "She slept."},
         {"text": "She sleeps. Now"},
         {"text": "She sleeps"},
+        {"text": "She sl eeps."},
+        {"words": ["She sleeps", "", "."], "text": "She sleeps."},
     ):
         with pytest.raises(SyntaxDataError):
             ParsedLine.of_words(**{"words": words, "heads": heads, "labels": labels, **wrong})
