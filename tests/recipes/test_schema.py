@@ -47,7 +47,7 @@ def test_the_example_has_all_its_keys_read():
         ("\nsystems:\n", "\nsytems:\n", "sytems:", "systems"),
         ("max_length: 100", "max_lenght: 100", "max_lenght", "max_length"),
         ("without_parse", "without_pars", "without_pars", "without_parse"),
-        ("like: pascal,", "like: pascl,", "like: pascl", "pascal"),
+        ("extends: pascal,", "extends: pascl,", "extends: pascl", "pascal"),
         ("parse: linear}", "parse: linaer}", "linaer", "linear"),
         ("baseline: transformer", "baseline: transfomer", "transfomer", "transformer"),
         ("by_length: 10", "by_length: ten", "by_length: ten", "ten"),

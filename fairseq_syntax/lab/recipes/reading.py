@@ -11,8 +11,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fairseq_syntax.errors import SyntaxDataError
+from fairseq_syntax.errors import SyntaxDataError, meant
 from fairseq_syntax.lab.recipes.schema import Recipe
+
+_NOT_INHERITED = ("name", "about", "folder", "page", "kept")  # where and what the other one is
 
 
 @dataclass
@@ -52,14 +54,17 @@ def load(path: str | os.PathLike[str], changes: Mapping[str, str] | None = None)
         for depth in range(1, len(keys) + 1):
             document.places.setdefault(keys[:depth], (path, None))
     document.values.setdefault("name", path.stem)
+    systems = document.values.get("systems")
+    if isinstance(systems, dict):
+        document.values["systems"] = {name: _system(systems, name, document) for name in systems}
     return check(document, path)
 
 
 class _Texts(yaml.SafeLoader):
-    """Scalars as they are written, but for null and ``<<``: YAML 1.1 takes the language ``no`` for False."""
+    """Scalars as they are written, but for null: YAML 1.1 takes the language ``no`` for False."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (of the class, as in PyYAML)
-        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith(":null")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -89,9 +94,28 @@ def read(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     if base_path.resolve() in [one.resolve() for one in (*extending, path)]:
         raise SyntaxDataError(f"extends {base_name}, which extends it", path=path)
     base = read(base_path, (*extending, path))
-    for key in ("name", "about", "folder", "page", "kept"):  # where and what another recipe is
-        base.values.pop(key, None)
-    return Document(_merged(base.values, document.values), {**base.places, **document.places})
+    return Document(_extended(base.values, document.values), {**base.places, **document.places})
+
+
+def _system(systems: dict[str, Any], name: str, document: Document, extending: tuple[str, ...] = ()) -> Any:
+    """A system with what it extends. Raises SyntaxDataError where that does not exist, or extends it."""
+    system = systems[name]
+    base_name = system.get("extends") if isinstance(system, dict) else None
+    if base_name is None:
+        return system
+    path, line = document.place(("systems", name, "extends")) or (None, None)
+    if base_name not in systems:
+        hint = meant(str(base_name), systems)
+        raise SyntaxDataError(f"systems.{name}: no system is called {base_name}", path=path, line=line, hint=hint)
+    if base_name in (*extending, name):
+        raise SyntaxDataError(f"systems.{name} extends {base_name}, which extends it", path=path, line=line)
+    return _extended(_system(systems, base_name, document, (*extending, name)), system, ("systems", name))
+
+
+def _extended(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
+    """A recipe or a system (at ``keys``) with what it inherits from the one that it extends."""
+    inherited = {k: v for k, v in base.items() if k not in _NOT_INHERITED} if isinstance(base, dict) else base
+    return _merged(inherited, new, keys)
 
 
 def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -112,11 +136,13 @@ def _places(node: yaml.Node | None, keys: tuple[str, ...], path: Path) -> Iterat
 
 
 def _merged(base: Any, new: Any, keys: tuple[str, ...] = ()) -> Any:
-    """A recipe's values over those that it extends, key by key; systems are replaced as a whole."""
+    """Values over those that they inherit, key by key; a recipe's systems are replaced as a whole."""
     if not isinstance(base, dict) or not isinstance(new, dict) or keys == ("systems",):
         return new
     merged = {**base, **{key: _merged(base.get(key), value, (*keys, key)) for key, value in new.items()}}
-    return {key: value for key, value in merged.items() if value is not None}  # null: not taken over
+    if keys[:1] == ("systems",):  # whose null also leaves out what `size` or `train` of the recipe says
+        return merged
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> tuple[str, ...]:

@@ -200,7 +200,7 @@ class Pieces(Section):
 class System(Section):
     """A model: one row of the table. Its keys override `size`, `train` and `translate` of the recipe."""
 
-    like: str | None = Field(None, description="name of another system to inherit from")
+    extends: str | None = Field(None, description="another system, whose keys it inherits, except `about`")
     arch: str | None = Field(None, description="--arch")
     options: Options = Field({}, description="options of the system, such as pascal-heads")
     size: Options = Field({}, description="additional `size` options")
@@ -320,6 +320,7 @@ class Command(Section):
 class Recipe(Section):
     """From two text files to a table of scores."""
 
+    extends: str | None = Field(None, description="another recipe in the same folder, whose keys it inherits")
     name: Name | None = Field(None, description="name of the report (default: the file name)")
     about: str = Field("", description="purpose; shown at the top of the report")
     folder: str | None = Field(None, description="result folder (default: runs/NAME next to the recipe)")
@@ -341,23 +342,13 @@ class Recipe(Section):
     workers: int = Field(1, ge=1, description="processes for parsing, segmenting and binarizing")
     env: dict[str, str] = Field({}, description="environment variables of all commands; a change reruns everything")
 
-    # Before the models are made: afterwards a default could not be told from a value that is written.
-    @model_validator(mode="before")
-    @classmethod
-    def _resolve_likes(cls, values: Any) -> Any:
-        """Each system with `like` gets what the other has and it does not say itself."""
-        systems = values.get("systems") if isinstance(values, Mapping) else None
-        if not isinstance(systems, Mapping):
-            return values
-        return {**values, "systems": {name: _resolved(systems, name, ()) for name in systems}}
-
     @model_validator(mode="after")
     def _names(self) -> Recipe:
         """Whatever a key names elsewhere in the recipe is defined there."""
         parses = ["parse", *self.parse.controls]
         for name, system in self.systems.items():
             if system.arch is None:
-                raise _error("has no arch, and is not like a system that has one", "systems", name)
+                raise _error("has no arch, and extends no system that has one", "systems", name)
             _check_names([system.parse], parses, "parse", "systems", name, "parse")
         if self.parse.controls and self.parse.source is None:
             raise _error("a control is made from the source's parse: give parse.source", "parse", "controls")
@@ -383,22 +374,3 @@ class Recipe(Section):
     def baseline(self) -> str:
         """The system that the others are compared with."""
         return self.score.baseline or next(iter(self.systems))
-
-
-def _resolved(systems: Mapping[str, Any], name: str, seen: tuple[str, ...]) -> Any:
-    """A system's mapping with what it takes over from the one it is like."""
-    system = systems[name]
-    if not isinstance(system, Mapping) or not isinstance(system.get("like"), str):
-        return system
-    other = system["like"]
-    if other in (*seen, name):
-        raise _error(f"in a cycle: {' is like '.join([*seen, name, other])}", "systems", name, "like")
-    _check_names([other], [str(one) for one in systems], "system", "systems", name, "like")
-    base = _resolved(systems, other, (*seen, name))
-    if not isinstance(base, Mapping):
-        return system
-    merged = {**base, **system}
-    for key in ("options", "size", "train", "translate"):
-        if isinstance(base.get(key), Mapping) and isinstance(system.get(key), Mapping):
-            merged[key] = {**base[key], **system[key]}
-    return {key: value for key, value in merged.items() if key != "about" or "about" in system}
