@@ -30,12 +30,14 @@ def _reaches_root(heads: tuple[int, ...], word: int) -> bool:
 def enumerated(scores: torch.Tensor) -> tuple[float, torch.Tensor]:
     """log partition and [N+1, N+1] marginals of one sentence, by brute force."""
     n = scores.shape[0] - 1
-    trees = single_root_trees(n)
-    totals = [sum(float(scores[word, head]) for word, head in enumerate(heads, start=1)) for heads in trees]
+    trees, rows = single_root_trees(n), scores.tolist()
+    totals = [sum(rows[word][head] for word, head in enumerate(heads, start=1)) for heads in trees]
     top = max(totals)
     weights = [math.exp(total - top) for total in totals]
+    mass = sum(weights)
     marginals = torch.zeros(n + 1, n + 1, dtype=torch.float64)
+    array = marginals.numpy()
     for heads, weight in zip(trees, weights):
         for word, head in enumerate(heads, start=1):
-            marginals[word, head] += weight / sum(weights)
-    return top + math.log(sum(weights)), marginals
+            array[word, head] += weight / mass
+    return top + math.log(mass), marginals
