@@ -94,7 +94,7 @@ matrix:
 	done
 
 ways: $(VENV)/.package
-	OMP_NUM_THREADS=1 $(BIN)/python tools/ways.py --table docs/ways.md
+	OMP_NUM_THREADS=1 PYTHONPATH='$(CURDIR)' $(BIN)/python tests/helpers/ways.py --table docs/ways.md
 
 release: $(VENV)/.package
 	$(BIN)/python tools/release.py $(TORCH_OPTIONS)

@@ -1,12 +1,11 @@
 """What the systems cost a GPU: counted on the emulated device, estimated from that, and written into the docs.
 
-``python tools/gpu_tables.py`` fills the tables of ``docs/gpus.md``, each of which follows a comment that names it;
-``--json`` prints the figures in place of that. It takes some minutes.
+``python tools/gpu_tables.py`` fills the tables of ``docs/gpus.md``, each of which follows a comment that names it. It
+takes some minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]  # before tools/, which has a ways.py too
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 DOCS = ROOT / "docs" / "gpus.md"
 Costs = dict[str, dict[str, float]]  # of each row
 
@@ -69,12 +68,9 @@ def table(titles: list[str], rows: dict[str, list[str]]) -> str:
 
 
 def main() -> int:
-    """Count and estimate, then write the tables or print the figures."""
+    """Count and estimate, then write the tables."""
     import emulated_cuda
 
-    parser = argparse.ArgumentParser(description="Count and estimate what the systems cost a GPU.")
-    parser.add_argument("--json", action="store_true", help="print the figures; write nothing")
-    args = parser.parse_args()
     try:
         emulated_cuda.install()
     except emulated_cuda.Unavailable as error:
@@ -82,9 +78,6 @@ def main() -> int:
         return 1
     logging.disable(logging.WARNING)
     found = figures()
-    if args.json:
-        print(json.dumps(found))
-        return 0
     text = DOCS.read_text(encoding="utf-8")
     for name, written in tables(found).items():
         text = re.sub(rf"(?<=<!-- {name} -->\n\n)(\|.*\n)*", f"{written}\n", text)

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **SEVERAL,
         required=True,
         metavar="[NAME=]SET",
-        help="FILE.json (LingEval97, ContraPro), FILE.tsv (source, correct, incorrect, category, distance), or "
+        help="FILE.json (LingEval97), FILE.tsv (source, correct, incorrect, category, distance), or "
         "SOURCE,CORRECT,INCORRECT (DistilLingEval); all may be .gz",
     )
     add_models(parser, required=False)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fairseq_syntax.cli.command import Command
-from fairseq_syntax.cli.options import natural, temperature, then_segment
+from fairseq_syntax.cli.options import natural, then_segment
 from fairseq_syntax.corpus.conllu import read_conllu, write_conllu
 from fairseq_syntax.corpus.title import controls, parsed_with, title
 from fairseq_syntax.errors import SyntaxDataError
@@ -33,12 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="the control parse")
     parser.add_argument("--seed", type=natural, default=1, help="random seed")
     parser.add_argument(
-        "--temperature",
-        type=temperature,
-        metavar="T",
-        help="temperature for sharpened and flattened (default: 0.5 and 2)",
-    )
-    parser.add_argument(
         "--wrong-arcs", type=real(0.0, 1.0), metavar="P", help="for damaged: the share of arcs to replace"
     )
     parser.add_argument(
@@ -47,10 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-
     check_apart(args.output, args.input)
     check_rereadable("a control is made in two passes over it", args.input)
-    control = Control(tuple(args.control), args.seed, args.temperature, args.block, args.wrong_arcs)
+    control = Control(tuple(args.control), args.seed, args.block, args.wrong_arcs)
     # The title needs the count, and a file that is bad near its end is found out before anything is written.
     n_lines = sum(1 for _ in read_conllu(args.input))
     if n_lines == 0:

@@ -178,9 +178,7 @@ def read_translations(args: argparse.Namespace, *others: str | None) -> tuple[li
 
 def add_report(parser: Any) -> None:
     """Add ``--format`` and ``--json``, for :func:`print_report`."""
-    parser.add_argument(
-        "--format", choices=("text", "markdown", "latex"), default="text", help="format of the printed tables"
-    )
+    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="format of the printed tables")
     parser.add_argument(
         "--json", metavar="FILE", help="also write the report as JSON (- prints it instead of the tables)"
     )

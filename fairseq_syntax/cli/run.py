@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     from fairseq_syntax.lab.recipes.options import check_options
     from fairseq_syntax.lab.recipes.plan import Plan
     from fairseq_syntax.lab.recipes.reading import load
-    from fairseq_syntax.lab.recipes.report import report
+    from fairseq_syntax.lab.recipes.report import report, write_report
     from fairseq_syntax.lab.recipes.runner import Runner, typed
     from fairseq_syntax.lab.recipes.running import Work
     from fairseq_syntax.lab.recipes.smoke import smoke
@@ -112,14 +112,15 @@ def main(args: argparse.Namespace) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}")
         print("next: mend what the logs say, and give the same command again; what is done is not done again")
-    if args.to == "report" and not (failed and not work.results().reports):
-        markdown, page = work.report()
-        for section in report(work.plan, work.results()):
+    results = work.results() if args.to == "report" else None
+    if results is not None and (results.reports or not failed):
+        markdown, page = write_report(work.plan, results)
+        for section in report(work.plan, results):
             if section.title.startswith("Scores"):
                 tables = [block.render() for block in section.blocks if isinstance(block, Table)]
                 print("\n" + "\n\n".join(tables) + "\n")
         if args.keep:
-            finished(work.keep(), "the results that are kept")
+            finished(work.keep(results), "the results that are kept")
         finished(markdown, "the report")
         finished(page, "the same, for a browser")
     return 1 if failed else 0

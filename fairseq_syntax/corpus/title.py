@@ -3,7 +3,7 @@
 - ``# lines = N``: the number of lines.
 - ``# parsed_with = {…}``: the parser's options and a digest of its ``models``, so that a model's raw text can be
   parsed as its training text was; and under ``control`` the names of the controls that a control parse was made by, in
-  their order, with a temperature that is not the control's own (``sharpened --temperature 0.1``).
+  their order, with the share of wrong arcs (``damaged --wrong-arcs 0.1``).
 """
 
 from __future__ import annotations

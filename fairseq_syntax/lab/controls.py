@@ -15,8 +15,6 @@ random-projective  one of the projective ones, all equally likely         the la
 shuffled           tree, labels and distribution of another sentence of   the trees of the corpus, each elsewhere
                    n words, none used twice
 relabelled         labels change places among the words, not the root's   the tree; how often each label comes
-sharpened          p^(1/T), T < 1, at the mass that a word's arcs had     the tree, the order of a word's arcs
-flattened          the same with T > 1                                    the tree, the order of a word's arcs
 one-best           all of a word's mass, 1, on its arc in the tree        the tree
 damaged            each arc replaced by a wrong one with probability P     the other arcs, the labels
 =================  =====================================================  =======================================
@@ -46,8 +44,7 @@ from fairseq_syntax.lab.control_trees import STRUCTURES, control_heads, root_of,
 
 WordArc = tuple[int, str, float]  # head, label, probability
 
-TEMPERATURES = {"sharpened": 0.5, "flattened": 2.0}
-CONTROLS = (*STRUCTURES, "shuffled", "relabelled", *TEMPERATURES, "one-best", "damaged")
+CONTROLS = (*STRUCTURES, "shuffled", "relabelled", "one-best", "damaged")
 
 
 @dataclass
@@ -92,17 +89,15 @@ class Control:
         names: of :data:`CONTROLS`
         seed: of all that is random; the same sentence at the same place in the text is treated the same, whatever
             stands in the other lines (but for ``shuffled``)
-        temperature: of ``sharpened`` and ``flattened``; None: 0.5 and 2
         block: lines within which ``shuffled`` exchanges trees; memory is bounded by it
         wrong_arcs: P of ``damaged``, the share of arcs to replace, above 0 and at most 1
 
     Raises:
-        SyntaxDataError: no such control, or a temperature or share of wrong arcs that does not fit
+        SyntaxDataError: no such control, or a share of wrong arcs that does not fit
     """
 
     names: tuple[str, ...]
     seed: int = 1
-    temperature: float | None = None
     block: int = 50_000
     wrong_arcs: float | None = None
     report: Report = field(default_factory=Report, compare=False)
@@ -115,32 +110,14 @@ class Control:
             raise SyntaxDataError("requires the control damaged, and damaged requires it", option="--wrong-arcs")
         if self.wrong_arcs is not None and not 0 < self.wrong_arcs <= 1:
             raise SyntaxDataError(f"must be above 0 and at most 1, not {self.wrong_arcs:g}", option="--wrong-arcs")
-        if self.temperature is None:
-            return
-        tempered = [name for name in self.names if name in TEMPERATURES]
-        if len(tempered) != 1:
-            raise SyntaxDataError("needs one of the controls sharpened and flattened", option="--temperature")
-        low, high = (0.0, 1.0) if tempered == ["sharpened"] else (1.0, float("inf"))
-        if not low < self.temperature < high:
-            message = f"of {tempered[0]} must be above {low:g} and below {high:g}, not {self.temperature:g}"
-            raise SyntaxDataError(message, option="--temperature")
 
     def for_title(self) -> list[str]:
-        """The names of controls for the title of a parse, with options that differ from the defaults."""
-        options = {
-            name: f" --temperature {self.temperature!r}"
-            for name, usual in TEMPERATURES.items()
-            if self.temperature not in (None, usual)
-        }
-        options["damaged"] = f" --wrong-arcs {self.wrong_arcs!r}"
+        """The names of controls for the title of a parse, with the share of ``damaged``."""
+        options = {"damaged": f" --wrong-arcs {self.wrong_arcs!r}"}
         return [name + options.get(name, "") for name in self.names]
 
     def __call__(self, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
-        """The control parse of each line, in order; the lines themselves are not changed.
-
-        Raises:
-            SyntaxDataError: ``sharpened`` or ``flattened`` of a line without distributions
-        """
+        """The control parse of each line, in order; the lines themselves are not changed."""
         for name in self.names:
             lines = self._shuffled(lines) if name == "shuffled" else self._each(name, lines)
         for line in lines:
@@ -152,19 +129,10 @@ class Control:
     def _each(self, name: str, lines: Iterable[ParsedLine]) -> Iterator[ParsedLine]:
         change = self._change(name)
         for line in lines:
-            if name in TEMPERATURES and line.words and line.arcs is None:
-                raise SyntaxDataError(
-                    f"line {line.line_number + 1} has no distributions, and {name} is a control of these",
-                    line=line.file_line,
-                    hint="parse with --distributions",
-                )
             rng = self._random(name, line.line_number)
             yield with_sentences(line, [change(sentence, rng) for sentence in sentences_of(line)])
 
     def _change(self, name: str) -> Callable[[Sentence, Random], Sentence]:
-        if name in TEMPERATURES:
-            temperature = self.temperature or TEMPERATURES[name]
-            return lambda sentence, _: tempered(sentence, temperature)
         changes = {"relabelled": relabelled, "one-best": one_best, "damaged": self._damaged}
         if name in changes:
             return changes[name]
@@ -290,22 +258,6 @@ def relabelled(sentence: Sentence, rng: Random) -> Sentence:
         ]
         changed.append(to_root + to_words)
     return Sentence(sentence.heads, deprels, changed)
-
-
-def tempered(sentence: Sentence, temperature: float) -> Sentence:
-    """Each word's arcs with p^(1/T), rescaled to the word's mass."""
-    changed: list[list[WordArc]] = []
-    for arcs in sentence.arcs or ():
-        top = max((p for _, _, p in arcs), default=0.0)
-        if top <= 0.0:
-            changed.append(arcs)
-            continue
-        # relative to the largest, so that no power of a small p vanishes with all the others
-        powers = [(p / top) ** (1.0 / temperature) for _, _, p in arcs]
-        scale = sum(p for _, _, p in arcs) / sum(powers)
-        # a mass above 1 by a parser's rounding would all be on the likeliest arc
-        changed.append([(head, label, min(power * scale, 1.0)) for (head, label, _), power in zip(arcs, powers)])
-    return Sentence(sentence.heads, sentence.deprels, changed)
 
 
 def hedged(sentence: Sentence, doubt: float) -> Sentence:

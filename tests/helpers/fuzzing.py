@@ -1,13 +1,14 @@
 """Requests that schemathesis draws from the server's OpenAPI description, what it allows and what it does not.
 
-``python tools/fuzz.py --model MODEL --requests 10000`` starts a server of its own, and prints how it answers
-and how much memory it has after each thousand.
+``PYTHONPATH=. python tests/helpers/fuzzing.py --model MODEL --requests 10000`` starts a server of its own,
+and prints how it answers and how much memory it has after each thousand.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections import Counter
 
 REFUSALS = (400, 405, 413, 415, 422)
@@ -74,3 +75,7 @@ def main() -> int:
             told = ", ".join(f"{count} × {status}" for status, count in sorted(total.items()))
             print(f"{sum(total.values()):9}  {resident(pid):5.0f}  {told}", flush=True)
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

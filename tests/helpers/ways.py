@@ -768,3 +768,7 @@ def write(found: dict[tuple[str, str], Outcome], args: argparse.Namespace, missi
     }
     print(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     return int(counts["fails"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

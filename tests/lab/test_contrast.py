@@ -33,17 +33,6 @@ LINGEVAL = [
     }
     for number in range(30)
 ]
-CONTRAPRO = [
-    {
-        "src segment": f"it {number}",
-        "ref segment": f"es {number}",
-        "src pronoun": "It",
-        "ref pronoun": ["Er", "es"][number % 2],
-        "ante distance": number % 7,
-        "errors": [{"contrastive": f"sie {number}"}, {"contrastive": f"er {number}"}],
-    }
-    for number in range(20)
-]
 
 
 def write(path, value) -> str:
@@ -88,23 +77,6 @@ def test_lingeval97_is_counted_as_its_own_program_counts(tmp_path_factory, score
         )
 
 
-@given(st.lists(st.sampled_from([-3.0, -2.5, -2.0]), min_size=60, max_size=60))
-@settings(max_examples=30, deadline=None)
-def test_contrapro_is_counted_as_its_own_program_counts(tmp_path_factory, scores):
-    found = read_set(write(tmp_path_factory.mktemp("set") / "contrapro.json.gz", CONTRAPRO))
-    right, total = Counter(), Counter()
-    for number, entry in enumerate(CONTRAPRO):
-        reference, *errors = scores[3 * number : 3 * number + 3]
-        distance = "> 3" if entry["ante distance"] > 3 else str(entry["ante distance"])
-        for group in (f"it:{entry['ref pronoun'].lower()}", distance):
-            total[group] += 1
-            right[group] += all(reference > error for error in errors)
-    for kind in ("category", "distance"):
-        for group, (correct, items) in counted(found, scores, kind).items():
-            assert (correct, items) == (right[group], total[group])
-    assert set(counted(found, scores, "distance")) == {"0", "1", "2", "3", "> 3"}
-
-
 def test_parallel_files_and_ties(tmp_path):
     for name, lines in (("s", "a b\nc\nd\n"), ("tgt.correct", "A\nB\nC\n"), ("tgt.incorrect", "X\nY\nZ\n")):
         write(tmp_path / f"agree.mt.{name}.gz", lines)
@@ -133,19 +105,7 @@ def test_tsv_and_several_sets(tmp_path):
     assert both.rows[4:6] == [(2, "right 0"), (3, "right 1")] and len(both.items) == 2 + 6
     assert {i.category for i in both.items} == {"mine: np", "mine", "b: np", "b: verb", "b: polarity"}
     for item in both.items:
-        assert len({both.rows[row][0] for row in (item.correct, *item.incorrect)}) == 1
-
-
-def test_distances_of_two_kinds_stay_apart(tmp_path):
-    """LingEval97 counts words, ContraPro sentences; 3 of the one is not 3 of the other, nor is what is far."""
-    one, other = (read_set(write(tmp_path / f"{n}.json", found)) for n, found in (("a", LINGEVAL), ("b", CONTRAPRO)))
-    both = joined([one, other])
-    scores = [float(number % 3) for number in range(len(both.rows))]
-    found, rows = counted(both, scores, "distance"), len(one.rows)
-    alone = [counted(own, part, "distance") for own, part in ((one, scores[:rows]), (other, scores[rows:]))]
-    words, sentences = ({f"{k} {unit}": v for k, v in d.items()} for d, unit in zip(alone, ("words", "sentences")))
-    assert found == {**words, **sentences}
-    assert list(found)[-1] == "> 3 sentences" and "> 15 words" in found
+        assert len({both.rows[row][0] for row in (item.correct, item.incorrect)}) == 1
 
 
 def test_a_set_that_cannot_be_read_is_not_called_something_else(tmp_path):

@@ -168,10 +168,6 @@ def control(names: tuple[str, ...], seed: int = 1, **options) -> Control:
 @settings(max_examples=150, deadline=None)
 def test_what_every_control_keeps(text, name, seed):
     names = tuple(name.split())
-    if {"sharpened", "flattened"} & set(names) and any(line.arcs is None and line.words for line in text):
-        with data_error("--distributions"):
-            list(Control(names, seed)(text))
-        return
     before = "".join(map(format_conllu, text))
     made = list(control(names, seed)(text))
     assert "".join(map(format_conllu, text)) == before, "the lines given were changed"
@@ -203,7 +199,7 @@ def test_what_every_control_keeps(text, name, seed):
             for word, (head, label) in enumerate(zip(new.heads, new.deprels)):
                 assert (head == word) == (label == "root")
             assert all(head == new.heads[word] for word, head, _, _ in new.arcs or ())
-        if name in ("relabelled", "sharpened", "flattened", "one-best"):
+        if name in ("relabelled", "one-best"):
             assert new.heads == old.heads
 
 
@@ -325,19 +321,6 @@ def test_relabelled_keeps_the_probability_of_each_head_and_mixes_no_labels(text,
             assert not found or any(found == pytest.approx(known) for known in old_labels)
 
 
-@given(text=lines(distributions=True), temperature=st.sampled_from([0.1, 0.5, 0.9, 1.5, 4.0]))
-@settings(max_examples=60, deadline=None)
-def test_temperature_by_loops(text, temperature):
-    name = "sharpened" if temperature < 1 else "flattened"
-    for old, new in zip(text, Control((name,), 1, temperature)(text)):
-        for word in range(len(old.words)):
-            before = {arc[1:3]: arc[3] for arc in old.arcs or () if arc[0] == word}
-            after = {arc[1:3]: arc[3] for arc in new.arcs or () if arc[0] == word}
-            assert list(after) == list(before)
-            for (a, p), (b, q) in itertools.combinations(before.items(), 2):
-                assert after[a] / after[b] == pytest.approx((p / q) ** (1 / temperature))
-
-
 def test_shuffled_moves_every_tree_to_a_sentence_of_its_length():
     rng = Random(3)
     text = []
@@ -360,19 +343,19 @@ def test_shuffled_moves_every_tree_to_a_sentence_of_its_length():
             assert (made[number].heads, made[number].deprels) == (text[source].heads, text[source].deprels)
             assert made[number].arcs == text[source].arcs
     # in blocks no tree leaves its block
-    blocks = [int(line.deprels[0].split(".")[0]) // 20 for line in Control(("shuffled",), 1, None, 20)(text)]
+    blocks = [int(line.deprels[0].split(".")[0]) // 20 for line in Control(("shuffled",), 1, 20)(text)]
     assert blocks == [number // 20 for number in range(60)]
 
 
-@pytest.mark.parametrize("name", ["sharpened", "relabelled"])
-def test_a_mass_above_one_by_rounding_makes_no_probability_above_one(tmp_path, name):
+def test_a_mass_above_one_by_rounding_makes_no_probability_above_one(tmp_path):
     """A reader takes masses to 1.001, as parsers that round have them, and no probability above 1."""
     rows = ["1\ta\t_\t_\t_\t_\t2\tdet\t_\tArcs=2:det:0.9995,0:root:0.0014"]
     rows += ["2\tb\t_\t_\t_\t_\t0\troot\t_\tArcs=0:root:1.0", "3\tc\t_\t_\t_\t_\t2\tobj\t_\tArcs=2:x:0.5,2:y:0.501"]
     parse, out = tmp_path / "p.conllu", tmp_path / "o.conllu"
     parse.write_text("\n".join(rows) + "\n\n")
     for seed in range(1, 4):
-        assert command(["control", name, "--seed", str(seed), "--input", str(parse), "--output", str(out)]) == 0
+        files = ["--input", str(parse), "--output", str(out)]
+        assert command(["control", "relabelled", "--seed", str(seed), *files]) == 0
         (line,) = read_conllu(out)
         assert max(p for *_, p in line.arcs) <= 1.0
 
@@ -423,19 +406,14 @@ def test_the_command(tmp_path, capsys):
     assert "next: fairseq-syntax binarize" in capsys.readouterr().out
     for argv, about in (
         (["linear", "--input", parse, "--output", parse], {"path": parse}),
-        (["linear", "--temperature", "2", "--input", parse, "--output", out], {"option": "--temperature"}),
-        (["sharpened", "--temperature", "2", "--input", parse, "--output", out], {"option": "--temperature"}),
-        (["flattened", "--temperature", "0.5", "--input", parse, "--output", out], {"option": "--temperature"}),
         (["linear", "--input", tmp_path / "none", "--output", out], {"path": "none"}),
         (["linear", "--input", "/dev/null", "--output", out], {"path": "/dev/null"}),
     ):
         refused(["control", *argv], **about)
     refused(["control", "up", "--input", parse, "--output", out], "up")
-    parse.write_text("".join(rows).replace("Arcs", "Arks") + "\n")
-    refused(["control", "flattened", "--input", parse, "--output", out], path=parse, line=1)
 
 
-def test_the_title_has_a_temperature_that_is_not_the_usual_one(tmp_path, capsys):
+def test_the_title_has_the_share_of_wrong_arcs(tmp_path, capsys):
     """So that a model which was trained on one is not given the other."""
     parse = tmp_path / "a.conllu"
     parse.write_text("1\ta\t_\tX\t_\t_\t0\troot\t_\tArcs=0:root:0.9\n\n")
@@ -445,15 +423,14 @@ def test_the_title_has_a_temperature_that_is_not_the_usual_one(tmp_path, capsys)
         assert command(["control", *control, "--input", str(parse), "--output", str(out)]) == 0
         return parsed_with(out)
 
-    usual = made("linear", "sharpened")
-    assert controls_of(usual) == ["linear", "sharpened"]
-    assert made("linear", "sharpened", "--temperature", "0.5") == usual
-    other = made("linear", "sharpened", "--temperature", "0.1")
-    assert controls_of(other) == ["linear", "sharpened --temperature 0.1"]
+    usual = made("damaged", "one-best", "--wrong-arcs", "0.5")
+    assert controls_of(usual) == ["damaged --wrong-arcs 0.5", "one-best"]
+    other = made("damaged", "one-best", "--wrong-arcs", "0.1")
+    assert controls_of(other) == ["damaged --wrong-arcs 0.1", "one-best"]
     for trained, own in ((usual, other), (other, usual)):
         with data_error(path="x") as error:
             check_controls(trained, own, "x")
-    assert "control linear sharpened --temperature 0.1" in error.value.hint
+    assert "control damaged --wrong-arcs 0.1 one-best" in error.value.hint
     check_controls(other, other, "x")
 
 

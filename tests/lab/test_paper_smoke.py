@@ -15,6 +15,7 @@ import toy_data
 from fairseq_syntax import cli
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.report import write_report
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.smoke import smoke
@@ -73,7 +74,7 @@ def test_smoke(path, tmp_path):
     extended = any(line.startswith("extends:") for line in path.read_text(encoding="utf-8").splitlines())
     work = Work(Plan(small, path, tmp_path / "out"), some(small) if extended else None)
     assert work.run(InProcess(work.plan.folder, 1, work.variables)) == []
-    report = work.report()[0].read_text(encoding="utf-8")
+    report = write_report(work.plan, work.results())[0].read_text(encoding="utf-8")
     for name in some(small) if extended else small.systems:
         assert f"| {name} |" in report
     for one in recipe.published:

@@ -166,7 +166,7 @@ def test_a_parse_of_marginals_has_no_temperature_and_a_title_may_say_anything(tm
     parsed.write_text('# parsed_with = {"structured": true}\n' + PARSED)
     assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed)]) == 0
     assert "--temperature" not in capsys.readouterr().out
-    parsed.write_text('# parsed_with = {"temperature": 2.0, "control": ["sharpened"]}\n' + PARSED)
+    parsed.write_text('# parsed_with = {"temperature": 2.0, "control": ["linear"]}\n' + PARSED)
     assert main(["calibrate", "--gold", str(gold), "--parsed", str(parsed)]) == 0
     assert "--temperature" not in capsys.readouterr().out, "it would be relative to what the control made"
     parsed.write_text(PARSED)

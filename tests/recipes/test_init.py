@@ -13,6 +13,7 @@ import fairseq_syntax
 from fairseq_syntax import cli
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.report import write_report
 from fairseq_syntax.lab.recipes.runner import Runner
 from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.start import systems
@@ -98,5 +99,4 @@ def test_it_runs_to_the_table(corpus):
     path.write_text(f'{text}\nenv: {{PYTHONPATH: "{HELPERS / "quick_fairseq"}:{PACKAGE}"}}\n')
     work = Work(Plan(load(path, {"pieces.size": "60", "score.trials": "0", "score.resamples": "50"}), path))
     assert work.run(Runner(work.plan.folder, 2, work.variables)) == []
-    scores = work.report()
-    assert scores and "| pascal |" in (work.plan.folder / "report.md").read_text("utf-8")
+    assert "| pascal |" in write_report(work.plan, work.results())[0].read_text("utf-8")

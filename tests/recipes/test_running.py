@@ -22,6 +22,7 @@ import fairseq_syntax
 from fairseq_syntax.cli import main as command
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
+from fairseq_syntax.lab.recipes.report import write_report
 from fairseq_syntax.lab.recipes.runner import Runner, training_share, typed
 from fairseq_syntax.lab.recipes.running import Work
 
@@ -183,7 +184,9 @@ def start(recipe: Path, python: Path) -> int:
             os.environ["PYTHONPATH"] = str(PACKAGE)
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
                 work = Work(Plan(load(recipe), recipe))
-                status = int(bool(work.run(Runner(work.plan.folder, 2, work.variables))) or not work.report())
+                failed = work.run(Runner(work.plan.folder, 2, work.variables))
+                write_report(work.plan, work.results())
+                status = int(bool(failed))
         finally:
             os._exit(status)
     return pid

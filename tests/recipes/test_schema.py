@@ -112,6 +112,5 @@ def test_changes_of_the_command_line_reach_any_key():
 
 
 @pytest.mark.checkout
-def test_the_reference_and_the_editors_schema_are_those_of_the_models():
+def test_the_reference_is_that_of_the_models():
     assert reference.PAGE.read_text(encoding="utf-8") == reference.page()
-    assert reference.SCHEMA.read_text(encoding="utf-8") == reference.json_schema()

@@ -124,7 +124,6 @@ def pieces(layout: Layout) -> list[Stage]:
             if pieces.method == "sentencepiece":
                 values |= pieces.model_dump(include={"model_type"}, exclude_defaults=True)
                 values["character-coverage"] = pieces.character_coverage.get(lang)
-            values["train-lines"] = pieces.train_lines or None
             values["train-on"] = [_words(layout, "train", each) for each in layout.langs] if pieces.joint else None
         values |= {"workers": Free(layout.recipe.workers), "output": Out(folder)}
         made = [folder / f"segmentation.{lang}.json", *(folder / f"{split}.{lang}" for split in layout.splits)]
@@ -149,7 +148,7 @@ def _pieces_of(layout: Layout, lang: str) -> int:
 def control(layout: Layout, name: str) -> Stage:
     """A control parse of the source, in pieces."""
     one, lang = layout.recipe.parse.controls[name], layout.langs[0]
-    how = options({"seed": one.seed, "wrong-arcs": one.wrong_arcs, "temperature": one.temperature})
+    how = options({"seed": one.seed, "wrong-arcs": one.wrong_arcs})
     made = [layout.parse(split, lang, name) for split in layout.splits]
     commands = []
     for output in made:

@@ -79,9 +79,7 @@ class Layout:
     @cached_property
     def runs(self) -> list[Run]:
         """Every system with every seed: first all systems with the first seed."""
-        seeds = {name: system.seeds or self.recipe.seeds for name, system in self.recipe.systems.items()}
-        most = max(map(len, seeds.values()))
-        return [Run(name, of[place]) for place in range(most) for name, of in seeds.items() if place < len(of)]
+        return [Run(name, seed) for seed in self.recipe.seeds for name in self.recipe.systems]
 
     def chosen(self, only: Collection[str] | None = None, seeds: Collection[int] | None = None) -> list[Run]:
         """The runs of some systems or runs, by name, and of some seeds.

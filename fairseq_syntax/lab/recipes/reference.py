@@ -1,11 +1,10 @@
-"""The reference of a recipe's keys, and its JSON Schema for editors, both made from the models of :mod:`.schema`.
+"""The reference of a recipe's keys, made from the models of :mod:`.schema`.
 
-python -m fairseq_syntax.lab.recipes.reference writes docs/recipe-keys.md and recipe.schema.json beside this module.
+python -m fairseq_syntax.lab.recipes.reference writes docs/recipe-keys.md.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from fairseq_syntax.lab.recipes.schema import Recipe
 from fairseq_syntax.runtime.files import atomic_open
 
-SCHEMA = Path(__file__).with_name("recipe.schema.json")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipe-keys.md"
 
 _HEAD = """\
@@ -57,11 +55,6 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def json_schema() -> str:
-    """The JSON Schema, for ``# yaml-language-server: $schema=…`` and the like."""
-    return json.dumps(Recipe.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
-
-
 def _about(section: Mapping[str, Any]) -> str:
     return section.get("description", "").replace("``", "`")
 
@@ -98,11 +91,6 @@ def _default(value: Any) -> str:
     return f"`{str(shown).lower() if isinstance(value, bool) else shown}`"
 
 
-def main() -> None:
-    for path, text in ((PAGE, page()), (SCHEMA, json_schema())):
-        with atomic_open(path) as file:
-            file.write(text)
-
-
 if __name__ == "__main__":
-    main()
+    with atomic_open(PAGE) as file:
+        file.write(page())

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.lab.recipes.hardware import described
 from fairseq_syntax.lab.recipes.layout import MAIN, Run, located
 from fairseq_syntax.lab.recipes.layout import Table as Scored
@@ -68,7 +69,16 @@ class Section:
 
 
 def write_report(plan: Plan, results: Results) -> tuple[Path, Path]:
-    """Write report.md and report.html into the recipe's folder; their paths."""
+    """Write report.md and report.html into the recipe's folder.
+
+    Returns:
+        their paths
+
+    Raises:
+        SyntaxDataError: there are no results
+    """
+    if not results.reports:
+        raise SyntaxDataError("there are no results yet", path=plan.folder, hint="run the recipe first")
     text = list(report(plan, results))
     sections = [*text, *pictures(plan, results)]
     pages = plan.folder / "report.md", plan.folder / "report.html"
@@ -151,10 +161,8 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
             row.append(number(statistics.fmean(scores) if len(scores) == len(scored) else None))
         rows.append(row)
     compared = sum(row[0] != baseline for row in rows)
-    notes = [f"gain over {baseline}; significant: p < 0.05 in the bootstrap over sentences and seeds"]
+    notes = [f"gain over {baseline}; significant: p < 0.05 in {_bootstrap(results.reports[scored[0]])}"]
     notes[0] += f", with Holm's correction for {compared} comparisons" if compared > 1 else ""
-    if results.reports[scored[0]].get("format", 2) < 2:  # of results that were kept before 0.2
-        notes[0] = notes[0].replace("sentences and seeds", "sentences, one-sided, by an earlier version")
     notes += ["± standard deviation over the seeds"] if several else []
     part = "".join(f", {each}" for each in (scored[0].variant, scored[0].lines) if each)
     return Table(f"{metric} of {recipe.name}{part}", header, rows, notes)
@@ -162,6 +170,15 @@ def main_table(plan: Plan, results: Results, scored: Sequence[Scored]) -> Table:
 
 def _entry(report: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     return next((system for system in report["systems"] if system["name"] == name), None)
+
+
+def _bootstrap(report: Mapping[str, Any]) -> str:
+    """The bootstrap of a report in words, by its signature: some kept results are of a one-sided one."""
+    tests = [one for system in report["systems"] for one in system.get("tests", {}).values()]
+    signature = next((one["bootstrap"]["signature"] for one in tests if "bootstrap" in one), "")
+    parts = dict(part.split(":", 1) for part in signature.split("|") if part)
+    sides = "one-sided " if parts.get("sides") == "1" else ""
+    return f"the {sides}bootstrap over {parts.get('over', 'sentences and seeds')}"
 
 
 def _cells(entry: Mapping[str, Any] | None, metric: str, is_baseline: bool) -> list[str]:

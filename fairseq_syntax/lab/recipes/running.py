@@ -13,7 +13,7 @@ from fairseq_syntax.lab.recipes.kept import Kept
 from fairseq_syntax.lab.recipes.layout import Run
 from fairseq_syntax.lab.recipes.model_stages import translations
 from fairseq_syntax.lab.recipes.plan import Plan
-from fairseq_syntax.lab.recipes.report import Results, write_report
+from fairseq_syntax.lab.recipes.report import Results
 from fairseq_syntax.lab.recipes.runner import Runner, environment
 from fairseq_syntax.lab.recipes.stages import KINDS, Stage
 from fairseq_syntax.lab.scoring.logs import read_curves
@@ -110,13 +110,6 @@ class Work:
                 with atomic_open(path) as file:
                     file.writelines(f"{line}\n" for line in lines)
 
-    def report(self) -> tuple[Path, Path]:
-        """Write report.md and report.html from what is there. Raises SyntaxDataError where there are no results."""
-        results = self.results()
-        if not results.reports:
-            raise SyntaxDataError("there are no results yet", path=self.plan.folder, hint="run the recipe first")
-        return write_report(self.plan, results)
-
     def results(self) -> Results:
         """What there is to report: of finished runs that were made here, and of those that are kept."""
         finished = self.finished()
@@ -162,11 +155,10 @@ class Work:
                 facts["values"][name] = number_in(self.plan.place(value.file, run), value.key)
         return facts
 
-    def keep(self) -> Path:
-        """Put the results into the recipe's file of kept results. Raises SyntaxDataError where it names none."""
+    def keep(self, results: Results) -> Path:
+        """Put results into the recipe's file of kept results. Raises SyntaxDataError where it names none."""
         if self.kept_file is None:
             raise SyntaxDataError("the recipe has no `kept`", path=self.plan.path, hint="kept: results.jsonl.gz")
-        results = self.results()
         kept = Kept(environments=list(results.environments))
         for run, facts in results.facts.items():
             outputs = {

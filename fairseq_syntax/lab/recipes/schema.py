@@ -157,7 +157,6 @@ class Control(Section):
     make: Texts = Field(description="linear, right, flat, random, …; several are applied in order")
     seed: int = Field(1, description="random seed")
     wrong_arcs: float | None = Field(None, ge=0, le=1, description="for damaged: the share of arcs to replace")
-    temperature: float | None = Field(None, gt=0, description="for sharpened and flattened")
     about: str = Field("", description="description for the report")
 
 
@@ -194,7 +193,6 @@ class Pieces(Section):
     )
     joint: bool = Field(False, description="use one model and one dictionary for both languages")
     threshold: int = Field(0, ge=0, description="replace words or pieces with fewer occurrences in training by <unk>")
-    train_lines: int = Field(0, ge=0, description="train the model on this number of random lines; 0: all")
 
 
 class System(Section):
@@ -210,7 +208,6 @@ class System(Section):
     data: str | None = Field(
         None, description="binarized data made by a command of the recipe; {run} is the run's folder"
     )
-    seeds: Seeds | None = Field(None, description="seeds, if different from the recipe's")
     about: str = Field("", description="description for the report")
 
 

@@ -27,12 +27,11 @@ def smoke(recipe: Recipe) -> Recipe:
         _without_models(side)
     size = small.pieces.size or PIECES
     small.pieces.size = min(size, PIECES) if isinstance(size, int) else {k: min(n, PIECES) for k, n in size.items()}
-    small.pieces.train_lines, small.pieces.models = 0, {}
+    small.pieces.models = {}
     small.size, small.train = _cut(recipe.size), {**_cut(recipe.train), **_TRAIN}
     for system in small.systems.values():
         system.size, system.train, system.options = map(_cut, (system.size, system.train, system.options))
         system.translate.pop("fp16", None)
-        system.seeds = None
     # beam, lenpen and the like, which are no fields of the section
     small.translate.__pydantic_extra__ = {**recipe.translate.options, "fp16": None, **_TRANSLATE}
     # Files with a line for each sentence of a test are of the whole test.

@@ -1,7 +1,7 @@
 """Contrastive evaluation: how often the correct translation is the more probable one.
 
-An item is right where the score of its correct translation is above that of every incorrect one; a tie is wrong, as by
-the programs of LingEval97 and ContraPro, or right, as by DistilLingEval's.
+An item is right where the score of its correct translation is above that of its incorrect one; a tie is wrong, as by
+LingEval97's program, or right, as by DistilLingEval's.
 
 Items of one source are not independent: they share its difficulty, and often the score of one right translation. So
 sources are what is drawn at random. Accuracies come with Wilson's interval (Wilson 1927) for the effective number of
@@ -34,34 +34,30 @@ def decisions(contrast: ContrastSet, scores: Sequence[float], *, ties_right: boo
     """
     right = []
     for item in contrast.items:
-        best = max(scores[row] for row in item.incorrect)
-        right.append(scores[item.correct] >= best if ties_right else scores[item.correct] > best)
+        wrong = scores[item.incorrect]
+        right.append(scores[item.correct] >= wrong if ties_right else scores[item.correct] > wrong)
     return np.array(right, dtype=bool)
 
 
 def ties(contrast: ContrastSet, scores: Sequence[float]) -> int:
-    """The number of items whose best wrong translation has exactly the score of the right one."""
-    return sum(scores[item.correct] == max(scores[row] for row in item.incorrect) for item in contrast.items)
+    """The number of items whose wrong translation has exactly the score of the right one."""
+    return sum(scores[item.correct] == scores[item.incorrect] for item in contrast.items)
 
 
 def groups(contrast: ContrastSet) -> dict[str, dict[str, np.ndarray]]:
     """The items [n] of ``all``, of each ``category`` and of each ``distance``, in the order of their tables."""
     by_category: dict[str, list[int]] = {}
-    by_distance: dict[tuple[str, int], list[int]] = {}
+    by_distance: dict[int, list[int]] = {}
     for number, item in enumerate(contrast.items):
         by_category.setdefault(item.category, []).append(number)
         if item.distance is not None:
-            place = item.unit, min(item.distance, LONGEST[item.unit] + 1)
-            by_distance.setdefault(place, []).append(number)
+            by_distance.setdefault(min(item.distance, LONGEST + 1), []).append(number)
     indices = {ALL: {ALL: np.arange(len(contrast.items))}}
     if len(by_category) > 1:
         indices["category"] = {name: np.array(by_category[name]) for name in sorted(by_category)}
     if by_distance:
-        several = len({unit for unit, _ in by_distance}) > 1  # then they are no distances of one kind
-        indices["distance"] = {}
-        for unit, distance in sorted(by_distance, key=lambda place: (place[0] != "words", place[1])):
-            label = f"> {LONGEST[unit]}" if distance > LONGEST[unit] else str(distance)
-            indices["distance"][f"{label} {unit}" if several else label] = np.array(by_distance[unit, distance])
+        labels = {distance: f"> {LONGEST}" if distance > LONGEST else str(distance) for distance in by_distance}
+        indices["distance"] = {labels[distance]: np.array(by_distance[distance]) for distance in sorted(by_distance)}
     return indices
 
 

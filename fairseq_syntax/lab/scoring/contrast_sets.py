@@ -2,9 +2,6 @@
 
 - **JSON** of LingEval97 (Sennrich 2017): ``source``, ``reference``, and ``errors`` with ``contrastive``, ``type`` and
   ``distance``. Each error is an item of its own.
-- **JSON** of ContraPro (Müller et al. 2018): ``src segment``, ``ref segment``, ``errors``, ``src pronoun``, ``ref
-  pronoun``, ``ante distance``. An item is a sentence: the reference has to be better than all its errors. Categories
-  are ``source pronoun:reference pronoun``.
 - **Parallel files** of DistilLingEval (Vamvas and Sennrich 2021): a source, a correct and an incorrect file.
 - **TSV** with a header: ``source``, ``correct``, ``incorrect`` and, where there are such, ``category``, ``distance``.
 """
@@ -22,22 +19,19 @@ from fairseq_syntax.errors import SyntaxDataError
 from fairseq_syntax.runtime.files import read_bytes, read_lines, uncompressed_name
 from fairseq_syntax.runtime.named_files import named_files
 
-# Further distances are counted together, as by the sets' own programs: LingEval97's are in words, ContraPro's, of a
-# pronoun from what it stands for, in sentences.
-LONGEST = {"words": 15, "sentences": 3}
+LONGEST = 15  # words: further distances are counted together, as by LingEval97's own program
 COLUMNS = ("source", "correct", "incorrect", "category", "distance")  # of a table
 OPTIONAL = ("category", "distance")
 
 
 @dataclass(frozen=True)
 class Item:
-    """A decision: is row ``correct`` better than all rows ``incorrect``? ``unit`` is the distance's, of ``LONGEST``."""
+    """A decision: is row ``correct`` better than row ``incorrect``? The distance is in words."""
 
     correct: int
-    incorrect: tuple[int, ...]
+    incorrect: int
     category: str
     distance: int | None = None
-    unit: str = "words"
 
 
 @dataclass
@@ -92,7 +86,7 @@ def read_parallel(name: str, paths: Sequence[str]) -> ContrastSet:
         for number, line in enumerate(column):
             contrast_set.row(number, line)
     count = len(columns[0])
-    contrast_set.items = [Item(number, (count + number,), name) for number in range(count)]
+    contrast_set.items = [Item(number, count + number, name) for number in range(count)]
     return _checked(contrast_set, paths[0], first_line=1)
 
 
@@ -119,15 +113,15 @@ def read_tsv(name: str, path: str) -> ContrastSet:
         contrast_set.sources.append(row["source"])
         source = len(contrast_set.sources) - 1
         correct, incorrect = contrast_set.row(source, row["correct"]), contrast_set.row(source, row["incorrect"])
-        contrast_set.items.append(Item(correct, (incorrect,), row.get("category") or name, distance))
+        contrast_set.items.append(Item(correct, incorrect, row.get("category") or name, distance))
     return _checked(contrast_set, path, first_line=2)
 
 
 def read_json(name: str, path: str) -> ContrastSet:
-    """LingEval97's or ContraPro's layout; rows are scored reference, errors, reference, errors, …"""
+    """LingEval97's layout; rows are scored reference, errors, reference, errors, …"""
 
     def fail(number: int, what: str) -> NoReturn:
-        raise SyntaxDataError(f"entry {number + 1} {what}", path=path, hint="LingEval97's or ContraPro's layout")
+        raise SyntaxDataError(f"entry {number + 1} {what}", path=path, hint="LingEval97's layout")
 
     content = read_bytes(path)
     try:
@@ -135,34 +129,25 @@ def read_json(name: str, path: str) -> ContrastSet:
     except ValueError as error:
         raise SyntaxDataError(f"not JSON: {error}", path=path) from error
     if not isinstance(entries, list) or not entries:
-        raise SyntaxDataError("not a list of entries", path=path, hint="LingEval97's or ContraPro's layout")
-    pronouns = isinstance(entries[0], dict) and "ref segment" in entries[0]
+        raise SyntaxDataError("not a list of entries", path=path, hint="LingEval97's layout")
     contrast_set = ContrastSet(name)
-    keys = ("src segment", "ref segment") if pronouns else ("source", "reference")
     for number, entry in enumerate(entries):
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
-            fail(number, f"has no {keys[0]!r} and {keys[1]!r}")
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("source", "reference")):
+            fail(number, "has no 'source' and 'reference'")
         errors = entry.get("errors")
         if not isinstance(errors, list) or not all(
             isinstance(error, dict) and isinstance(error.get("contrastive"), str) for error in errors
         ):
             fail(number, "has no list 'errors' whose members have 'contrastive'")
-        contrast_set.sources.append(entry[keys[0]])
-        correct = contrast_set.row(number, entry[keys[1]])
-        rows = [contrast_set.row(number, error["contrastive"]) for error in errors]
-        owners = [entry] if pronouns else errors
-        try:
-            distances = [_distance(owner.get("ante distance" if pronouns else "distance")) for owner in owners]
-        except ValueError as error:
-            fail(number, f"is not of the layout: {error}")
-        if pronouns and rows:
-            category = ":".join(str(entry.get(key, "")).lower() for key in ("src pronoun", "ref pronoun"))
-            contrast_set.items.append(Item(correct, tuple(rows), category, distances[0], "sentences"))
-        elif not pronouns:
-            contrast_set.items += [
-                Item(correct, (row,), str(error.get("type") or name), distance)
-                for row, error, distance in zip(rows, errors, distances)
-            ]
+        contrast_set.sources.append(entry["source"])
+        correct = contrast_set.row(number, entry["reference"])
+        for one in errors:
+            try:
+                distance = _distance(one.get("distance"))
+            except ValueError as error:
+                fail(number, f"is not of the layout: {error}")
+            row = contrast_set.row(number, one["contrastive"])
+            contrast_set.items.append(Item(correct, row, str(one.get("type") or name), distance))
     return _checked(contrast_set, path)
 
 
@@ -181,8 +166,7 @@ def joined(sets: Sequence[ContrastSet]) -> ContrastSet:
         whole.rows += [(sources + source, text) for source, text in one.rows]
         for item in one.items:
             category = item.category if item.category == one.name else f"{one.name}: {item.category}"
-            incorrect = tuple(rows + row for row in item.incorrect)
-            moved = replace(item, correct=rows + item.correct, incorrect=incorrect, category=category)
+            moved = replace(item, correct=rows + item.correct, incorrect=rows + item.incorrect, category=category)
             whole.items.append(moved)
     return whole
 
@@ -212,7 +196,7 @@ def _checked(contrast_set: ContrastSet, path: str, first_line: int | None = None
     """
     if not contrast_set.items:
         raise SyntaxDataError(f"the set {contrast_set.name} has no pairs", path=path)
-    used = {contrast_set.rows[row][0] for item in contrast_set.items for row in (item.correct, *item.incorrect)}
+    used = {contrast_set.rows[row][0] for item in contrast_set.items for row in (item.correct, item.incorrect)}
     for number, source in enumerate(contrast_set.sources):
         if number in used and not source.strip():
             line = None if first_line is None else first_line + number

@@ -1,4 +1,4 @@
-"""A small table that can be rendered for a terminal, Markdown or LaTeX.
+"""A small table that can be rendered for a terminal or as Markdown.
 
 By hand: tabulate would pad the cells of Markdown, so that one longer cell changes every row of a committed table, and
 measures East Asian text by a further library.
@@ -9,9 +9,6 @@ from __future__ import annotations
 import math
 import unicodedata
 from dataclasses import dataclass, field
-
-_LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_LATEX |= {c: "\\" + c for c in "&%$#_{}"} | {"<": r"$<$", ">": r"$>$", "≤": r"$\leq$"}
 
 
 @dataclass
@@ -24,8 +21,8 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def render(self, style: str = "text") -> str:
-        """The table as ``text``, ``markdown`` or ``latex``, without a line feed at its end."""
-        return {"text": self._text, "markdown": self._markdown, "latex": self._latex}[style]()
+        """The table as ``text`` or ``markdown``, without a line feed at its end."""
+        return {"text": self._text, "markdown": self._markdown}[style]()
 
     def _text(self) -> str:
         widths = [max(_width(row[i]) for row in (self.header, *self.rows)) for i in range(len(self.header))]
@@ -45,15 +42,6 @@ class Table:
         body = [*title, line(self.header), rule, *(line(row) for row in self.rows)]
         return "\n".join(body + ([""] + [f"- {note}" for note in self.notes] if self.notes else []))
 
-    def _latex(self) -> str:
-        def line(row: list[str]) -> str:
-            return " & ".join(_escape(cell) for cell in row) + r" \\"
-
-        body = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}", r"\hline"]
-        body += [line(self.header), r"\hline", *(line(row) for row in self.rows), r"\hline", r"\end{tabular}"]
-        body += [rf"\caption{{{_escape(self.title)}}}", r"\end{table}"]
-        return "\n".join([f"% {note}" for note in self.notes] + body)
-
 
 def number(value: float | None, digits: int = 2) -> str:
     """``12.30``; ``–`` where there is no value."""
@@ -72,10 +60,6 @@ def corrected(comparisons: int) -> str:
     if comparisons == 1:
         return "Holm: one comparison, nothing to correct; * below 0.05"
     return f"Holm: corrected for {comparisons} comparisons; * below 0.05"
-
-
-def _escape(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in text)
 
 
 def _width(text: str) -> int:
