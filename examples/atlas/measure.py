@@ -190,6 +190,17 @@ def atis() -> dict[str, Any] | None:
     return parse_quality(runs) if runs else None
 
 
+def longer() -> dict[str, Any]:
+    """French after twice as many updates; empty if that has not been run."""
+    runs = runs_of("libreoffice-fr-8000")
+    if BASELINE not in runs:
+        return {}
+    of = plan(recipe_of("fr"))
+    pages = text_of(located(str(of.recipe.score.groups).replace("{test}", "test"), of.base))
+    resampled = Resampled(Scorer("bleu", [text_of(of.text("test", "fr"))], "13a"), runs, DRAWS, groups=pages)
+    return {"scores": resampled.score, "rows": measure(resampled, BASELINE, CONTROLS)}
+
+
 def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, Any]:
     """All that the page shows.
 
@@ -198,11 +209,16 @@ def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, An
         only: languages and parts that are measured
     """
     languages = {lang: language(lang) if lang in only else before["languages"][lang] for lang in LANGUAGES}
-    parts = {name: make() if name in only else before[name] for name, make in PARTS.items()}
+    parts = {name: make() if name in only else before.get(name, {}) for name, make in PARTS.items()}
     return {"languages": languages, **parts}
 
 
-PARTS: dict[str, Callable[[], Any]] = {"multi30k": multi30k, "amounts": amounts, "parse_quality": atis}
+PARTS: dict[str, Callable[[], Any]] = {
+    "multi30k": multi30k,
+    "amounts": amounts,
+    "parse_quality": atis,
+    "longer": longer,
+}
 
 
 def main() -> int:

@@ -152,6 +152,23 @@ def test_a_page_of_other_numbers_of_runs(results):
     page.draw_languages(full["languages"])
 
 
+def test_correlations_with_word_order():
+    def of(crossing: float, gain: float, syntax: float) -> dict:
+        row = {"system": "PSH", "gain": [gain, 0, 0], "controls": {"linear": {"syntax": [syntax, 0, 0]}}}
+        return {"order": {"crossing": crossing}, "metrics": {"BLEU": {"rows": [row]}}}
+
+    assert page.correlations({"de": of(0.1, 1, 1), "tr": of(0.3, 2, 2)}) == ""
+    text = page.correlations({"de": of(0.1, 1, -1), "hu": of(0.2, 2, -2), "tr": of(0.3, 3, -3)})
+    assert "+1.000" in text and "-1.000" in text
+
+
+def test_twice_the_updates(results):
+    row = {"system": "PSH", "gain": [2.5, 1.0, 4.0], "controls": {"linear": {"syntax": [-1.5, -4, 1]}}}
+    text = page.longer_sentence({"scores": {"transformer": 30.25}, "rows": [row]}, results["languages"])
+    assert all(figure in text for figure in ("30.25", "+2.50", "-1.50"))
+    assert "not been measured" in page.longer_sentence({}, results["languages"])
+
+
 def test_less_data(results):
     row = {
         "system": "PSH",
@@ -169,10 +186,10 @@ def test_less_data(results):
 
 
 def test_languages_differ_in_the_language_alone():
-    recipes = {path.stem: load(path) for path in ATLAS.glob("libreoffice*.yaml")}
-    assert len(recipes) == len(page.LANGUAGES) == len({recipe.folder for recipe in recipes.values()})
-    assert {recipe.corpus.target for recipe in recipes.values()} == set(page.LANGUAGES)
-    german = recipes["libreoffice"]
+    recipes = {lang: load(ATLAS / f"{measure.recipe_of(lang)}.yaml") for lang in page.LANGUAGES}
+    assert len(recipes) == len({recipe.folder for recipe in recipes.values()})
+    assert all(recipe.corpus.target == lang for lang, recipe in recipes.items())
+    german = recipes["de"]
     for recipe in recipes.values():
         assert (recipe.systems, recipe.train, recipe.size, recipe.seeds) == (
             german.systems,
