@@ -49,13 +49,16 @@ def seconds(kernels: list[Any], device: str, launch: float = LAUNCH) -> float:
     return sum(max(k.bytes / bandwidth, k.operations / (half if k.half else single), launch) for k in kernels)
 
 
-def updates(names: Sequence[str] | None = None, only_peak: bool = False) -> dict[str, dict[str, float]]:
+def updates(
+    names: Sequence[str] | None = None, only_peak: bool = False, sentences: int = 4000
+) -> dict[str, dict[str, float]]:
     """For each row the kernels and reads of an update, its estimated seconds on each device, and the peak bytes of its
     forward and backward pass.
 
     Args:
         names: of :func:`rows`; None is all of them
         only_peak: count the two passes, and no update
+        sentences: of the random corpus, whose making takes longer than what is counted
     """
     import torch
     from fairseq import options, tasks
@@ -68,7 +71,7 @@ def updates(names: Sequence[str] | None = None, only_peak: bool = False) -> dict
     from bench import corpus
 
     fairseq_syntax.register()
-    directory = corpus.corpus(words=20, vocabulary=32000)
+    directory = corpus.corpus(sentences, words=20, vocabulary=32000)
     options_of = rows()
     found: dict[str, dict[str, float]] = {}
     for row in names or options_of:

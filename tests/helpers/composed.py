@@ -8,8 +8,10 @@ its options change. What this does not know is left to fairseq.
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import lru_cache
@@ -23,7 +25,7 @@ from omegaconf.base import Node
 
 _compose = utils.compose
 _CONVERTED = {"resolve": True, "enum_to_str": True}  # as fairseq does
-_merged: dict[tuple[str, ...], DictConfig] = {}
+_merged: dict[tuple[str, ...], Callable[[], DictConfig]] = {}
 
 
 @lru_cache(None)
@@ -36,6 +38,38 @@ def _defaults(groups: tuple[str, ...]) -> DictConfig:
 def _values(groups: tuple[str, ...]) -> DictConfig:
     """The untyped one, with its references resolved."""
     return OmegaConf.create(OmegaConf.to_container(_defaults(groups), **_CONVERTED))
+
+
+class _Pickler(pickle.Pickler):
+    """Types and members of enumerations, which fairseq does not name as pickle asks, stay themselves."""
+
+    def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(file)
+        self.shared = shared
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, (type, Enum)):
+            return None
+        self.shared.append(value)
+        return len(self.shared) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, pickled: bytes, shared: list[Any]) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self.persistent_load = shared.__getitem__
+
+
+def _copies(cfg: DictConfig) -> Callable[[], DictConfig]:
+    """What makes a deep copy, in a third of the time of one."""
+    file, shared = io.BytesIO(), []
+    _Pickler(file, shared).dump(cfg)
+    return lambda: _Unpickler(file.getvalue(), shared).load()
+
+
+@lru_cache(None)
+def _copies_of_values(groups: tuple[str, ...]) -> Callable[[], DictConfig]:
+    return _copies(_values(groups))
 
 
 def _node(groups: tuple[str, ...], key: str) -> Node | None:
@@ -97,7 +131,7 @@ def compose(name: str, overrides: Sequence[str], strict: bool) -> DictConfig | _
     if None in changes.values() or not all(re.fullmatch(r"\$\{\w+\.\w+\}", reference) for reference in referring):
         return _compose(name, overrides=overrides, strict=strict)
     values = {key for override, key in zip(overrides, keys) if "${" not in override}
-    cfg = copy.deepcopy(_values(groups))
+    cfg = _copies_of_values(groups)()
 
     def change(key: str, value: Any) -> None:
         group, name = key.split(".")
@@ -127,8 +161,8 @@ class _QuickOmegaConf(OmegaConf):
     def merge(*configs: Any) -> Any:
         key = tuple(map(repr, configs))
         if key not in _merged:
-            _merged[key] = OmegaConf.merge(*configs)
-        return copy.deepcopy(_merged[key])
+            _merged[key] = _copies(OmegaConf.merge(*configs))
+        return _merged[key]()
 
 
 @contextmanager

@@ -16,14 +16,14 @@ class Failed(RuntimeError):
     """What one of the two raised, with its traceback, or that one waits for ever for the other."""
 
 
-def _serve(rank: int, port: int, jobs: Connection, backend: str) -> None:
+def _serve(rank: int, port: int, jobs: Connection, backend: str, size: int) -> None:
     os.environ.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
     import torch
 
     torch.set_num_threads(1)
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    torch.distributed.init_process_group(backend, f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.distributed.init_process_group(backend, f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
     logging.disable(logging.WARNING)
     while True:
         try:
@@ -42,10 +42,11 @@ class Pair:
     Args:
         backend: ``gloo``, or ``nccl``, with a device for each
         patience: seconds that one may go on after the other has ended, and both may take
+        size: another number of processes
     """
 
-    def __init__(self, patience: tuple[float, float] = (60, 240), backend: str = "gloo") -> None:
-        self.patience, self.backend = patience, backend
+    def __init__(self, patience: tuple[float, float] = (60, 240), backend: str = "gloo", size: int = 2) -> None:
+        self.patience, self.backend, self.size = patience, backend, size
         self._processes: list[Any] = []
         self._jobs: list[Connection] = []
 
@@ -54,9 +55,9 @@ class Pair:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         context = get_context("spawn")
-        for rank in range(2):
+        for rank in range(self.size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, port, theirs, self.backend), daemon=True)
+            process = context.Process(target=_serve, args=(rank, port, theirs, self.backend, self.size), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -82,7 +83,7 @@ class Pair:
         for job in self._jobs:
             job.send((work, args))
         found: dict[int, tuple[bool, Any]] = {}
-        while len(found) < 2:
+        while len(found) < self.size:
             rest = [job for rank, job in enumerate(self._jobs) if rank not in found]
             ready = wait(rest, self.patience[0] if found else self.patience[1])
             if not ready:
@@ -93,10 +94,10 @@ class Pair:
                 except EOFError:
                     found[self._jobs.index(job)] = (False, ("EOFError", "the process ended", ""))
         errors = [value for fine, value in found.values() if not fine]
-        if errors or len(found) < 2:
+        if errors or len(found) < self.size:
             self.close()
             name, message, trace = errors[0] if errors else ("Timeout", "one of two processes waits for the other", "")
             failure = Failed(f"{name}: {message}")
             failure.name, failure.message, failure.trace = name, message, trace
             raise failure
-        return [found[rank][1] for rank in range(2)]
+        return [found[rank][1] for rank in range(self.size)]

@@ -7,6 +7,7 @@ ends, so does the command.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -70,7 +71,10 @@ def _end_with(connection: socket.socket) -> None:
 def _serve(address: str) -> None:
     for name in ("criterions", "models", "tasks"):
         import_module(f"fairseq.{name}")
-    import_module("torch._dynamo")  # as PyTorch does where an optimizer is made
+    # as PyTorch does where an optimizer is made, and what most commands import at once or later
+    for name in ("torch._dynamo", "hydra.experimental", "omegaconf.grammar_parser", "sentencepiece", "sacrebleu"):
+        import_module(name)
+    gc.freeze()  # Python's collector in a command writes to no memory that it shares with this process
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen()

@@ -393,7 +393,7 @@ def interact(bench: Bench, row: str, more: str = "", constraint: str = "") -> st
     sentences = ["\n".join(l for l in b.splitlines() if not l.startswith("#")) for b in blocks]
     lines = ["\\n".join(s.splitlines()).replace("\t", "\\t") + constraint for s in sentences if s.strip()][:5]
     options = "--task syntax_translation -s en -t de --beam 2 --max-len-b 12 --buffer-size 3 "
-    options += f"{bench.device} {more}"
+    options += f"--max-tokens 400 {bench.device} {more}"
     saved, sys.stdin = sys.stdin, StringIO("".join(line + "\n" for line in lines))
     try:
         printed = fairseq("interactive", bench.data, "--path", checkpoint(bench, row), *options.split())

@@ -7,12 +7,10 @@ Where there is no GPU they run on an emulated one (``make gpu-emulated``), but f
 import copy
 import math
 import pkgutil
-import socket
 from unittest import mock
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.sequence_generator import SequenceGenerator
 from finite import Finite
@@ -21,7 +19,6 @@ from test_device import LSTMS, TRANSFORMERS, batch, encoder_model, some_lines
 from tiny_syntax import dictionary, tiny_model, tiny_task
 from torch.utils._python_dispatch import _disable_current_modes
 
-import emulated_cuda
 from fairseq_syntax.criterions.lasyn_em import LaSynEMCriterion
 from fairseq_syntax.criterions.supervised_head import SupervisedHeadCriterion
 from fairseq_syntax.model.sparse_factors import sparse_factor_attention
@@ -164,27 +161,3 @@ def test_ldd_linear_is_dense():
     torch.testing.assert_close(
         sparse_factor_attention(q, k, v, factors, mask), dense(q, k, v, factors, mask), atol=1e-4, rtol=1e-4
     )
-
-
-def _reduced(rank: int, world: int, port: int) -> None:
-    torch.distributed.init_process_group("nccl", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    torch.cuda.set_device(rank)
-    model = torch.nn.parallel.DistributedDataParallel(encoder_model("lisa").cuda(), device_ids=[rank])
-    sample = batch(some_lines(rank + 1), "cuda")
-    logits, _ = model(**sample["net_input"])
-    F.cross_entropy(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1).backward()
-    own = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    first = own.clone()
-    torch.distributed.broadcast(first, 0)
-    assert torch.equal(own, first)
-    torch.distributed.destroy_process_group()
-
-
-def test_nccl_with_as_many_processes_as_devices(monkeypatch):
-    for name, value in emulated_cuda.environment().items():
-        monkeypatch.setenv(name, value)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    world = torch.cuda.device_count()
-    torch.multiprocessing.spawn(_reduced, (world, port), nprocs=world)

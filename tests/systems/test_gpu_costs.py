@@ -59,7 +59,7 @@ def test_the_base_model_takes_hardly_more_memory_with_syntax():
         estimate = import_module("gpu_estimate")
     rows = ["transformer", "pascal", "ldd (linear)", "supervised_heads", "lisa", "sennrich_haddow", "lasyn"]
     with composed_quickly():
-        peaks = estimate.updates(rows, only_peak=True)
+        peaks = estimate.updates(rows, only_peak=True, sentences=400)
     plain, *others = ((row, facts["peak"]) for row, facts in peaks.items())
     assert plain[1] > 2**30  # of 60 million parameters and their gradients, and what is kept for the backward pass
     assert {row: peak / plain[1] for row, peak in others if peak > 1.05 * plain[1]} == {}

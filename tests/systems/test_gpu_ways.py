@@ -5,7 +5,7 @@ Training in each precision, then one model in each of fairseq's commands.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from statistics import fmean
@@ -16,8 +16,10 @@ import devices
 import gpu_costs
 import pytest
 import torch
+import torch.nn.functional as F
 import ways
 from served import running
+from test_device import batch, encoder_model, some_lines
 from toy_data import fairseq, syntax_command, translation
 from two_processes import Pair
 
@@ -145,14 +147,38 @@ def near(found, expected):
 
 
 @pytest.fixture(scope="module")
-def two_gpus(on_gpu):
-    """A process for each of two devices, which NCCL joins."""
+def joined():
+    """As many processes as asked for, each with a device, which NCCL joins."""
+    with mock.patch.dict(os.environ, emulated_cuda.environment()), ExitStack() as ends:
+
+        @cache
+        def processes(size: int) -> Pair:
+            pair = Pair(backend="nccl", size=size)
+            ends.callback(pair.close)
+            return pair
+
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def two_gpus(on_gpu, joined):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two devices")
-    with mock.patch.dict(os.environ, emulated_cuda.environment()):
-        pair = Pair(backend="nccl")
-        yield replace(on_gpu, pair=pair)
-        pair.close()
+    return replace(on_gpu, pair=joined(2))
+
+
+def _reduced(rank: int) -> list[float]:
+    model = torch.nn.parallel.DistributedDataParallel(encoder_model("lisa").cuda(), device_ids=[rank])
+    sample = batch(some_lines(rank + 1), "cuda")
+    logits, _ = model(**sample["net_input"])
+    F.cross_entropy(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).tolist()
+
+
+def test_nccl_with_as_many_processes_as_devices(joined):
+    """Each has other sentences, and all have the same gradients."""
+    first, *others = joined(torch.cuda.device_count()).run(_reduced)
+    assert any(first) and all(other == first for other in others)
 
 
 @pytest.mark.parametrize("row", DISTINCT)
