@@ -4,7 +4,7 @@
     python examples/atlas/keep.py examples/atlas/atis.yaml FOLDER
 
 A run is FOLDER/SYSTEM/SEED with the files ``command``, ``train.log``, ``done`` (JSON: seconds and cpu)
-and the translations ``TEST.last.txt`` and ``valid.last.txt``. Of the recipe's systems and seeds, those
+and the translations ``TEST.last.txt`` and, if there, ``valid.last.txt``. Of the recipe's systems and seeds, those
 that are there are kept: translations, command, validation curve and hardware. The commands must be those
 of the recipe. Runs that ``fairseq-syntax run`` started are kept by ``fairseq-syntax run RECIPE --keep``.
 """
@@ -55,8 +55,9 @@ def entry_of(plan: Plan, run: Run, folder: Path, hide: list[str]) -> dict[str, A
         "values": {},
         "cpu": done["cpu"],
         "curve": curve((folder / "train.log").read_text(encoding="utf-8")),
-        "valid": lines("valid"),
     }
+    if (folder / "valid.last.txt").exists():
+        facts["valid"] = lines("valid")
     outputs = {str(table): lines(table.test) for table in plan.outputs(run)}
     return {"kind": "run", "run": str(run), "key": plan.key(run), "outputs": outputs, "facts": facts}
 
