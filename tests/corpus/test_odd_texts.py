@@ -119,10 +119,10 @@ def test_a_source_that_no_pair_uses_may_be_empty():
     contrast = ContrastSet("a", ["text", ""])
     contrast.row(0, "right")
     contrast.row(0, "wrong")
-    contrast.items = [Item(0, (1,), "a")]
+    contrast.items = [Item(0, 1, "a")]
     assert _checked(contrast, "a", first_line=1)
     contrast.row(1, "right")
-    contrast.items.append(Item(2, (1,), "a"))
+    contrast.items.append(Item(2, 1, "a"))
     with pytest.raises(SyntaxDataError) as refusal:
         _checked(contrast, "a", first_line=1)
     assert (refusal.value.path, refusal.value.line) == ("a", 2)
