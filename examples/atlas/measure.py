@@ -209,7 +209,7 @@ def results(before: Mapping[str, Any], only: Collection[str]) -> Mapping[str, An
         only: languages and parts that are measured
     """
     languages = {lang: language(lang) if lang in only else before["languages"][lang] for lang in LANGUAGES}
-    parts = {name: make() if name in only else before.get(name, {}) for name, make in PARTS.items()}
+    parts = {name: make() if name in only else before[name] for name, make in PARTS.items()}
     return {"languages": languages, **parts}
 
 

@@ -320,12 +320,12 @@ def longer_sentence(longer: Mapping[str, Any], languages: Mapping[str, Any]) -> 
         return "Whether the gains are more than faster learning has not been measured: all models have 4,000 updates."
     before = languages["fr"]["metrics"]["BLEU"]["scores"]["transformer"]
     text = (
-        f"Are these gains more than faster learning? Of French, with 8,000 updates in place of 4,000 (1 seed), the "
-        f"plain Transformer has {longer['scores']['transformer']:.2f} BLEU in place of {before:.2f}, and PSH gains "
+        f"Are these gains only faster learning? With 8,000 updates instead of 4,000 (French, 1 seed), the plain "
+        f"Transformer reaches {longer['scores']['transformer']:.2f} BLEU instead of {before:.2f}, and PSH gains "
         f"{interval(row['gain'])}"
     )
     linear = twin_of(row, "linear").get("syntax")
-    return f"{text}, the parse − *linear* {interval(linear)}." if linear else f"{text}."
+    return f"{text}; the parse − *linear* is {interval(linear)}." if linear else f"{text}."
 
 
 # -- the quality of the parse ------------------------------------------------------------------------------------------
@@ -511,7 +511,7 @@ def page(results: Mapping[str, Any]) -> str:
         languages=languages_table(languages).render("markdown"),
         where=where(languages),
         correlations=correlations(languages),
-        longer=longer_sentence(results.get("longer", {}), languages),
+        longer=longer_sentence(results["longer"], languages),
         amounts=amounts_table(results["amounts"], tests).render("markdown"),
         quality=parse_table(quality).render("markdown") if quality else "Not run yet.",
         controls=controls_table(tests).render("markdown"),

@@ -134,7 +134,7 @@ def test_figures_of_the_sentences_are_those_of_the_results(results):
 
 def test_a_page_of_other_numbers_of_runs(results):
     """With nothing run, and with all rows of a language."""
-    empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None}
+    empty = {"multi30k": results["multi30k"], "amounts": {}, "parse_quality": None, "longer": {}}
     empty["languages"] = {lang: {"order": None} for lang in page.LANGUAGES}
     assert page.NOT_RUN in page.page(empty)
     row = {"system": "PSH", "gain": [2.5, 1.0, 4.0], "controls": {}}

@@ -104,6 +104,40 @@ def test_a_recipe_extends_another(tmp_path):
     assert recipe.name == "longer" and recipe.folder is None
 
 
+SYSTEMS = """
+systems:
+  transformer: {arch: transformer, about: the baseline, train: {lr: 0.1, dropout: 0.2}, options: {a: 1}}
+  wider: {extends: transformer, train: {dropout: null, warmup-updates: 5}}
+  widest: {extends: wider, train: {lr: 0.3}, parse: linear}
+"""
+
+
+def with_systems(folder: Path, systems: str) -> Path:
+    shutil.copy(EXAMPLE, folder / "base.yaml")
+    path = folder / "recipe.yaml"
+    path.write_text(f"extends: base.yaml\ntranslate: {{variants: null}}\nscore: null\n{systems}", encoding="utf-8")
+    return path
+
+
+def test_a_system_extends_another(tmp_path):
+    systems = load(with_systems(tmp_path, SYSTEMS)).systems
+    assert systems["widest"].train == {"lr": "0.3", "dropout": None, "warmup-updates": "5"}
+    assert systems["wider"].train["lr"] == "0.1" and systems["transformer"].train["dropout"] == "0.2"
+    assert (systems["widest"].arch, systems["widest"].options) == ("transformer", {"a": "1"})
+    assert (systems["wider"].parse, systems["widest"].parse) == ("parse", "linear")
+    assert systems["transformer"].about and not systems["widest"].about
+
+
+@pytest.mark.parametrize("other", ["widest", "wider", "nothing", "[transformer]"])
+def test_a_system_that_cannot_be_extended_is_told_with_its_line(tmp_path, other):
+    path = with_systems(tmp_path, SYSTEMS.replace("extends: transformer", f"extends: {other}"))
+    with pytest.raises(SyntaxDataError) as raised:
+        load(path)
+    assert raised.value.path == path and raised.value.line in [
+        line_of(path, f"  {name}:") for name in ("wider", "widest")
+    ]
+
+
 def test_changes_of_the_command_line_reach_any_key():
     changes = {"corpus.data": "elsewhere", "systems.pascal.linear.options.pascal-heads": "1", "seeds": "[4]"}
     recipe = load(EXAMPLE, changes)

@@ -101,11 +101,11 @@ def _system(systems: dict[str, Any], name: str, document: Document, extending: t
     """A system with what it extends. Raises SyntaxDataError where that does not exist, or extends it."""
     system = systems[name]
     base_name = system.get("extends") if isinstance(system, dict) else None
-    if base_name is None:
+    if not isinstance(base_name, str):  # None, or what the schema reports
         return system
     path, line = document.place(("systems", name, "extends")) or (None, None)
     if base_name not in systems:
-        hint = meant(str(base_name), systems)
+        hint = meant(base_name, systems)
         raise SyntaxDataError(f"systems.{name}: no system is called {base_name}", path=path, line=line, hint=hint)
     if base_name in (*extending, name):
         raise SyntaxDataError(f"systems.{name} extends {base_name}, which extends it", path=path, line=line)
