@@ -128,6 +128,12 @@ def test_a_system_extends_another(tmp_path):
     assert systems["transformer"].about and not systems["widest"].about
 
 
+def test_all_systems_run_with_the_first_seed_before_any_runs_with_the_next(tmp_path):
+    path = with_systems(tmp_path, f"{SYSTEMS}seeds: [4, 2]\n")
+    names = ("transformer", "wider", "widest")
+    assert [str(run) for run in Plan(load(path), path).runs] == [f"{name}/{seed}" for seed in (4, 2) for name in names]
+
+
 @pytest.mark.parametrize("other", ["widest", "wider", "nothing", "[transformer]"])
 def test_a_system_that_cannot_be_extended_is_told_with_its_line(tmp_path, other):
     path = with_systems(tmp_path, SYSTEMS.replace("extends: transformer", f"extends: {other}"))
