@@ -61,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         reported = report(f"fairseq-syntax {args.subcommand}", error)
         if reported is None:
             raise
+        if isinstance(error, KeyboardInterrupt) and modules[args.subcommand].COMMAND.resumes:
+            print("the same command continues where this one stopped", file=sys.stderr)
         if isinstance(error, OSError) and error.filename is None:
             discard_output()
         return reported

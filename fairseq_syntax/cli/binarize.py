@@ -19,6 +19,7 @@ COMMAND = Command(
             --output bin""",
     needs_fairseq=True,
     step=5,
+    resumes=True,
 )
 
 

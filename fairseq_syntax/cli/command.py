@@ -30,6 +30,7 @@ class Command:
         example: a command to copy, or several; a test parses each
         description: what ``--help`` says first (default: the summary)
         needs_fairseq: whether it loads models or data of fairseq, which then has to know this package first
+        resumes: whether it continues an interrupted run of itself
         step: its place in the pipeline within its group; those without one come after, by name
     """
 
@@ -38,6 +39,7 @@ class Command:
     example: str
     description: str = ""
     needs_fairseq: bool = False
+    resumes: bool = False
     step: int = 100
 
 

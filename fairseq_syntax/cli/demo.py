@@ -15,6 +15,7 @@ COMMAND = Command(
     description="Run the recipe of a toy corpus whose translation depends on the parse, with two systems. Takes "
     "about 3 minutes on two cores. Finished steps are not repeated.",
     example="fairseq-syntax demo --output runs/toy/demo",
+    resumes=True,
 )
 SYSTEMS = ("transformer", "PASCAL")
 

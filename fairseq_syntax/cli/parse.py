@@ -29,6 +29,7 @@ COMMAND = Command(
     "after a full disk.",
     example="fairseq-syntax parse --input train.en --output train.en.conllu --lang en --distributions --workers 4",
     step=2,
+    resumes=True,
 )
 
 

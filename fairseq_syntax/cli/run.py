@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_syntax.cli.command import Command
 from fairseq_syntax.cli.corpus import PAIRS
@@ -13,6 +16,9 @@ from fairseq_syntax.lab.scoring.tables import Table
 from fairseq_syntax.runtime.console import finished
 from fairseq_syntax.runtime.ray_workers import RayWorkers, add_ray_options, chosen_workers
 
+if TYPE_CHECKING:
+    from fairseq_syntax.lab.recipes.running import Work
+
 COMMAND = Command(
     group="start",
     summary="run a recipe: from a corpus to a table of scores",
@@ -21,6 +27,7 @@ COMMAND = Command(
     "steps run again.",
     example="fairseq-syntax run recipe.yaml --only transformer pascal --seeds 1",
     step=2,
+    resumes=True,
 )
 
 
@@ -66,6 +73,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_ray_options(work, gpus=True)
     parser.add_argument("--keep", action="store_true", help="also save the results in the recipe's `kept` file")
+
+
+def _translate(work: Work) -> str:
+    """The command that translates raw text with the last system of the recipe that was trained here, if any can."""
+    source = work.plan.recipe.parse.source
+    checkpoints = [work.plan.checkpoint(run) for run in work.chosen]
+    trained = [os.path.relpath(path) for path in checkpoints if path.exists()]
+    if not trained or (source is not None and source.files is not None):
+        return ""
+    words = ["fairseq-syntax", "translate", trained[-1], "--input", "FILE"]
+    if source is not None and source.models is not None:
+        words += ["--model-dir", os.path.relpath(work.plan.place(source.models))]
+    return shlex.join(words)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -122,5 +142,5 @@ def main(args: argparse.Namespace) -> int:
         if args.keep:
             finished(work.keep(results), "the results that are kept")
         finished(markdown, "the report")
-        finished(page, "the same, for a browser")
+        finished(page, "the same, for a browser", _translate(work))
     return 1 if failed else 0

@@ -26,6 +26,7 @@ COMMAND = Command(
         fairseq-syntax segment --lang en --input train.en.conllu valid.en.conllu test.en.conllu --output pieces \
             --train sentencepiece --vocab-size 8000""",
     step=3,
+    resumes=True,
 )
 
 

@@ -206,6 +206,16 @@ def test_what_is_misspelt_is_answered_by_what_was_perhaps_meant(wrong, meant, ca
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("name", "continues"), [("run r.yaml", True), ("tree m.pt --input a.conllu", False)])
+def test_ctrl_c_says_whether_the_same_command_continues(name, continues, monkeypatch, capsys):
+    def interrupted(args: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SUBCOMMANDS[name.split()[0]], "main", interrupted)
+    assert main(name.split()) == 130
+    assert len(capsys.readouterr().err.splitlines()) == 1 + continues
+
+
 def test_module_and_script_are_the_same(capsys):
     assert python("-m", "fairseq_syntax", "--help").stdout == command("--help").stdout
     with pytest.raises(SystemExit):

@@ -13,9 +13,6 @@ import fairseq_syntax
 from fairseq_syntax import cli
 from fairseq_syntax.lab.recipes.plan import Plan
 from fairseq_syntax.lab.recipes.reading import load
-from fairseq_syntax.lab.recipes.report import write_report
-from fairseq_syntax.lab.recipes.runner import Runner
-from fairseq_syntax.lab.recipes.running import Work
 from fairseq_syntax.lab.recipes.start import systems
 from fairseq_syntax.model.encoder import ENCODER_SYSTEMS
 from fairseq_syntax.model.transformer import PRESETS, criterion_of
@@ -92,11 +89,15 @@ def test_what_it_says(corpus, capsys):
 
 
 @pytest.mark.slow
-def test_it_runs_to_the_table(corpus):
-    init("de")
+def test_it_runs_to_the_table_and_to_a_command_that_translates(corpus, capsys):
+    init("de", "--model-dir models")
     path = Path("recipe.yaml")
     text = path.read_text().replace("parser: stanza", "parser: fairseq_syntax.corpus.parsing.chain")
     path.write_text(f'{text}\nenv: {{PYTHONPATH: "{HELPERS / "quick_fairseq"}:{PACKAGE}"}}\n')
-    work = Work(Plan(load(path, {"pieces.size": "60", "score.trials": "0", "score.resamples": "50"}), path))
-    assert work.run(Runner(work.plan.folder, 2, work.variables)) == []
-    assert "| pascal |" in write_report(work.plan, work.results())[0].read_text("utf-8")
+    changes = ["pieces.size=60", "score.trials=0", "score.resamples=50"]
+    assert cli.main(["run", "recipe.yaml", "--workers", "2", "--set", *changes]) == 0
+    said = capsys.readouterr().out
+    assert "| pascal |" in (corpus / "runs" / "recipe" / "report.md").read_text("utf-8")
+    command = shlex.split(said.splitlines()[-1])
+    assert command[:3] == ["next:", "fairseq-syntax", "translate"] and Path(command[3]).exists()
+    assert command[-2:] == ["--model-dir", "models"], "of the recipe: it is the parser's now as then"
