@@ -371,10 +371,10 @@ def test_a_person_can_step_through_the_page(browser, tmp_path):
     weights = english.outputs["PASCAL"].attention["encoder"][0][0]
     fills = browser.run(
         "[...document.querySelectorAll('.panel:first-child .cells rect')].slice(1)"
-        ".map(r => +r.getAttribute('fill').match(/\\d+/)[0])"
+        ".map(r => +getComputedStyle(r).fillOpacity)"
     )
-    expected = (255 - 244 * (np.round(weights * 255) / 255) / max(weights.max(), 64 / 255))[weights > 0.0035].ravel()
-    np.testing.assert_allclose(fills, expected, atol=1.5)
+    expected = ((np.round(weights * 255) / 255) / max(weights.max(), 64 / 255))[weights > 0.0035].ravel()
+    np.testing.assert_allclose(fills, expected, atol=0.01)
     # heads by mouse, in both panels; by key; the weight under the pointer
     browser.mouse(".panel:first-child .minis figure:nth-child(2) canvas", click=True)
     heads = "[...document.querySelectorAll('select.head')].map(s => s.value).join()"

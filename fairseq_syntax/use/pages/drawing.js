@@ -100,9 +100,9 @@ function drawArcs(svg, arcs, roots, x, base, step, font) {
 }
 function markers(svg) {
   const defs = node(svg, "defs");
-  for (const [name, fill] of [["sure", "#0b5cad"], ["maybe", "#b3541e"], ["changed", "#b3541e"]]) {
+  for (const name of ["sure", "maybe", "changed"]) {
     const marker = node(defs, "marker", {id: "tip-" + name, markerWidth: 7, markerHeight: 7, refX: 6, refY: 3.5, orient: "auto", markerUnits: "userSpaceOnUse"});
-    node(marker, "path", {d: "M0,0 L7,3.5 L0,7 z", fill});
+    node(marker, "path", {d: "M0,0 L7,3.5 L0,7 z"});
   }
 }
 /* A tree over its words, in a box of its own; returns {svg, x, base, width}: the middles of the words, and where they begin. */
@@ -146,7 +146,6 @@ function headsOf(sentence, treeName, i) {
 }
 
 /* ---- attention ---- */
-const ramp = w => `rgb(${Math.round(255 - 244 * w)}, ${Math.round(255 - 163 * w)}, ${Math.round(255 - 82 * w)})`;
 function weightsOf(layer) {
   if (!layer.values) {
     const raw = atob(layer.data);
@@ -213,11 +212,13 @@ function drawMini(parent, panel, layer, head, options) {
   const pixels = canvas.getContext("2d"), image = pixels.createImageData(layer.columns, layer.rows), values = weightsOf(layer);
   const size = layer.rows * layer.columns, top = largest(layer, head, options.scale());
   const flip = rightToLeft(options.languages.src) && panel.kind !== "decoder";
+  const colour = getComputedStyle(document.documentElement).getPropertyValue("--blue").trim();
+  const blue = [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16));
   for (let k = 0; k < size; k++) {
     const row = Math.floor(k / layer.columns), column = k % layer.columns;
     const target = row * layer.columns + (flip ? layer.columns - 1 - column : column);
     const w = values[head * size + k] / 255 / top;
-    image.data.set([255 - 244 * w, 255 - 163 * w, 255 - 82 * w, 255], 4 * target);
+    image.data.set([...blue, 255 * w], 4 * target);
   }
   pixels.putImageData(image, 0, 0);
   const pick = () => options.changed(panel, "head", head);
@@ -258,14 +259,14 @@ function drawHeat(parent, sentence, panel, layer, options) {
   const values = weightsOf(layer), at = panel.head * layer.rows * layer.columns;
   const value = (i, j) => values[at + i * layer.columns + j] / 255;
   const cells = node(svg, "g", {class: "cells"});
-  node(cells, "rect", {x: left, y: top, width: columns.length * cell, height: rows.length * cell, fill: "white", stroke: "#d5dae0"});
+  node(cells, "rect", {x: left, y: top, width: columns.length * cell, height: rows.length * cell, class: "empty"});
   for (let i = 0; i < rows.length; i++) for (let j = 0; j < columns.length; j++) {
     const w = value(i, j);
-    if (w > .003) node(cells, "rect", {x: X(j), y: top + i * cell, width: cell - .5, height: cell - .5, fill: ramp(w / most)});
+    if (w > .003) node(cells, "rect", {x: X(j), y: top + i * cell, width: cell - .5, height: cell - .5, "fill-opacity": w / most});
   }
   const legend = node(parent, "div", {class: "note legend"});
   node(legend, "span", {}, "0");
-  node(legend, "span", {class: "ramp", style: `background: linear-gradient(to right, ${ramp(0)}, ${ramp(1)})`});
+  node(legend, "span", {class: "ramp"});
   node(legend, "span", {}, most.toFixed(2));
   cells.addEventListener("mousemove", event => {
     const box = svg.getBoundingClientRect();
