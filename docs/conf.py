@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,19 @@ def relink_sources(app: Any, docname: str, content: list[str]) -> None:
         content[0] = site_pages.relink(content[0], page, page)
 
 
+def keep_options_whole(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Options in blocks of code as elements of their own: a browser would break a line after their hyphens."""
+    if "body" in context:
+        context["body"] = re.sub(
+            r"<pre>.*?</pre>",
+            lambda block: re.sub(r"(?<=[\s>(\[|])(--?[A-Za-z][\w-]*)", r'<span class="option">\1</span>', block[0]),
+            context["body"],
+            flags=re.S,
+        )
+
+
 def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
     app.connect("builder-inited", make_sources)
     app.connect("source-read", relink_sources)
+    app.connect("html-page-context", keep_options_whole)
