@@ -197,6 +197,29 @@ def test_attention_is_that_of_the_translation(server, lines):
             np.testing.assert_allclose(weights.sum(-1) / 255, 1, atol=0.05)
 
 
+def test_attention_that_interrupts_a_search_leaves_it_its_steps(trained, lines):
+    models = load_models({"PASCAL": trained})
+    service = Service(models, Source(None))
+
+    def steps_of_search(interrupts):
+        steps = 0
+
+        def on_step():
+            nonlocal steps
+            steps += 1
+            if interrupts and steps == 2:
+                service._translate(("attention", "PASCAL", 4, False), [lines[1]], list, True)
+            return []
+
+        service._translate(("search", "PASCAL", 4, False), [lines[0]], on_step, False)
+        return steps
+
+    try:
+        assert steps_of_search(interrupts=True) == steps_of_search(interrupts=False) > 2
+    finally:
+        service.close()
+
+
 def test_many_clients_at_once_get_their_own_answers(server, offline, lines):
     texts = [text_of(line) for line in lines]
     expected = dict(zip(texts, map(str, offline.translate(texts))))

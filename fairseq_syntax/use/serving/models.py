@@ -87,19 +87,25 @@ class ServedModel:
         best_first = search.translations(sentences, alignments=alignments, on_step=on_step)
         return [best if best[0].error is None else SyntaxDataError(best[0].error) for best in best_first]
 
-    def _search(self, beam: int, nested: bool = False) -> BaseTranslator:
+    def _search(self, beam: int, nested: bool) -> BaseTranslator:
+        # A search keeps its limits and its callback in its translator: one within it needs another.
         if (beam, nested) not in self._searches:
             lengths = {"max_len_a": PIECES_A, "max_len_b": PIECES_B}
             self._searches[beam, nested] = self._translator.with_search(beam=beam, nbest=beam, **lengths)
         return self._searches[beam, nested]
 
-    def attention(self, sentence: Sentence, beam: int, on_step: OnStep | None = None) -> dict[str, Any]:
+    def attention(
+        self, sentence: Sentence, beam: int, on_step: OnStep | None = None, nested: bool = False
+    ) -> dict[str, Any]:
         """Attention and parse for the best translation of a sentence, as :func:`.page.exhibit_data`.
+
+        Args:
+            on_step, nested: as in :meth:`translations`
 
         Raises:
             SyntaxDataError: the sentence is too long for the model, or lacks what it needs of a parse
         """
-        translator = self._search(beam)
+        translator = self._search(beam, nested)
         if not isinstance(translator, Translator):
             raise SyntaxDataError(f"{self.name} is a CTranslate2 model, which does not show its attention")
         source = self._translator.input()

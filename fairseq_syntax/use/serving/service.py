@@ -212,7 +212,7 @@ class Service:
         kind, name, beam, alignments = key
         model = self.models[name]
         if kind == "attention":
-            return [model.attention(sentence, beam, on_step) for sentence in sentences]
+            return [model.attention(sentence, beam, on_step, nested) for sentence in sentences]
         return model.translations(sentences, beam, alignments, on_step, nested)
 
 
