@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import http.client
@@ -13,13 +14,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from fastapi import HTTPException
 from served import running, stand_in_service
 
 from fairseq_syntax.use.serving import server
 from fairseq_syntax.use.serving.app import create_app
-from fairseq_syntax.use.serving.guard import allowed_hosts
+from fairseq_syntax.use.serving.guard import allowed_hosts, in_time
+from fairseq_syntax.use.serving.messages import FromText
 from fairseq_syntax.use.serving.server import prepared
 
 TEXT = {"text": "one two"}
@@ -325,4 +329,19 @@ def test_garbage_is_not_looked_for_among_what_is_loaded(monkeypatch):
     _, service = stand_in_service()
     server.serve(create_app(service), "127.0.0.1", 0)
     assert left_out[0] > 10_000 and gc.get_freeze_count() == 0
+    service.close()
+
+
+def test_work_that_is_dropped_at_its_deadline_is_late_too():
+    """The thread of a model looks at the clock itself, and may do so a moment before the answer's time is over."""
+    _, service = stand_in_service()
+
+    async def status() -> int:
+        request = SimpleNamespace(receive=asyncio.Event().wait)
+        work = service.translate(FromText(**TEXT), deadline=time.monotonic() - 1)
+        with pytest.raises(HTTPException) as caught:
+            await in_time(work, request, 30)
+        return caught.value.status_code
+
+    assert asyncio.run(status()) == 504
     service.close()

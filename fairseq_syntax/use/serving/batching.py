@@ -23,8 +23,8 @@ LIGHT = 0.25  # what may interrupt a batch: at most this share of its heaviest i
 PATIENCE = 0.2  # seconds that a batch has before it is interrupted: most are over by then
 
 
-class Cancelled(Exception):
-    """All items of the current batch have been cancelled."""
+class Cancelled(TimeoutError):
+    """An item was not worked on to its end: it was cancelled, its deadline was over, or the stage was closed."""
 
 
 class _Answer(Future[Result]):
@@ -141,7 +141,7 @@ class Stage(Generic[Item, Result]):
             key: items of one key may go into one batch
             weight: the work that it is
             request: whose item it is; None: one of its own
-            deadline: in seconds of ``time.monotonic``; after it the result is ``TimeoutError``
+            deadline: in seconds of ``time.monotonic``; after it the result is :class:`Cancelled`
         """
         with self._changed:
             if self._closed:
@@ -217,7 +217,7 @@ class Stage(Generic[Item, Result]):
         batch = [entry for entry in chosen if entry.future.set_running_or_notify_cancel()]
         for entry in batch:
             if entry.unwanted() or self._stopped:
-                entry.future.set_exception(TimeoutError("too late"))
+                entry.future.set_exception(Cancelled("too late"))
         batch = [entry for entry in batch if not entry.future.done()]
         if batch:
             with self._running.batch(max(entry.weight for entry in batch)):

@@ -17,6 +17,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairseq_syntax.use.serving.batching import Cancelled
+
 
 def allowed_hosts(listening: str, further: Iterable[str] = ()) -> list[str] | None:
     """The hosts that Starlette's ``TrustedHostMiddleware`` accepts; None: any.
@@ -105,7 +107,8 @@ async def in_time(work: Coroutine[Any, Any, Any], request: Request, timeout: flo
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({task, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
+        # The stages look at the deadline themselves, and may drop the work just before this timeout.
+        if task.done() and not isinstance(task.exception(), Cancelled):
             return task.result()
         raise HTTPException(499 if gone.done() else 504, f"no translation within {timeout:g} seconds")
     except asyncio.CancelledError:  # by uvicorn, when its grace period is over
